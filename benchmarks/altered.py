@@ -109,7 +109,7 @@ def _counterpart(graph: Graph, own: onnx.ModelProto) -> onnx.ModelProto:
             stack += [
                 graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in border
             ]
-    region = regions.of_nodes(graph, nodes, [(n,) for n in outputs])
+    region = regions.build_region(graph, nodes, [(n,) for n in outputs])
     strange = set(region.inputs) - border
     if strange:
         raise Refused(f"the converted window also reads '{sorted(strange)[0]}'")

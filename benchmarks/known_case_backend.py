@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.runtime.load_inputs import MAX_RANDOM
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
@@ -69,7 +69,7 @@ def drawn(value: Any, random: np.random.Generator, options: Mapping[str, Any]) -
     Raises:
         InputError: a size is not known, or too large.
     """
-    _, dtype, dims = declared_type(value.type)
+    _, dtype, dims = read_type(value.type)
     if (
         dims is None
         or not all(isinstance(d, int) for d in dims)

@@ -115,7 +115,8 @@ def opened(path: Path, spec: str, folder: Path) -> Iterator[Trials]:
     ):
         asked.model.values.need([*asked.model.graph.inputs, *asked.model.graph.maker])
         asked.verdict(
-            region.of_nodes(asked.model.graph, [len(asked.model.graph.nodes) - 1]), repetition=-1
+            region.build_region(asked.model.graph, [len(asked.model.graph.nodes) - 1]),
+            repetition=-1,
         )  # warms up
         yield asked
 
@@ -125,7 +126,7 @@ def overhead(elements: int, folder: Path) -> float:
     with opened(chain(folder / "chain.onnx", elements, CHAIN), "ort:threads=1", folder) as asked:
         found = []
         for i in range(CHAIN):
-            one = region.of_nodes(asked.model.graph, [i])
+            one = region.build_region(asked.model.graph, [i])
             begin = time.perf_counter()
             verdict = asked.verdict(one)
             found.append(time.perf_counter() - begin - verdict.build - verdict.run)
@@ -144,7 +145,7 @@ def moving(taken: int, given: int, runs: int, folder: Path, whole: bool = False)
         piece = (
             asked.model.whole()
             if whole
-            else region.of_nodes(asked.model.graph, range(len(asked.model.graph.nodes) - 1))
+            else region.build_region(asked.model.graph, range(len(asked.model.graph.nodes) - 1))
         )
         for k in range(runs):
             begin = time.perf_counter()
@@ -193,7 +194,7 @@ def gain(folder: Path) -> float:
             ThreadPoolExecutor(jobs) as executor,
         ):
             branches = [range(b * DEPTH, (b + 1) * DEPTH) for b in range(BRANCHES)]
-            regions = [region.of_nodes(asked.model.graph, nodes) for nodes in branches]
+            regions = [region.build_region(asked.model.graph, nodes) for nodes in branches]
             warm = [
                 executor.submit(asked.verdict, regions[0], repetition=-2 - k, fresh=False)
                 for k in range(jobs)

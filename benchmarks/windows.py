@@ -206,7 +206,7 @@ def windows(graph: Graph, sizes: tuple[int, ...], max_windows: int = 0) -> list[
         if 0 < max_windows < len(starts):
             rng = rng_of(graph.path.stem, size)
             starts = sorted(rng.choice(starts, max_windows, replace=False).tolist())
-        found += [regions.of_nodes(graph, order[k : k + size]) for k in starts]
+        found += [regions.build_region(graph, order[k : k + size]) for k in starts]
     return found
 
 
@@ -260,7 +260,7 @@ def _regions(trials: Trials, task: Task) -> list[Region]:
             for i in range(len(trials.model.graph.nodes))
             if trials.model.graph.nodes[i].name in task.nodes
         ]
-        return [regions.of_nodes(trials.model.graph, nodes), trials.model.whole()]
+        return [regions.build_region(trials.model.graph, nodes), trials.model.whole()]
     return [*windows(trials.model.graph, SIZES, task.max_windows), trials.model.whole()]
 
 

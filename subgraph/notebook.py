@@ -70,14 +70,14 @@ def _(graph: Graph) -> str:
 @drawing.register
 def _(cut: Cut) -> str:
     region = cut.region
-    return _around(
+    return _draw_around(
         cut.graph,
         (*region.nodes, *region.pulled),
         (*region.inputs, *region.shapes, *region.outputs),
     )
 
 
-def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
+def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
     """Draw these nodes and their neighbors, with the nodes and their boundary marked."""
     inside = frozenset(nodes)
     whole = network(graph)
@@ -113,12 +113,12 @@ def _(region: Region) -> str:
 
 @html.register
 def _(verdict: Verdict) -> str:
-    return _judged(verdict.status, verdict.why) + "".join(map(html, verdict.outputs))
+    return _render_status(verdict.status, verdict.why) + "".join(map(html, verdict.outputs))
 
 
 @html.register
 def _(judgement: Judgement) -> str:
-    return _judged(judgement.status, f"{judgement.name} {judgement.sample}: {judgement.why}")
+    return _render_status(judgement.status, f"{judgement.name} {judgement.sample}: {judgement.why}")
 
 
 @html.register
@@ -163,7 +163,7 @@ def _(bisection: Bisection) -> str:
     if not bisection.finished:
         return _progress(bisection)
     findings = bisection.result.findings
-    first = _around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
+    first = _draw_around(bisection.oracle.graph, findings[0].indices, ()) if findings else ""
     report = _plain(text_report.render(bisection.result))
     return report + first
 
@@ -227,7 +227,7 @@ def _status(word: str) -> str:
     return f'<b style="color:{COLORS.get(word, "inherit")}">{_safe(word)}</b>'
 
 
-def _judged(status: Status, why: str) -> str:
+def _render_status(status: Status, why: str) -> str:
     return f"<p>{_status(status.value)}: {_safe(why)}</p>"
 
 

@@ -110,7 +110,7 @@ class ModelTests(pytest.File):
                     self, name=name + f"-{seen[name]}" * (seen[name] > 1), settings=one
                 )
         except SubcutError as e:
-            raise self.CollectError(_described(e)) from e
+            raise self.CollectError(_describe(e)) from e
 
 
 class ModelTest(pytest.Item):
@@ -178,7 +178,7 @@ def _require_agreement(
         error = "\n  ".join(found.lines) if found else ""
     except SubcutError as e:
         found = None
-        error = _described(e)
+        error = _describe(e)
     if found:
         item.user_properties += [
             ("subcut", found.lines[0]),
@@ -196,7 +196,7 @@ def _output(config: pytest.Config, settings: Project) -> Path:
     return place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
 
 
-def _described(error: SubcutError) -> str:
+def _describe(error: SubcutError) -> str:
     """Return the fact of an error, and its remedy in the next line."""
     from subgraph.text import clean
 

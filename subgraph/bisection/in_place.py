@@ -32,7 +32,7 @@ def tap_region(nodes: NodeItems, items: Items) -> Region:
     if len(items) == len(nodes.groups):
         return nodes.trials.model.whole(inner)
     # without the culprits known so far: everything behind them would be wrong
-    return regions.of_nodes(nodes.graph, nodes.indices(items), [(n,) for n in inner])
+    return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
 
 
 def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:

@@ -60,7 +60,7 @@ class NodeItems:
         Raises:
             NoRegion: they only draw random numbers.
         """
-        return regions.of_nodes(self.graph, self.indices(items))
+        return regions.build_region(self.graph, self.indices(items))
 
     @property
     def kinds(self) -> list[tuple[str, ...]]:

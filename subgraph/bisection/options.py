@@ -9,7 +9,7 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
-from subgraph.graph.region import between
+from subgraph.graph.region import find_region
 from subgraph.search import Settings
 from subgraph.storage.folders import safe_name
 from subgraph.trials.session import Setup
@@ -87,7 +87,7 @@ class BisectionOptions:
                 code="option.malformed",
             )
         graph = oracle.graph
-        nodes = set(between(graph, [start] if start else [], [end] if end else []).nodes)
+        nodes = set(find_region(graph, [start] if start else [], [end] if end else []).nodes)
         items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
         if not items:
             raise UsageError(

@@ -99,7 +99,7 @@ def _add_case(
 ) -> bool:
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.graph, nodes)
+    region = regions.build_region(trials.graph, nodes)
     request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
     return evidence.add_case(
         trials.graph, region, request, place, trials.model.reference, trials.model.values
@@ -109,7 +109,7 @@ def _add_case(
 def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
     """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.graph, finding.indices)
+    region = regions.build_region(trials.graph, finding.indices)
     samples = oracle.run_result(region).tensors
     for into, tensors in zip(
         evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False

@@ -22,7 +22,7 @@ from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load
 from subgraph.graph.onnx_process import OnnxProcess
-from subgraph.graph.opsets import canonical_domain, imported, schema
+from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
@@ -188,7 +188,7 @@ def _tells(model: ReferenceModel) -> bool:
 def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
     """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at
     its default; or it is the axis of a scale per channel, which may be another one."""
-    versions = imported(model)
+    versions = read_imports(model)
     for i, node in enumerate(model.graph.node):
         domain = canonical_domain(node.domain)
         known = schema(node.op_type, versions.get(domain, 1), domain)

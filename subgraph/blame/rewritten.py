@@ -249,7 +249,7 @@ class OriginalRegion:
         tensors = {**self._samples[k], **outputs}
         return RegionNoise(
             graph,
-            region.between(graph, (), ()),
+            region.find_region(graph, (), ()),
             self._reference,
             tensors,
             path.parent,

@@ -33,7 +33,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
-from subgraph.graph.types import common_type, with_open_dims
+from subgraph.graph.types import common_type, open_dimensions
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
@@ -378,7 +378,7 @@ class _Scan(_Iterated):
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
             samples = range(len(self.values.samples))
             slices = [
-                with_open_dims(common_type([self.record(n, k) for k in samples]))
+                open_dimensions(common_type([self.record(n, k) for k in samples]))
                 for n in self._scanned
             ]
             with _load_run(
@@ -455,7 +455,7 @@ class _Scan(_Iterated):
 
 def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:
     """Types of what node `i` reads, weights and constants apart."""
-    region = regions.of_nodes(graph, [i])
+    region = regions.build_region(graph, [i])
     names = [*region.inputs, *region.shapes]
     values.need(names)
     return boundary_types(graph, names, values.records, {})

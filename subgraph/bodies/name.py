@@ -16,7 +16,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.walk import named_bodies, operator
+from subgraph.graph.walk import iter_named_bodies, operator
 from subgraph.text import clean, nearest
 
 FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
@@ -98,7 +98,7 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
 
 def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
     """The bodies of a node by the attribute that holds each."""
-    return dict(named_bodies(graph.nodes[i]))
+    return dict(iter_named_bodies(graph.nodes[i]))
 
 
 def iterates(graph: Graph, i: int) -> bool:

@@ -83,7 +83,7 @@ def _alone(
     """A model of the body's node, and that node."""
     graph = body.graph
     i = body.name.node
-    model, _ = build_model(graph, regions.of_nodes(graph, [i]), list(types), [], types, {})
+    model, _ = build_model(graph, regions.build_region(graph, [i]), list(types), [], types, {})
     return model, next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
 
 

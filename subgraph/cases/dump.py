@@ -73,7 +73,7 @@ def dump(
     source = case.source_of(graph)
     place = case.free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
-    above = region.above(graph, stems)
+    above = region.find_upstream(graph, stems)
     feeding = feeding or Feeding(request.inputs, request.shapes, request.seed, request.picture)
     samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
     targets = sample_names([s.label for s in samples])

@@ -181,7 +181,7 @@ def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Regi
 
     Raises: as `extract`.
     """
-    region = regions.between(graph, request.start, request.end)
+    region = regions.find_region(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
     reads = [graph.path, *([Path(request.recorded)] if request.recorded else [])]
     return region, case.free_place(place, case.source_of(graph), reads)
@@ -207,7 +207,7 @@ def write_region(
     if request.dump_all:
         names += list(graph.iter_outputs(region.nodes))
     stems = folders.safe_names(dict.fromkeys(names))
-    above = regions.above(graph, stems)
+    above = regions.find_upstream(graph, stems)
     feeding = feeding or request.feeding
     samples = source.samples if source else feeding.plan(graph, inputs_needed(graph, above, names))
     with folders.scratch(place.parent) as aside:

@@ -206,7 +206,9 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
         setup, criterion=bisection.result.criterion, needs_evidence=False
     )  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
-    region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.model.whole()
+    region = (
+        regions.build_region(trials.graph, finding.indices) if finding else trials.model.whole()
+    )
     blame = Blame(trials, region, setup)
     blame = if_time(partial(widen_to_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line(), maker)

@@ -334,7 +334,7 @@ def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
         InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape
             is not known.
     """
-    from subgraph.graph.region import above
+    from subgraph.graph.region import find_upstream
     from subgraph.runtime.capture import capture_samples
     from subgraph.runtime.reference import Reference
 
@@ -343,7 +343,7 @@ def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     with Reference() as reference:
         samples = feeding.plan(graph, graph.inputs)
         captured = capture_samples(
-            reference, graph, above(graph, list(graph.inputs)), stems, samples, folder
+            reference, graph, find_upstream(graph, list(graph.inputs)), stems, samples, folder
         )
     place = folder.resolve()
     records = [

@@ -219,9 +219,9 @@ def _as_caffe(asked: Asked) -> tuple[str, ...]:
 
 def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     """The result of `--dry-run`: the region, and the folder that would be written."""
-    from subgraph.graph.region import between
+    from subgraph.graph.region import find_region
 
-    region = between(graph, request.start, request.end)
+    region = find_region(graph, request.start, request.end)
     path = place.parent / (place.name or layout.place_name(region))
     planned = PlannedRegion(
         region.start,

@@ -16,7 +16,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.region import Region, between, of_nodes
+from subgraph.graph.region import Region, build_region, find_region
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
 
@@ -247,8 +247,8 @@ def _open(
 def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
     """Between start and end; else what a bisection found."""
     if marked.start or marked.end:
-        return between(graph, tuple(marked.start or ()), tuple(marked.end or ()))
-    return of_nodes(graph, wrong, keep_random=True) if wrong else None
+        return find_region(graph, tuple(marked.start or ()), tuple(marked.end or ()))
+    return build_region(graph, wrong, keep_random=True) if wrong else None
 
 
 def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:

@@ -131,12 +131,12 @@ def _of_runtime(context: LintContext, candidate: Candidate, settings: Project) -
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Does the model fix a dimension of this input at another size?"""
-    from subgraph.graph.types import declared_type
+    from subgraph.graph.types import read_type
 
     if name not in graph.inputs:
         return False
     try:
-        dims = declared_type(graph.inputs[name].type)[2]
+        dims = read_type(graph.inputs[name].type)[2]
     except InputError:
         return False
     if dims is None or len(dims) != len(shape):

@@ -75,12 +75,12 @@ class TensorChoice:
             UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that
                 can be compared.
         """
-        from subgraph.graph.region import between
+        from subgraph.graph.region import find_region
 
         graph = model.graph
         if not (self.start or self.end):
             return self.at or (list(graph.outputs) if self.outputs else ())
-        nodes = set(between(graph, self.start, self.end).nodes)
+        nodes = set(find_region(graph, self.start, self.end).nodes)
         made = [f"tensor:{name}" for name in model.tensors() if graph.maker[name] in nodes]
         if not made:
             raise UsageError(

@@ -116,12 +116,12 @@ class _Replacing:
     def __call__(self, graph: Graph, ends: tuple[str, ...]) -> Draft:
         from subgraph.editing.effect import frozen_as_before
         from subgraph.editing.replace import replace as replaced
-        from subgraph.graph.region import between
+        from subgraph.graph.region import find_region
 
         first, last = (
             tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :])
         )
-        region = between(graph, first, last)
+        region = find_region(graph, first, last)
         self.nodes = len(region.nodes)
         run = (
             self.reference if graph is self.whole else None

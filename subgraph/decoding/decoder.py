@@ -16,7 +16,7 @@ from typing import Any
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.text import clean, nearest
 
 STEPS = 64  # of a text, where neither the file nor its end says how many
@@ -336,7 +336,7 @@ def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
     types = graph.declared_types([name])
     if name not in types:
         raise ModelError(f"the model declares no type of '{clean(name)}'", code="loop.no-type")
-    return declared_type(types[name])
+    return read_type(types[name])
 
 
 def dims_of(graph: Graph, name: str) -> Dims:

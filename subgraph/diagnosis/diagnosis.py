@@ -32,7 +32,7 @@ from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.properties import APPROXIMATED
-from subgraph.graph.region import Region, of_nodes
+from subgraph.graph.region import Region, build_region
 from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import sources
 from subgraph.precision import Precision
@@ -418,7 +418,7 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
     if withheld or len(nodes) < MIN_ALONE:
         return
     for i in nodes:
-        alone = of_nodes(graph, [i])
+        alone = build_region(graph, [i])
         result = trials.run_extra(alone)
         verdict = trials.judge.with_criterion(ROUNDING_ALONE).verdict(alone, result)
         if verdict.status is Status.AGREE:

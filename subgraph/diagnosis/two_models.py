@@ -18,7 +18,7 @@ from subgraph.comparison.pair import relative_l2
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.opsets import canonical_domain, imported, schema
+from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import OUTPUT_SCALES
 from subgraph.graph.quantization import constant_scale
 from subgraph.graph.region import Region
@@ -120,7 +120,9 @@ class _Node:
     def schema(self) -> Any:
         """onnx's schema of the operator in the version that the model imports."""
         domain = canonical_domain(self.proto.domain)
-        return schema(self.proto.op_type, imported(self.side.graph.model).get(domain, 1), domain)
+        return schema(
+            self.proto.op_type, read_imports(self.side.graph.model).get(domain, 1), domain
+        )
 
     @property
     def operator(self) -> str:

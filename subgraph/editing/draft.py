@@ -19,19 +19,19 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import (
     canonical_domain,
-    changed_between,
-    imported,
+    list_changed,
     newest_opsets,
     opset_of,
+    read_imports,
 )
 from subgraph.graph.walk import (
     FunctionKey,
     all_graphs,
     all_nodes,
     assign,
-    called,
-    captured_names,
+    find_called,
     functions_of,
+    list_captured,
     model_nodes,
     operator,
     rename,
@@ -72,7 +72,7 @@ class Draft:
         touched = set(self.graph.iter_inputs(indices))
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
-        read = {name for node in nodes for name in (*node.input, *captured_names(node))} | set(kept)
+        read = {name for node in nodes for name in (*node.input, *list_captured(node))} | set(kept)
         read |= {v.name for v in graph.output} | {
             entry.value
             for annotation in graph.quantization_annotation
@@ -205,12 +205,12 @@ class Draft:
         Raises:
             ModelError: an operator changed between the versions, and onnx cannot convert it.
         """
-        ours = imported(self.model)
+        ours = read_imports(self.model)
         for entry in list(theirs.opset_import):
             domain = canonical_domain(entry.domain)
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
-            elif changed := changed_between(theirs, domain, entry.version, ours[domain]):
+            elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
                 theirs = self._converted(
                     theirs, other, domain, (entry.version, ours[domain]), changed
                 )
@@ -257,7 +257,7 @@ class Draft:
         nodes = list(self.model.graph.node)
         maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
         above = [
-            {maker[n] for n in (*node.input, *captured_names(node)) if maker.get(n, i) != i}
+            {maker[n] for n in (*node.input, *list_captured(node)) if maker.get(n, i) != i}
             for i, node in enumerate(nodes)
         ]
         below: list[list[int]] = [[] for _ in nodes]
@@ -324,7 +324,7 @@ def _names(graph: Any) -> tuple[set[str], set[str]]:
 
 
 def _called(model: Any) -> set[FunctionKey]:
-    return called(model.graph.node, functions_of(model))
+    return find_called(model.graph.node, functions_of(model))
 
 
 def describe(names: Sequence[str], noun: str) -> str:

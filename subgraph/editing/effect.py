@@ -115,7 +115,7 @@ def edge_values(
         yield [], None
         return
     below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
-    boundary = region.of_nodes(graph, below, keep_random=True)
+    boundary = region.build_region(graph, below, keep_random=True)
     with folders.temporary() as temporary:
         folder = temporary / "boundary"
         captured = run_outputs(
@@ -133,7 +133,7 @@ def run_outputs(
         return []
     names = [n for n in names if not graph.is_weight(n)]
     into.mkdir()
-    above = region.above(graph, names)
+    above = region.find_upstream(graph, names)
     samples = feeding.plan(graph, inputs_needed(graph, above, names))
     return capture_samples(
         reference, graph, above, {n: f"t{k}" for k, n in enumerate(names)}, samples, into

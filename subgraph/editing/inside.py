@@ -19,8 +19,8 @@ from subgraph.editing.draft import Draft
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.opsets import imported
-from subgraph.graph.walk import assign, functions_of, named_bodies
+from subgraph.graph.opsets import read_imports
+from subgraph.graph.walk import assign, functions_of, iter_named_bodies
 from subgraph.text import clean
 
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
@@ -63,7 +63,7 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
     form = Draft(inner).model
     protobuf.load_all(form.graph.initializer, inner.path)
     holder = draft.model.graph.node[body.name.node]
-    proto = next(found for name, found in named_bodies(holder) if name == body.name.attribute)
+    proto = next(found for name, found in iter_named_bodies(holder) if name == body.name.attribute)
     around = {node.SerializeToString(deterministic=True) for node in draft.model.graph.node}
     prefix = re.compile(re.escape(body.name.text.split("@", 1)[0]) + r"(@\w+)?/")
     own = [
@@ -86,9 +86,9 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
 
 def _take_over(model: Any, form: Any) -> None:
     """Domains and local functions that only the edited body has."""
-    known = imported(model)
+    known = read_imports(model)
     functions = functions_of(model)
-    for domain, version in imported(form).items():
+    for domain, version in read_imports(form).items():
         if domain not in known:
             model.opset_import.add(domain=domain, version=version)
     model.functions.extend(f for key, f in functions_of(form).items() if key not in functions)

@@ -10,7 +10,7 @@ from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
 
@@ -82,8 +82,8 @@ def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}
     for taker, output in joined.items():
-        a = declared_type(makers[output].type)
-        b = declared_type(other.inputs[taker].type)
+        a = read_type(makers[output].type)
+        b = read_type(other.inputs[taker].type)
         if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
             raise ModelError(
                 f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is"
@@ -95,7 +95,7 @@ def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_shared(name: str, info: Any, first: Mapping[str, Any], one: Graph) -> bool:
-    return name in one.inputs and declared_type(first[name].type) == declared_type(info.type)
+    return name in one.inputs and read_type(first[name].type) == read_type(info.type)
 
 
 def _name_all(info: Any, name: str) -> Any:

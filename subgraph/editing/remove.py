@@ -14,7 +14,7 @@ from subgraph.editing.replace import find_owned_nodes
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import CONSTANT, Graph
-from subgraph.graph.region import of_nodes
+from subgraph.graph.region import build_region
 from subgraph.graph.walk import assign, rename
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
@@ -115,7 +115,7 @@ def remove_tail(
             "name a node further down with --from",
             code="edit.nothing-left",
         )
-    region = of_nodes(graph, below, [tuple(graph.outputs)], keep_random=True)
+    region = build_region(graph, below, [tuple(graph.outputs)], keep_random=True)
     tail = cut_region(graph, region, captured, folder, dynamic=True)
     tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))
     draft = Draft(graph)

@@ -13,7 +13,7 @@ from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.graph.types import DeclaredType, declared_type
+from subgraph.graph.types import DeclaredType, read_type
 from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
 
@@ -138,7 +138,7 @@ def _require_types(
         protos = (infos[our_name].type, theirs[name].type)
         if not all(proto.WhichOneof("value") for proto in protos):
             continue
-        one, other = map(declared_type, protos)
+        one, other = map(read_type, protos)
         if not _fits(one, other):
             raise ModelError(
                 f"'{clean(our_name)}' is {_show(one)} in {clean(graph.path.name)}, and"

@@ -35,18 +35,18 @@ from subgraph.graph.types import (
     DeclaredTensor,
     allows,
     common_type,
-    declared_type,
     is_complete,
     is_fixed,
+    open_dimensions,
+    read_type,
     set_tensor,
-    with_open_dims,
 )
 from subgraph.graph.walk import (
     all_tensors,
     attribute,
     bodies,
-    called,
-    captured_names,
+    find_called,
+    list_captured,
     model_nodes,
     tensors_in,
 )
@@ -130,7 +130,7 @@ class Cut:
 
     def declared(self, name: str) -> DeclaredTensor:
         """The declaration of an input or output."""
-        form, dtype, dims = declared_type(self.types[name])
+        form, dtype, dims = read_type(self.types[name])
         return DeclaredTensor(form, dtype, None if dims is None else [dims])
 
     def to_model(self) -> onnx.ModelProto:
@@ -183,7 +183,7 @@ def cut(
         DataError: the bytes of a weight cannot be read.
     """  # noqa: E501
     graph = as_graph(graph, "cut")
-    region = regions.between(
+    region = regions.find_region(
         graph, *([names] if isinstance(names, str) else names for names in (start, end))
     )
     return cut_region(graph, region, captured, folder, dynamic=dynamic)
@@ -217,9 +217,9 @@ def cut_region(
     makers = () if captured else [graph.maker[n] for n in inputs if n in graph.maker]
     declared = graph.value_infos(own.union(*(graph.reads[i] for i in makers)))
     infos = {n: v for n, v in declared.items() if n in own}
-    if not captured and _misdeclared(graph, region, inputs, declared):
+    if not captured and _contradicts_declarations(graph, region, inputs, declared):
         inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
-        infos = {n: _retyped(v, inferred.get(n)) for n, v in infos.items()}
+        infos = {n: _correct_type(v, inferred.get(n)) for n, v in infos.items()}
     types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
     pinned = bool(captured) and not dynamic
@@ -231,7 +231,7 @@ def cut_region(
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
 
-def _retyped(
+def _correct_type(
     info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None
 ) -> protobuf.ValueInfoProto:
     """A declaration with the type that was inferred, where the two contradict each other."""
@@ -403,7 +403,7 @@ def add_functions(
 ) -> None:
     """Copy the local functions that these nodes call, also from bodies and other functions, in file
     order."""
-    needed = called(nodes, graph.functions)
+    needed = find_called(nodes, graph.functions)
     model.functions.extend(function for key, function in graph.functions.items() if key in needed)
     for function in model.functions:
         protobuf.load_all(all_tensors(function), graph.path)
@@ -439,7 +439,7 @@ def boundary_types(
         types = {**_infer_types(graph, [n for n in names if n not in types]), **types}
     for name, captured_type in captured_types.items():
         if name not in types or not allows(types[name], captured_type):
-            types[name] = with_open_dims(captured_type)
+            types[name] = open_dimensions(captured_type)
     missing = [n for n in names if n not in types]
     if missing:
         raise ModelError(
@@ -491,7 +491,7 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
                 info.type.tensor_type.ClearField("shape")
 
 
-def _misdeclared(
+def _contradicts_declarations(
     graph: Graph,
     region: Region,
     inputs: Sequence[str],
@@ -529,7 +529,7 @@ def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int])
         elif node.op_type == "Where":
             seen = {*read[1:], types.get(named, 0)}
         else:
-            seen = {types.get(named, 0), _made_type(node, types)}
+            seen = {types.get(named, 0), _infer_output_type(node, types)}
         seen.discard(0)
         if len(seen) > 1:
             return True
@@ -538,7 +538,7 @@ def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int])
     return False
 
 
-def _made_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
+def _infer_output_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
     """The element type of a node's first output, by its operator; 0 where it is not known."""
     if node.op_type == "Cast":
         return attribute(node, "to", 0) or 0  # None: a damaged file's has no type
@@ -622,7 +622,7 @@ def _dims(
     """The shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)
-    return declared_type(infos[name].type)[2] if name in infos else None
+    return read_type(infos[name].type)[2] if name in infos else None
 
 
 def _differ(size: Any, other: Any, times: int = 1) -> bool:
@@ -634,7 +634,7 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeP
     made = [n for n in names if n in graph.maker]
     if not made:
         return {}
-    above = regions.above(graph, made)
+    above = regions.find_upstream(graph, made)
     feeds = (*above.inputs, *above.shapes)
     model, _ = build_model(graph, above, feeds, [], graph.declared_types(feeds), {})
     try:
@@ -677,7 +677,7 @@ def structure_problem(model: protobuf.ModelProto) -> str | None:
     available = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     available |= {s.values.name for s in graph.sparse_initializer}
     for node in graph.node:
-        for name in (*node.input, *captured_names(node)):
+        for name in (*node.input, *list_captured(node)):
             if name and name not in available:
                 return f"'{name}', read by '{node.name}', has no producer before it"
         available.update(node.output)

@@ -28,9 +28,9 @@ from subgraph.graph.walk import (
     FunctionKey,
     all_nodes,
     bodies,
-    called,
-    captured_names,
+    find_called,
     functions_of,
+    list_captured,
     operator,
 )
 from subgraph.reach import reach
@@ -117,7 +117,7 @@ class Graph:
             makes = tuple(node.output[:])
             op = node.op_type
             if op not in BODILESS:
-                reads += tuple(captured_names(node))
+                reads += tuple(list_captured(node))
             if "" in reads:
                 reads = tuple(filter(None, reads))
             if "" in makes:
@@ -374,7 +374,7 @@ class Graph:
             i
             for i in doubtful
             if _draw([nodes[i]], self.constant)
-            or (drawing and drawing & called([nodes[i]], functions))
+            or (drawing and drawing & find_called([nodes[i]], functions))
         }
 
     # ------------------------------------------------------------ types

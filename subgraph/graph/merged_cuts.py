@@ -144,7 +144,7 @@ def _require_disjoint(cuts: Sequence[Cut]) -> None:
     _require_one_graph(cuts)
     owner: dict[OwnedKey, int] = {}
     for i, cut in enumerate(cuts):
-        for key, description in _owned(cut).items():
+        for key, description in _find_owned(cut).items():
             if owner.setdefault(key, i) != i:
                 raise UsageError(
                     f"pieces {owner[key]} and {i} of a merged cut share {description}",
@@ -178,7 +178,7 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
     owned: set[OwnedKey] = set()
     size = 0
     for cut in cuts:
-        keys = _owned(cut)
+        keys = _find_owned(cut)
         own_size = count_bytes(cut)
         full = not groups or len(groups[-1]) == MAX_PIECES or not owned.isdisjoint(keys)
         if full or (most_bytes is not None and size + own_size > most_bytes):
@@ -194,7 +194,7 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
 # ------------------------------------------------------------ contents
 
 
-def _owned(cut: Cut) -> dict[OwnedKey, str]:
+def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     """Return the parts that no other piece can have, with a description for users.
 
     These are nodes, large constants and functions with large constants. Absorbed nodes can be in

@@ -61,9 +61,12 @@ def misfit(
             else:
                 limits = f"{low} to {high}"
             return f"has {count(len(names), role)}; at opset {version} it has {limits}"
-    pairs = ((name, formal, types.get(name)) for name, formal in _paired(node.input, known.inputs))
+    pairs = (
+        (name, formal, types.get(name))
+        for name, formal in _iter_parameters(node.input, known.inputs)
+    )
     wrong = (
-        (name, shown(actual), _listed(f.types))
+        (name, format_type(actual), _join_types(f.types))
         for name, f, actual in pairs
         if actual and actual not in f.types
     )
@@ -91,7 +94,7 @@ def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Ite
             yield f"lacks the attribute '{name}', which it needs at opset {version}"
 
 
-def known_from(
+def find_next_version(
     node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = ""
 ) -> int | None:
     """The first later version of the domain in which a node fits its operator; None if there is
@@ -100,7 +103,7 @@ def known_from(
     return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
 
 
-def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
+def _iter_parameters(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
     """Each tensor with its formal parameter; the last parameter may be variadic."""
     for position, name in enumerate(names):
         if name and position < len(formals):
@@ -109,10 +112,10 @@ def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
             yield name, formals[-1]
 
 
-def _listed(types: Iterable[str]) -> str:
+def _join_types(types: Iterable[str]) -> str:
     """`float16, float32 or float64`; only tensor types, if there are any."""
-    plain = sorted({shown(t) for t in types if t.startswith("tensor(")}) or sorted(
-        map(shown, types)
+    plain = sorted({format_type(t) for t in types if t.startswith("tensor(")}) or sorted(
+        map(format_type, types)
     )
     return " or ".join(filter(None, (", ".join(plain[:-1]), plain[-1])))
 
@@ -144,7 +147,7 @@ def element_text(number: int) -> str:
     return tensor_text(name) if name else ""
 
 
-def shown(text: str) -> str:
+def format_type(text: str) -> str:
     """A type, written as by schemas, for users: `float32`, `sequence of int64`."""
     try:
         form, dtype = parse_type(text)
@@ -175,7 +178,7 @@ def require_expandable(
     try:
         order = list(TopologicalSorter(calls).static_order())
     except CycleError as e:
-        circle = " → ".join(_shown(key) for key in reversed(e.args[1]))
+        circle = " → ".join(_join_key(key) for key in reversed(e.args[1]))
         what = f"local functions of {model} call each other in a circle: {circle}"
         raise ModelError(
             what, "ONNX allows no recursion: export the model again", code="model.recursion"
@@ -187,8 +190,8 @@ def require_expandable(
     if total > MAX_EXPANDED:
         largest = max(sizes, key=lambda key: sizes[key])
         what = (
-            f"{model} has {total:.1e} nodes once its local functions are inlined: {_shown(largest)}"
-            " alone"
+            f"{model} has {total:.1e} nodes once its local functions are inlined:"
+            f" {_join_key(largest)} alone"
         )
         raise ModelError(
             f"{what} has {sizes[largest]:.1e}",
@@ -197,5 +200,5 @@ def require_expandable(
         )
 
 
-def _shown(key: FunctionKey) -> str:
+def _join_key(key: FunctionKey) -> str:
     return "::".join(filter(None, key))

@@ -17,7 +17,7 @@ def canonical_domain(name: str) -> str:
     return "" if name in STANDARD else str(name)
 
 
-def imported(model: Any) -> dict[str, int]:
+def read_imports(model: Any) -> dict[str, int]:
     """The version of each domain that a model or function imports."""
     return {canonical_domain(entry.domain): int(entry.version) for entry in model.opset_import}
 
@@ -80,7 +80,7 @@ def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.
     return [(node, since) for node, since in standard if since is not None and since > version]
 
 
-def changed_between(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
+def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
     """The operators of a domain in use that two of its versions define differently, or that onnx
     does not know."""
     if one == other:

@@ -256,7 +256,7 @@ class File:
         while len(out) < end - begin:
             more = system.read_at(self.handle, end - begin - len(out), begin + len(out))
             if not more:
-                raise damaged(
+                raise make_damage_error(
                     self.path, begin + len(out), "the file became shorter while it was read"
                 )
             out += more
@@ -344,7 +344,7 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
             tag, i = varint(window, at - base)
             wire = tag & 7
             if tag < 8:  # a hole of zeros would yield millions of them
-                raise damaged(file.path, tag_at, f"field number 0 in the {what}")
+                raise make_damage_error(file.path, tag_at, f"field number 0 in the {what}")
             if wire == BYTES:
                 size, i = varint(window, i)
                 at = base + i
@@ -356,15 +356,17 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
                 at = base + i
                 stop = at + (4 if wire == FIXED32 else 8)
             else:
-                raise damaged(file.path, tag_at, f"unknown wire type {wire} in the {what}")
+                raise make_damage_error(
+                    file.path, tag_at, f"unknown wire type {wire} in the {what}"
+                )
         except IndexError:
-            raise damaged(file.path, tag_at, f"the {what} ends inside a field") from None
+            raise make_damage_error(file.path, tag_at, f"the {what} ends inside a field") from None
         if stop > end:
             why = (
                 f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are"
                 " left"
             )
-            raise damaged(file.path, tag_at, why)
+            raise make_damage_error(file.path, tag_at, why)
         yield tag >> 3, tag_at, at, stop
         at = stop
 
@@ -400,7 +402,7 @@ def doc_text(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def damaged(path: Path, offset: int, why: str) -> ModelError:
+def make_damage_error(path: Path, offset: int, why: str) -> ModelError:
     """The error that names the byte at which reading stopped."""
     return ModelError(
         f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE, code="model.damaged"

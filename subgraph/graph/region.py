@@ -57,7 +57,7 @@ class Region:
     weights: tuple[str, ...] = field(repr=False)
 
 
-def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
+def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     """Return the region of all nodes on a path from a start node to an end node, both included.
 
     Complexity: linear in the nodes upstream of the ends and their edges.
@@ -111,8 +111,8 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     starts, ends = (
         [s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends)
     )
-    inside, ends = _before_maps(graph, inside, ends)
-    region = of_nodes(
+    inside, ends = _drop_maps(graph, inside, ends)
+    region = build_region(
         graph, inside, [(e.tensor,) if e.tensor else _outputs(graph, e) for e in ends]
     )
     start_labels, end_labels = (
@@ -121,7 +121,7 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     return replace(region, start=start_labels, end=end_labels)
 
 
-def _before_maps(
+def _drop_maps(
     graph: Graph, inside: set[int], ends: list[Selection]
 ) -> tuple[set[int], list[Selection]]:
     """Return nodes and ends without a ZipMap, because no file can store its maps.
@@ -171,15 +171,17 @@ def _reachable(graph: Graph, start_nodes: set[int], within: set[int]) -> set[int
     return reached
 
 
-def above(graph: Graph, tensors: Iterable[str]) -> Region:
+def find_upstream(graph: Graph, tensors: Iterable[str]) -> Region:
     """The region that computes `tensors` from the model's inputs, random nodes included; model
     inputs are ignored."""
     made = tuple(name for name in tensors if name in graph.maker)
     nodes = graph.ancestors(graph.maker[name] for name in made)
-    return of_nodes(graph, nodes, [(name,) for name in made], keep_random=True)
+    return build_region(graph, nodes, [(name,) for name in made], keep_random=True)
 
 
-def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
+def find_upstream_until(
+    graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
+) -> Region | None:
     """Return the region that computes some tensors from tensors for which `stops` is true.
 
     `stops` is not called for `names` themselves.
@@ -192,12 +194,12 @@ def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]
     kinds = graph.kinds(list(graph.iter_outputs(nodes)))
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
-        return of_nodes(graph, kept, [(n,) for n in names]) if kept else None
+        return build_region(graph, kept, [(n,) for n in names]) if kept else None
     except NoRegion:
         return None
 
 
-def of_nodes(
+def build_region(
     graph: Graph,
     nodes: Iterable[int],
     requested: Iterable[tuple[str, ...]] = (),
@@ -268,7 +270,7 @@ def _entering(
             inputs.append(name)
         elif name not in graph.maker:
             if not keep_undefined:
-                raise _undefined(graph, name)
+                raise _make_undefined_error(graph, name)
         elif kinds[name] == CONSTANT:
             constant_makers.add(graph.maker[name])
         else:
@@ -289,7 +291,7 @@ def _leaving(
     return tuple(name for name in graph.iter_outputs(graph.in_order(inside)) if name in leaving)
 
 
-def _undefined(graph: Graph, name: str) -> ModelError:
+def _make_undefined_error(graph: Graph, name: str) -> ModelError:
     reader = graph.label(graph.readers_of((name,))[name][0])
     return ModelError(
         f"tensor '{name}', read by {reader}, has no producer and is not an input or weight",
@@ -357,15 +359,15 @@ class Surroundings:
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
-    above = {b for i in inside for b in graph.predecessors(i)} - inside
-    below = {a for i in inside for a in graph.successors(i)} - inside
-    beside = {a for i in above for a in graph.successors(i)} | {
-        b for i in below for b in graph.predecessors(i)
+    upstream = {b for i in inside for b in graph.predecessors(i)} - inside
+    downstream = {a for i in inside for a in graph.successors(i)} - inside
+    siblings = {a for i in upstream for a in graph.successors(i)} | {
+        b for i in downstream for b in graph.predecessors(i)
     }
     order = [
         *graph.in_order(inside),
-        *graph.in_order(above | below),
-        *graph.in_order(beside - above - below - inside),
+        *graph.in_order(upstream | downstream),
+        *graph.in_order(siblings - upstream - downstream - inside),
     ]
     drawn = dict.fromkeys(graph.in_order(order[: max(MAX_DRAWN, len(inside))]))
     edges: list[DrawnEdge] = []

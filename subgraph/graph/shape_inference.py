@@ -26,9 +26,9 @@ from subgraph.graph.operators import type_text
 from subgraph.graph.opsets import (
     STANDARD,
     canonical_domain,
-    imported,
     newest_opsets,
     opset_of,
+    read_imports,
     schema,
 )
 from subgraph.graph.walk import all_nodes, assign, functions_of, operator
@@ -106,7 +106,7 @@ def infer_types(graph: Graph) -> InferredTypes:
         for inner in all_nodes([node]):
             inner.name = f"#{i}"
     _sort(graph, model.graph)
-    known = imported(model)
+    known = read_imports(model)
     for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
         if domain and domain not in known:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
@@ -166,7 +166,9 @@ def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
 def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
     """Return the first problem that onnx.checker finds; nothing for opsets newer than onnx."""
     newest = newest_opsets()
-    if any(version > newest.get(domain, version) for domain, version in imported(model).items()):
+    if any(
+        version > newest.get(domain, version) for domain, version in read_imports(model).items()
+    ):
         return []
     try:
         onnx.check(model)
@@ -196,7 +198,7 @@ def _write_defaults(model: protobuf.ModelProto) -> None:
 
     There onnx does not apply defaults: MeanVarianceNormalization without axes would be an error.
     """
-    versions = imported(model)
+    versions = read_imports(model)
     for node in all_nodes(model.graph.node):
         domain = canonical_domain(node.domain)
         if defaults := _defaults(domain, node.op_type, versions.get(domain, 0)):

@@ -57,13 +57,13 @@ class DeclaredType(NamedTuple):
 def tensor_type(proto: protobuf.TypeProto | None) -> DeclaredType | None:
     """The type of a tensor; None for no type, or another than a tensor's."""
     try:
-        found = declared_type(proto) if proto else None
+        found = read_type(proto) if proto else None
     except InputError:
         return None
     return found if found and found.form == "tensor" else None
 
 
-def declared_type(type_proto: protobuf.TypeProto) -> DeclaredType:
+def read_type(type_proto: protobuf.TypeProto) -> DeclaredType:
     """Return the declaration of a TypeProto.
 
     Raises:
@@ -199,7 +199,7 @@ def pin(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> dict[str, i
     return symbols
 
 
-def with_open_dims(proto: protobuf.TypeProto) -> protobuf.TypeProto:
+def open_dimensions(proto: protobuf.TypeProto) -> protobuf.TypeProto:
     """The type with every dimension open, changed in place: a run shows the rank, not which
     dimensions may vary."""
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():

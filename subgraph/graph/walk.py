@@ -30,7 +30,7 @@ LIST_FIELDS = frozenset(("floats", "ints", "strings"))
 BODILESS = PROPERTIES.keys() - BODY_OPS
 
 
-def named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
+def iter_named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
     """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an
     attribute of several."""
     if node.op_type in BODILESS:
@@ -44,7 +44,7 @@ def named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.Graph
 
 def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
     """The graphs that a node holds as attributes, not those nested deeper."""
-    return (graph for _, graph in named_bodies(node))
+    return (graph for _, graph in iter_named_bodies(node))
 
 
 def all_nodes(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.NodeProto]:
@@ -135,7 +135,7 @@ def functions_of(model: protobuf.ModelProto) -> dict[FunctionKey, Any]:
     return {(f.domain, f.name, f.overload): f for f in model.functions}
 
 
-def called(
+def find_called(
     nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, Any]
 ) -> set[FunctionKey]:
     """The functions that these nodes call, also from bodies and through other functions."""
@@ -152,7 +152,7 @@ def called(
 # ------------------------------------------------------------ names
 
 
-def captured_names(node: protobuf.NodeProto) -> list[str]:
+def list_captured(node: protobuf.NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
     return list(dict.fromkeys(chain.from_iterable(free_names(body) for body in bodies(node))))
@@ -164,7 +164,7 @@ def free_names(body: protobuf.GraphProto) -> list[str]:
         s.values.name for s in body.sparse_initializer
     }
     own |= set(chain.from_iterable(inner.output for inner in body.node))
-    read = [name for inner in body.node for name in (*inner.input, *captured_names(inner))]
+    read = [name for inner in body.node for name in (*inner.input, *list_captured(inner))]
     read += [v.name for v in body.output]
     return [name for name in dict.fromkeys(read) if name and name not in own]
 

@@ -17,10 +17,10 @@ from subgraph.documents import absent, keyed
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.operators import shown, type_text
-from subgraph.graph.region import between
+from subgraph.graph.operators import format_type, type_text
+from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, affected_nodes, find_problems, node_title
@@ -271,10 +271,10 @@ def region_document(
     """What a cut from `start` to `end` would hold.
 
     Raises:
-        UnknownName, UsageError, NoRegion, ModelError: as `region.between`.
+        UnknownName, UsageError, NoRegion, ModelError: as `region.find_region`.
         InputError: the inputs do not fit the model.
     """
-    region = between(graph, start, end)
+    region = find_region(graph, start, end)
     facts = _facts(graph, [*region.inputs, *region.shapes, *region.outputs], feeding)
     weights = [summary.weight_summary(graph, name) for name in region.weights]
     return RegionDocument(
@@ -461,8 +461,8 @@ def _sentence(error: ModelError | InputError) -> str:
 def _type(proto: protobuf.TypeProto) -> tuple[str | None, list[Any] | None]:
     """(float32, [1, 3, "H", None]) of a type, without symbols that shape inference invents."""
     try:
-        dims = declared_type(proto).known_dims
+        dims = read_type(proto).known_dims
     except InputError:
         dims = None
     text = type_text(proto)
-    return (shown(text) if text else None), dims
+    return (format_type(text) if text else None), dims

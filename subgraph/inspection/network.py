@@ -14,7 +14,7 @@ from subgraph.drawing.network import Network
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.inspection.sizes import known_dims
 from subgraph.inspection.weights import weight_notes
 from subgraph.storage.tensors import shape_text
@@ -81,7 +81,7 @@ def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
     """Return a type as `float32 1×3×?`: a dimension that is computed, or has a generated name, is
     unknown unless the sizes give it."""
     try:
-        declared = declared_type(proto)
+        declared = read_type(proto)
     except InputError:
         return str(proto.WhichOneof("value") or "")
     dims = declared.known_dims

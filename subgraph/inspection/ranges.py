@@ -21,7 +21,7 @@ from subgraph import system
 from subgraph.errors import InputError, ModelError, SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.region import above
+from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
@@ -150,7 +150,7 @@ def measure(
     """
     if not names:
         return MeasuredTensors()
-    samples = len(feeding.plan(graph, inputs_needed(graph, above(graph, names), names)))
+    samples = len(feeding.plan(graph, inputs_needed(graph, find_upstream(graph, names), names)))
     pending = [list(names)]
     failures = list[MissingTensor]()
     estimate = BATCH_BYTES // FIRST_UNKNOWN
@@ -224,7 +224,7 @@ class _Measuring:
             SubcutError: the run fails.
         """
         names = [*batch, *self._anchors()]
-        region = above(self.graph, names)
+        region = find_upstream(self.graph, names)
         inputs = inputs_needed(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
         stems = {name: f"t{k}" for k, name in enumerate(dict.fromkeys((*new, *names)))}

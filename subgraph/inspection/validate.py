@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.operators import element_text, known_from, misfit, type_text
-from subgraph.graph.opsets import canonical_domain, imported, newest_opsets
+from subgraph.graph.operators import element_text, find_next_version, misfit, type_text
+from subgraph.graph.opsets import canonical_domain, newest_opsets, read_imports
 from subgraph.graph.shape_inference import Complaint, InferredTypes, infer_types
 from subgraph.text import nearest
 
@@ -113,7 +113,7 @@ def _disconnected(graph: Graph) -> Iterator[Problem]:
 
 
 def _newer_opsets(graph: Graph) -> Iterator[Problem]:
-    for domain, version in imported(graph.model).items():
+    for domain, version in read_imports(graph.model).items():
         newest = newest_opsets().get(domain, version)
         if version > newest:
             what = (
@@ -169,7 +169,7 @@ def _by_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, 
     """Why a node does not fit its opset, and the first later opset that it fits, as a hint; each
     may be empty."""
     domain = "" if i is None else canonical_domain(graph.nodes[i].domain)
-    version = imported(graph.model).get(domain)
+    version = read_imports(graph.model).get(domain)
     if i is None or version is None:
         return "", ""
     known = {
@@ -183,7 +183,7 @@ def _by_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, 
         if name in graph.weights
     }
     reason = misfit(graph.nodes[i], version, known, domain)
-    later = known_from(graph.nodes[i], version, known, domain) if reason else None
+    later = find_next_version(graph.nodes[i], version, known, domain) if reason else None
     return (
         reason,
         (

@@ -22,7 +22,7 @@ from subgraph.editing.draft import raise_opset as raise_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
-from subgraph.graph.walk import assign, captured_names, rename
+from subgraph.graph.walk import assign, list_captured, rename
 from subgraph.plan.places import (
     FLOAT,
     OUTPUT,
@@ -317,7 +317,7 @@ class _Drafting:
 
     def _drop_unread(self) -> None:
         """Remove the weights that are read no longer: their codes stand for them."""
-        read = {n for node in self.proto.node for n in (*node.input, *captured_names(node))}
+        read = {n for node in self.proto.node for n in (*node.input, *list_captured(node))}
         read |= {v.name for v in self.proto.output}
         gone = {n for n in self.graph.weights if n not in read}
         for part in (self.proto.initializer, self.proto.input, self.proto.value_info):

@@ -23,7 +23,7 @@ from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
 from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.graph.walk import bodies
 from subgraph.precision import Precision
 from subgraph.storage.scale import Scale
@@ -359,7 +359,7 @@ def narrowable(graph: Graph) -> dict[int, Rounded]:
         return (
             tensor.data_type == FLOAT
             if tensor is not None
-            else proto is not None and declared_type(proto)[1] == "float32"
+            else proto is not None and read_type(proto)[1] == "float32"
         )
 
     found = {}

@@ -395,7 +395,7 @@ class _Judging:
 
     def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
         """The region that computes a tensor from what these samples recorded before it."""
-        return regions.above_until(
+        return regions.find_upstream_until(
             self.judge.model.graph,
             [name],
             lambda n: all(_is_certain(m.matches.get(n)) for m in samples),

@@ -73,7 +73,10 @@ def find_intervals(
     rows = comparison.rows
     behind = _find_downstream_of_bad(comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
-    above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
+    above = {
+        n: regions.find_upstream_until(graph, [n], lambda m: _is_certain(rows.get(m)))
+        for n in wrong
+    }
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _group_by_region([n for n in wrong if n not in behind], inside)
     taken = {i for names in groups for n in names for i in inside[n]}
@@ -97,7 +100,7 @@ def _make_interval(
     weights: Mapping[int, float],
 ) -> Interval | None:
     ends = [end for n in names for end in (n, *rows[n].match.alternatives)]
-    region = regions.above_until(graph, ends, lambda n: _is_certain(rows.get(n)))
+    region = regions.find_upstream_until(graph, ends, lambda n: _is_certain(rows.get(n)))
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]

@@ -85,7 +85,7 @@ class RecordedValues:
         matches = self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
-            wider = regions.above_until(graph, lacking, lambda n: n in matches)
+            wider = regions.find_upstream_until(graph, lacking, lambda n: n in matches)
             starts = ", ".join(clean(graph.label(i)) for i in (wider.nodes[:1] if wider else ()))
             what = f"the recording holds no '{clean(lacking[0])}', which the cut reads"
             raise UsageError(

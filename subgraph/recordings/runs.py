@@ -22,7 +22,7 @@ from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
@@ -484,7 +484,7 @@ def _save_inputs(
 def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:
     """An input in the type and layout that the model declares."""
     array = entry.read()
-    _, dtype, dims = declared_type(graph.inputs[name].type)
+    _, dtype, dims = read_type(graph.inputs[name].type)
     if dims is not None:
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]

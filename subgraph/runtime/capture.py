@@ -69,8 +69,8 @@ def capture_samples(
     """Run the ancestors of some tensors once per sample; write each tensor as
     `into/<k>/<stem>.npy`.
 
-    `stems`: tensor → file stem; `above`: `region.above` of these tensors. Model inputs among them
-    are written as fed.
+    Model inputs among the tensors are written as fed. `stems`: tensor → file stem; `above`:
+    `region.find_upstream` of these tensors.
     """
     captured = []
     first_draw = next(iter(DRAWS))  # the others only change floats
@@ -246,7 +246,7 @@ def capture(
     """  # noqa: E501
     graph = as_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
-    above = region.above(graph, names)
+    above = region.find_upstream(graph, names)
     words = input_arguments(inputs, graph.inputs)
     samples = Feeding(words, shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
     with folders.temporary() as folder, default_for(graph) as reference:
@@ -258,7 +258,12 @@ def capture(
 
 
 def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
-    """The model inputs that `tensors` depend on, in the model's order; `above`: `region.above` of
-    the tensors."""
+    """Return the model inputs that tensors depend on, in the model's order.
+
+    Args:
+        graph: The model.
+        above: `region.find_upstream` of the tensors.
+        tensors: The tensors.
+    """
     needed = {*above.inputs, *above.shapes, *tensors}
     return [name for name in graph.inputs if name in needed]

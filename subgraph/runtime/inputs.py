@@ -23,7 +23,7 @@ from subgraph.errors import InputError, UnknownName, UsageError, name_setting
 from subgraph.graph import protobuf
 from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
@@ -249,9 +249,7 @@ class Feeding:
         sizes: dict[str, int] = {}
         for name, shape in self.shapes.items():
             _require_input(graph, name)
-            sizes.update(
-                _symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape))
-            )
+            sizes.update(_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape)))
         return sizes
 
     def _specs(self, graph: Graph, names: Iterable[str]) -> list[InputSpec]:
@@ -342,7 +340,7 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
 
 def _takes_numbers(graph: Graph, name: str) -> bool:
     """Return whether an input is a scalar or a vector, as far as declared."""
-    return len(declared_type(graph.inputs[name].type)[2] or ()) < 2
+    return len(read_type(graph.inputs[name].type)[2] or ()) < 2
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
@@ -477,7 +475,7 @@ def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
 def _spec(
     graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]
 ) -> InputSpec:
-    form, dtype, dims = declared_type(graph.inputs[name].type)
+    form, dtype, dims = read_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
             f"input '{name}' declares no element type that ONNX has",
@@ -569,7 +567,7 @@ def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
         dims: list[Any] | None = list(graph.weights[table].dims)
     else:
         types = graph.declared_types([table])
-        dims = declared_type(types[table])[2] if table in types else None
+        dims = read_type(types[table])[2] if table in types else None
     if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None
     return max(int(dims[axis]), 1)

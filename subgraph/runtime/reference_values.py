@@ -146,7 +146,7 @@ class ReferenceValues:
 
     def _run_first(self, names: Sequence[str], into: Path) -> None:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        above = region.above(self.graph, names)
+        above = region.find_upstream(self.graph, names)
         with self.reference.exclusive():
             self.captured = capture_samples(
                 self.reference, self.graph, above, stems, self.samples, into
@@ -162,7 +162,7 @@ class ReferenceValues:
         stored_random = {
             i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])
         }
-        above = region.of_nodes(
+        above = region.build_region(
             graph, nodes - stored_random, [(n,) for n in made], keep_random=True
         )
         types = boundary_types(

@@ -316,7 +316,7 @@ class ExpectedOutputs:
     def _region_noise(self, example: Example, scratch: Path) -> RegionNoise:
         graph = graphs.load(example.model)
         made = [n for n in graph.outputs if n in graph.maker]
-        region = regions.of_nodes(
+        region = regions.build_region(
             graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made]
         )
         scratch.mkdir()

@@ -31,7 +31,7 @@ from subgraph.errors import BackendError, InputError, Refused, SubcutError, Unkn
 from subgraph.graph import graph as graphs
 from subgraph.graph.opsets import newest_opsets, opset_of
 from subgraph.graph.properties import RANDOM_OPS
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
@@ -283,7 +283,7 @@ def _network_tests() -> Iterator[_OnnxTest]:
 
 
 def _ramp(type_proto: Any) -> Array:
-    _, _, dims = declared_type(type_proto)
+    _, _, dims = read_type(type_proto)
     shape = [d if isinstance(d, int) else 1 for d in dims or ()]
     size = int(np.prod(shape))
     return np.asarray((np.arange(size).reshape(shape) / size).astype(np.float32))
@@ -366,7 +366,7 @@ def _save(
         )
     records = []
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
-        form, dtype, _ = declared_type(info.type)
+        form, dtype, _ = read_type(info.type)
         for array in arrays_of(value):
             actual = parse_type(type_of(array))[1]
             if actual != dtype:

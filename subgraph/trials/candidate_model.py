@@ -30,7 +30,7 @@ from subgraph.graph.cut import (
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
-from subgraph.graph.types import declared_type, set_tensor
+from subgraph.graph.types import read_type, set_tensor
 from subgraph.graph.walk import attribute
 from subgraph.precision import Precision
 from subgraph.reach import reach
@@ -186,7 +186,7 @@ class CandidateModel:
         nodes = reach([self._maker(n, boundary) for n in outputs], follow)
         requested = [(n,) for n in outputs]
         # A runtime refuses a piece that reads what no node makes, and so the search names it.
-        piece = regions.of_nodes(graph, nodes, requested, keep_undefined=True)
+        piece = regions.build_region(graph, nodes, requested, keep_undefined=True)
         return replace(piece, outputs=outputs)
 
     def _maker(self, name: str, boundary: set[str]) -> int:
@@ -358,9 +358,7 @@ class CandidateModel:
         """By output of another element type than the reference's: its type, and that to which it is
         converted."""
         infos = self.reference.value_infos(self.reference.outputs)
-        expected = {
-            name: declared_type(v.type)[1] for name, v in infos.items() if name in self.matches
-        }
+        expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in self.matches}
         own = {name: self.matches[name].dtype for name in expected if not self.matches[name].scale}
         return {
             n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]

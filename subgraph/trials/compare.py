@@ -686,7 +686,7 @@ def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region 
             nodes, lambda name: name in shared or graph.kinds([name])[name] != VALUE
         )
     try:
-        return regions.of_nodes(graph, nodes, [tuple(names)])
+        return regions.build_region(graph, nodes, [tuple(names)])
     except NoRegion:
         return None
 

@@ -22,7 +22,7 @@ from subgraph.errors import ModelError, OutOfTime
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
-from subgraph.graph.region import Region, above_until
+from subgraph.graph.region import Region, find_upstream_until
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import digest
@@ -182,7 +182,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
         for some in quantized
     ]
     ends += [((name,), names) for name in whole.outputs if name not in names]
-    regions = [above_until(graph, some, stops.__contains__) for some, stops in ends]
+    regions = [find_upstream_until(graph, some, stops.__contains__) for some, stops in ends]
     return [region for region in regions if region]
 
 

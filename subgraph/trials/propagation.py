@@ -55,7 +55,7 @@ def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
     """The region of some nodes; None if there are none, or only random ones, whose values are the
     captured ones."""
     try:
-        return regions.of_nodes(model.graph, nodes) if nodes else None
+        return regions.build_region(model.graph, nodes) if nodes else None
     except NoRegion:
         return None
 

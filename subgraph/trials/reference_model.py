@@ -113,7 +113,7 @@ class ReferenceModel:
     def _above_outputs(self, further: Collection[str]) -> Region:
         graph = self.graph
         outputs = [*self.outputs, *further]
-        region = regions.of_nodes(
+        region = regions.build_region(
             graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs]
         )
         wanted = frozenset(outputs)  # without what only nodes that no output needs read

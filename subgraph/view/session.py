@@ -26,7 +26,7 @@ from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, Usag
 from subgraph.graph import protobuf
 from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
-from subgraph.graph.region import between
+from subgraph.graph.region import find_region
 from subgraph.inspection.describe import node_descriptions
 from subgraph.inspection.network import inner_networks, network
 from subgraph.inspection.ranges import measure_weight
@@ -242,12 +242,12 @@ class ViewSession:
         empty.
 
         Raises:
-            SubcutError: as `region.between`; `NoRegion` with `swap` where the end is upstream of
+            SubcutError: As `region.find_region`; `NoRegion` with `swap` if the end is upstream of
                 the start.
         """
         part, names = self._part([name for name in (start, end) if name])
         ends = iter(names)
-        region = between(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
+        region = find_region(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
         inputs = (*region.inputs, *region.shapes)
         outputs = region.outputs
         drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
@@ -275,7 +275,7 @@ class ViewSession:
         """Is there a region from end to start?"""
         try:
             part, (first, last) = self._part([end, start])
-            between(part.graph, [first], [last])
+            find_region(part.graph, [first], [last])
         except SubcutError:
             return False
         return True

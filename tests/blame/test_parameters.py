@@ -66,7 +66,7 @@ def test_only_inputs_that_nothing_computes_with(
 
 def test_they_enter_a_cut_as_shapes_do(tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, RESIZE)
-    whole = region.of_nodes(graph, [0])
+    whole = region.build_region(graph, [0])
     constant = fix_parameters(graph, whole)
     assert (whole.inputs, constant.inputs, constant.shapes) == (
         ("x", "sizes"),

@@ -274,6 +274,6 @@ def test_many_tensors_that_enter_are_each_looked_at_once(tmp_path: Path) -> None
             return super().get(key, default)
 
     g.maker = Counted(g.maker)
-    found = region.between(g, ["B0"], [f"B{steps - 1}"])
+    found = region.find_region(g, ["B0"], [f"B{steps - 1}"])
     assert len(found.inputs) == steps + 1
     assert looked < 40 * steps

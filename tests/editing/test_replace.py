@@ -24,7 +24,7 @@ from subgraph.editing.replace import replace
 from subgraph.errors import DataError, ModelError, SubcutError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.region import Region, between
+from subgraph.graph.region import Region, find_region
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers.facts import has_line
@@ -56,7 +56,7 @@ def some_cuts(
     ]
     for start, end in (*first, *random_ones):
         try:
-            region = between(graph, start, end)
+            region = find_region(graph, start, end)
             cut_region(graph, region)
         except SubcutError:
             continue
@@ -155,7 +155,7 @@ def test_edited_piece_takes_the_place_and_names_are_unique(
     model: Graph, tmp_path: Path, reference: Reference
 ) -> None:
     """Its weight has a name that is taken by another, its node too."""
-    region = between(model, ["first"], ["last"])
+    region = find_region(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
     nodes = [
         helper.make_node("Mul", [given, "W0"], ["h2"], name="before"),
@@ -180,7 +180,7 @@ def test_edited_piece_takes_the_place_and_names_are_unique(
 
 
 def test_names_of_the_boundary_may_be_mapped(model: Graph, tmp_path: Path) -> None:
-    region = between(model, ["first"], ["last"])
+    region = find_region(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
     other = save(
         piece([helper.make_node("Relu", ["in"], ["out"])], {"in": "out"}), tmp_path / "p.onnx"
@@ -195,7 +195,7 @@ def test_names_of_the_boundary_may_be_mapped(model: Graph, tmp_path: Path) -> No
 
 
 def test_another_type_or_shape_at_the_edge_is_refused(model: Graph, tmp_path: Path) -> None:
-    region = between(model, ["first"], ["last"])
+    region = find_region(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
     wrong = piece([helper.make_node("Relu", [given], [made])], {given: made})
     wrong.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -206,7 +206,7 @@ def test_another_type_or_shape_at_the_edge_is_refused(model: Graph, tmp_path: Pa
 
 
 def test_piece_that_depends_on_its_own_output_is_refused(model: Graph, tmp_path: Path) -> None:
-    region = between(model, ["first"], ["middle"])
+    region = find_region(model, ["first"], ["middle"])
     (made,) = region.outputs
     other = save(
         piece([helper.make_node("Relu", ["later"], [made])], {"later": made}), tmp_path / "p.onnx"
@@ -218,7 +218,7 @@ def test_piece_that_depends_on_its_own_output_is_refused(model: Graph, tmp_path:
 def test_opsets_are_reconciled_or_refused(model: Graph, tmp_path: Path) -> None:
     """Relu means the same in 17 and 13; ReduceSum of 11 has its axes as an attribute, and onnx
     converts it."""
-    region = between(model, ["first"], ["last"])
+    region = find_region(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
     same = save(
         piece([helper.make_node("Relu", [given], [made])], {given: made}, opset=14),
@@ -248,7 +248,7 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
 ) -> None:
     graph = save(graphs.shape_chain(), tmp_path / "m.onnx")
     case = next(c for c in CASES if c.title.startswith("shape chain") and c.refused is None)
-    region = between(graph, case.start, case.end)
+    region = find_region(graph, case.start, case.end)
     folder = tmp_path / "values"
     assert region.shapes
     captured = run_outputs(graph, [*region.inputs, *region.shapes], Feeding(), reference, folder)
@@ -272,7 +272,7 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
 
 def test_function_of_the_same_name_and_another_body_gets_a_name(tmp_path: Path) -> None:
     graph = save(graphs.nested_functions(), tmp_path / "m.onnx")
-    region = between(graph, ["first"], ["last"])
+    region = find_region(graph, ["first"], ["last"])
     cut_region(graph, region).save(tmp_path / "piece.onnx")
     edited = onnx.load(tmp_path / "piece.onnx")
     edited.functions[0].doc_string = "another"
@@ -286,7 +286,7 @@ def test_function_of_the_same_name_and_another_body_gets_a_name(tmp_path: Path) 
 def test_external_weights_stay_external_and_leave_no_memory(tmp_path: Path) -> None:
     (case,) = [c for c in CASES if c.title == "external data with offsets"]
     graph = load(case.build(tmp_path))
-    path = put_back(graph, between(graph, case.start, case.end), tmp_path / "out")
+    path = put_back(graph, find_region(graph, case.start, case.end), tmp_path / "out")
     assert (tmp_path / "out" / "new.onnx.data").stat().st_size > 0
     ours, theirs = (
         {t.name: numpy_helper.to_array(t) for t in onnx.load(p).graph.initializer}

@@ -143,7 +143,7 @@ def test_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path: 
     case = TABLE[key]
     edge = EDGES[key]
     g = graph.load(case.build(tmp_path))
-    found = region.between(g, case.start, case.end)
+    found = region.find_region(g, case.start, case.end)
 
     model = onnx.load(g.path, load_external_data=False)
     starts, ends = (

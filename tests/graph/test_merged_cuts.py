@@ -27,7 +27,7 @@ from subgraph.graph import merged_cuts, protobuf, region
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, merge_cuts, partition
-from subgraph.graph.region import Region, of_nodes
+from subgraph.graph.region import Region, build_region
 from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference, threads
@@ -50,7 +50,7 @@ def pieces(g: Graph, groups: Sequence[Sequence[int]]) -> list[Region]:
     found = []
     for group in groups:
         if group and not set(group) <= g.random_nodes:
-            r = of_nodes(g, group)
+            r = build_region(g, group)
             if r.outputs and (r.inputs or r.shapes):
                 found.append(r)
     return found
@@ -72,7 +72,7 @@ def captured(
 ) -> tuple[Capture, Path]:
     """Values of all boundary tensors of the regions, and their folder."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
-    above = region.above(g, names)
+    above = region.find_upstream(g, names)
     samples = Feeding(shapes=shapes or {}).plan(g, inputs_needed(g, above, names))
     into = folder / "captured"
     into.mkdir()
@@ -247,7 +247,7 @@ def test_partition_has_each_piece_once_in_order_and_within_its_limits(
 
 def test_cut_that_overlaps_with_the_group_begins_the_next(tmp_path: Path) -> None:
     g = chain(tmp_path, 64)
-    windows = [cut_region(g, of_nodes(g, range(a, a + 8))) for a in (0, 8, 12, 20, 0)]
+    windows = [cut_region(g, build_region(g, range(a, a + 8))) for a in (0, 8, 12, 20, 0)]
     assert partition(windows) == [windows[:2], windows[2:]]
 
 
@@ -583,7 +583,7 @@ def test_invalid_pool_is_refused(tmp_path: Path) -> None:
     with raises(UsageError, "cut.piece-count"):
         merge_cuts(cuts[:1] * (MAX_PIECES + 1))
     with raises(UsageError, "cut.overlap", "n1") as refusal:
-        merge_cuts([cuts[1], cuts[2], cut_region(g, of_nodes(g, [0, 1]))])
+        merge_cuts([cuts[1], cuts[2], cut_region(g, build_region(g, [0, 1]))])
     assert "partition" in refusal.value.hint
     for verb in (merge_cuts, partition):
         with raises(UsageError, "cut.several-graphs"):

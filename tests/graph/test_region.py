@@ -13,7 +13,7 @@ from fixtures import graphs
 from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
-from subgraph.graph.region import between
+from subgraph.graph.region import find_region
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 
@@ -25,7 +25,7 @@ scale2a_branch2c res2a res2a_relu""".split()  # noqa: E501
 def test_worked_example_has_its_region(resnet: Path) -> None:
     """pool1 … res2a_relu of a Caffe-named ResNet-50: 17 layers, one tensor in, one out."""
     g = graph.load(resnet)
-    found = between(g, ["pool1"], ["res2a_relu"])
+    found = find_region(g, ["pool1"], ["res2a_relu"])
     assert text_models.labels(g, found.nodes) == LAYERS
     assert (found.start, found.end) == (("pool1",), ("res2a_relu",))
     assert (found.inputs, found.outputs) == (("conv1",), ("res2a",))
@@ -87,7 +87,7 @@ class Found:
     ],
 )
 def test_between_has_all_nodes_on_paths(g: Graph, found: Found) -> None:
-    got = between(g, found.start.split(), found.end.split())
+    got = find_region(g, found.start.split(), found.end.split())
     assert text_models.labels(g, got.nodes) == found.nodes.split()
     assert set(got.inputs) == set(found.inputs.split())
     assert set(got.outputs) == set(found.outputs.split())
@@ -95,8 +95,8 @@ def test_between_has_all_nodes_on_paths(g: Graph, found: Found) -> None:
 
 
 def test_no_start_and_no_end_are_named_by_what_they_came_to(g: Graph) -> None:
-    assert between(g, (), ["c"]).start == ("x",)
-    assert between(g, ["c"], ()).end == ("e",)
+    assert find_region(g, (), ["c"]).start == ("x",)
+    assert find_region(g, ["c"], ()).end == ("e",)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_start_and_end_without_a_path_are_refused(
     g: Graph, start: str, end: str, code: str, hint: str
 ) -> None:
     with raises(NoRegion, code) as refusal:
-        between(g, start.split(), end.split())
+        find_region(g, start.split(), end.split())
     assert hint in refusal.value.hint
 
 
@@ -143,12 +143,12 @@ def test_tensor_without_readers_or_with_no_or_two_producers_is_named(
     text: str, start: str, end: str, error: type[SubcutError], code: str, name: str, tmp_path: Path
 ) -> None:
     with raises(error, code, name):
-        between(text_models.load(tmp_path, text), [start], [end])
+        find_region(text_models.load(tmp_path, text), [start], [end])
 
 
 def test_missing_producer_outside_the_region_is_no_error(tmp_path: Path) -> None:
     text = "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }"
-    assert between(text_models.load(tmp_path, text), ["b"], ["b"]).inputs == ("t",)
+    assert find_region(text_models.load(tmp_path, text), ["b"], ["b"]).inputs == ("t",)
 
 
 def test_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: P
         "g () => (float[2] y) { k = Constant<value_floats = [1.0, 2.0]>() [n] y = Relu(k) }",
     )
     with raises(NoRegion, "region.no-ends", "model.onnx"):
-        between(g, (), ["n"])
-    assert between(g, ["n"], ()).outputs == ("y",)
+        find_region(g, (), ["n"])
+    assert find_region(g, ["n"], ()).outputs == ("y",)
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] w) { [n] y = Add(x, w) }", w=np.ones(2, np.float32)
     )
     with raises(NoRegion, "region.no-ends", "model.onnx"):
-        between(g, ["n"], ())
-    assert between(g, ["n"], ["n"]).outputs == ("y",)
+        find_region(g, ["n"], ())
+    assert find_region(g, ["n"], ["n"]).outputs == ("y",)
 
 
 def test_random_nodes_between_stay_outside(tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_random_nodes_between_stay_outside(tmp_path: Path) -> None:
             [c] y = Add(ta, tb)
         }""",
     )
-    found = between(g, ["a"], ["c"])
+    found = find_region(g, ["a"], ["c"])
     assert text_models.labels(g, found.nodes) == ["a", "b", "c"] and text_models.labels(
         g, found.random
     ) == ["r"]
     assert (found.inputs, found.outputs) == (("x", "tr"), ("ta", "y"))
     with raises(NoRegion, "region.only-random"):
-        between(g, ["r"], ["r"])
+        find_region(g, ["r"], ["r"])
 
 
 def test_constants_that_enter_come_along(tmp_path: Path) -> None:
@@ -199,13 +199,13 @@ def test_constants_that_enter_come_along(tmp_path: Path) -> None:
         }""",
         w=np.ones(2, np.float32),
     )
-    found = between(g, ["b"], ["c"])
+    found = find_region(g, ["b"], ["c"])
     assert (
         text_models.labels(g, found.pulled) == ["k", "s"]
         and found.inputs == ("ta",)
         and found.weights == ("w",)
     )
-    found = between(g, ["k", "b"], ["c"])
+    found = find_region(g, ["k", "b"], ["c"])
     assert text_models.labels(g, found.nodes) == ["k", "s", "b", "c"] and found.pulled == ()
 
 
@@ -221,21 +221,21 @@ def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Pat
             [lone] one, two = Split(d)
         }""",
     )
-    assert between(g, ["drop"], ["drop"]).outputs == ("d",)
-    assert between(g, ["top"], ["top"]).outputs == ("places",)
-    assert between(g, ["top"], ["tensor:values"]).outputs == ("values", "places")
-    assert between(g, ["lone"], ["lone"]).outputs == ("one", "two")
+    assert find_region(g, ["drop"], ["drop"]).outputs == ("d",)
+    assert find_region(g, ["top"], ["top"]).outputs == ("places",)
+    assert find_region(g, ["top"], ["tensor:values"]).outputs == ("values", "places")
+    assert find_region(g, ["lone"], ["lone"]).outputs == ("one", "two")
 
 
 def test_above_has_every_node_that_a_tensor_needs(g: Graph) -> None:
-    found = region.above(g, ["tc", "x"])
+    found = region.find_upstream(g, ["tc", "x"])
     assert (text_models.labels(g, found.nodes), found.inputs, found.weights) == (
         ["a", "b", "c"],
         ("x",),
         ("w",),
     )
     assert "tc" in found.outputs
-    assert region.above(g, ["x"]).nodes == ()
+    assert region.find_upstream(g, ["x"]).nodes == ()
 
 
 def test_above_includes_random_nodes(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_above_includes_random_nodes(tmp_path: Path) -> None:
     onnx.save(graphs.random_inside(), path)
     g = graph.load(path)
     assert (
-        text_models.labels(g, region.above(g, ["z"]).nodes)
+        text_models.labels(g, region.find_upstream(g, ["z"]).nodes)
         == "before first noise middle last".split()
     )
 
@@ -254,11 +254,11 @@ def test_region_ends_before_a_zipmap(tmp_path: Path) -> None:
         [relu] r = Relu(x) [soft] p = Softmax(r) [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p)
     }"""  # noqa: E501
     g = text_models.load(tmp_path, text, domains=("ai.onnx.ml",))
-    found = between(g, ["relu"], ["zip"])
+    found = find_region(g, ["relu"], ["zip"])
     assert (text_models.labels(g, found.nodes), found.end, found.outputs) == (
         ["relu", "soft"],
         ("soft",),
         ("p",),
     )
-    assert between(g, [], []).outputs == ("p",)
-    assert text_models.labels(g, between(g, ["zip"], ["zip"]).nodes) == ["zip"]
+    assert find_region(g, [], []).outputs == ("p",)
+    assert text_models.labels(g, find_region(g, ["zip"], ["zip"]).nodes) == ["zip"]

@@ -50,12 +50,12 @@ def test_nodes_come_outer_first_and_in_order() -> None:
 
 def test_bodies_are_named_by_their_attributes() -> None:
     (node,) = _nested().graph.node
-    assert [name for name, _ in walk.named_bodies(node)] == ["else_branch", "then_branch"]
+    assert [name for name, _ in walk.iter_named_bodies(node)] == ["else_branch", "then_branch"]
     several = helper.make_node("Custom", [], ["y"], domain="own")
     several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(
         walk.bodies(node)
     )
-    assert [name for name, _ in walk.named_bodies(several)] == ["graphs[0]", "graphs[1]"]
+    assert [name for name, _ in walk.iter_named_bodies(several)] == ["graphs[0]", "graphs[1]"]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_functions_are_called_from_bodies_and_through_others() -> None:
     model = _nested()
     functions = walk.functions_of(model)
     assert list(functions) == [("local", "Inner", ""), ("local", "Outer", "")]
-    assert walk.called(model.graph.node, functions) == set(functions)
-    assert walk.called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
+    assert walk.find_called(model.graph.node, functions) == set(functions)
+    assert walk.find_called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
 
 
 def test_captured_names_are_found() -> None:
     (node,) = _nested().graph.node
-    assert walk.captured_names(node) == ["c", "x"]
+    assert walk.list_captured(node) == ["c", "x"]
 
 
 def test_elements_of_a_field_can_be_its_own() -> None:
@@ -111,12 +111,12 @@ def test_elements_of_a_field_can_be_its_own() -> None:
 
 def test_imported_versions_are_found() -> None:
     model = _nested()
-    assert opsets.imported(model) == {"": 17, "local": 1}
+    assert opsets.read_imports(model) == {"": 17, "local": 1}
     assert opsets.opset_of(model) == 17
     del model.opset_import[:]
     assert (opsets.opset_of(model), opsets.opset_of(model, 0)) == (1, 0)
     model.opset_import.add(domain="ai.onnx", version=9)
-    assert opsets.imported(model) == {"": 9}
+    assert opsets.read_imports(model) == {"": 9}
 
 
 def test_schema_is_found_for_any_version() -> None:

@@ -37,7 +37,7 @@ class CapturedRegion:
     ) -> None:
         self.graph = graph
         self.feeds = feeds
-        self.region = region.between(graph, (), ())
+        self.region = region.find_region(graph, (), ())
         folder = graph.path.parent / "captured"
         folder.mkdir(exist_ok=True)
         inputs = [save(n, v, type_of(v), folder, f"i{k}") for k, (n, v) in enumerate(feeds.items())]

@@ -57,4 +57,4 @@ def faulty_trials(
 
 def region_of(graph: Graph, *names: str) -> Region:
     """The region of these nodes."""
-    return regions.of_nodes(graph, [graph.names[name] for name in names])
+    return regions.build_region(graph, [graph.names[name] for name in names])

@@ -197,7 +197,7 @@ def test_captured_values_are_those_of_the_whole_model(
     chosen = data.draw(st.lists(st.sampled_from(made), min_size=1, max_size=4, unique=True))
     with saved(model) as path:
         g = graph.load(path)
-        above = region.above(g, chosen)
+        above = region.find_upstream(g, chosen)
         assert set(above.nodes) | set(above.pulled) == oracle.ancestors_of(model, chosen)
         samples = Feeding().plan(g, inputs_needed(g, above, chosen))
         stems = {name: f"t{i}" for i, name in enumerate(chosen)}
@@ -223,7 +223,7 @@ def test_region_is_what_lies_between_with_the_edge_around_it(question: Question)
     model = question.model
     with saved(model) as path:
         g = graph.load(path)
-        found = region.between(g, question.start, question.end)
+        found = region.find_region(g, question.start, question.end)
     inside = question.between
     assert set(found.nodes) == inside and not found.random
 
@@ -258,7 +258,7 @@ def test_only_what_passes_shape_is_a_shape(question: Question) -> None:
     assume(question.has_answer)
     nodes = question.model.graph.node
     with saved(question.model) as path:
-        found = region.between(graph.load(path), question.start, question.end)
+        found = region.find_region(graph.load(path), question.start, question.end)
     dag = oracle.digraph(question.model)
     maker = {name: i for i, node in enumerate(nodes) for name in node.output}
     dag.remove_nodes_from([i for i, node in enumerate(nodes) if node.op_type == "Shape"])
@@ -288,7 +288,7 @@ def test_cutting_a_cut_at_its_own_edges_gives_the_same_nodes(question: Question)
         ):  # what is a shape of something above is an input like others here
             assert again.model == first.model
         if first.inputs:
-            through = region.between(g, (), ())  # from all inputs to all outputs
+            through = region.find_region(g, (), ())  # from all inputs to all outputs
             assert {*through.nodes, *through.pulled} <= set(range(len(g.nodes)))
             assert set(through.outputs) <= set(first.outputs)
             if set(through.outputs) == set(first.outputs):  # else an end depends on no input
@@ -408,8 +408,8 @@ def test_prepared_graph_gives_the_same_regions_and_cuts(
         plain = graph.load(path)
         prepared = graph.load(path).prepare()
         chosen = data.draw(st.sets(st.integers(0, len(plain.nodes) - 1), min_size=1))
-        want = region.of_nodes(plain, chosen)
-        assert region.of_nodes(prepared, chosen) == want
+        want = region.build_region(plain, chosen)
+        assert region.build_region(prepared, chosen) == want
         names = [*plain.maker, *plain.inputs, *plain.weights]
         assert prepared.kinds(names) == plain.kinds(names)
         assert list(prepared.value_infos(names).items()) == list(plain.value_infos(names).items())

@@ -39,7 +39,7 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
     def take(
         g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any
     ) -> list[dict[str, Any]]:
-        above = region.above(g, tensors)
+        above = region.find_upstream(g, tensors)
         samples = Feeding(given, **more).plan(g, inputs_needed(g, above, tensors))
         into = tmp_path / f"taken{len(list(tmp_path.iterdir()))}"
         into.mkdir()

@@ -145,7 +145,7 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
     trials = ask(graph, add=f"{graph.label(guilty)}:0.5")
     attributions = 0
     for lo, hi in [(0, len(needed)), *rng.integers(0, len(needed), (5, 2))]:
-        region = regions.of_nodes(graph, needed[min(lo, hi) : max(lo, hi) + 1])
+        region = regions.build_region(graph, needed[min(lo, hi) : max(lo, hi) + 1])
         attribution = attribute(trials, region)
         if attribution is None:  # the error does not reach an output
             continue

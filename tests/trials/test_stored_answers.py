@@ -87,7 +87,7 @@ def ask(trials: Trials) -> None:
     """Two runs of the whole and one of a piece, as a bisection asks."""
     for repetition in range(2):
         trials.run(trials.model.whole(), repetition=repetition, fresh=True)
-    trials.run(regions.of_nodes(trials.model.graph, [0]))
+    trials.run(regions.build_region(trials.model.graph, [0]))
 
 
 ASKED = 3

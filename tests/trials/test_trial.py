@@ -217,7 +217,7 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
     guilty = int(rng.choice(floats))
     trials = ask(graph, criterion="max_abs<1e-4", add=f"{graph.label(guilty)}:0.5")
     for lo, hi in rng.integers(0, len(order), (6, 2)):
-        region = regions.of_nodes(graph, order[min(lo, hi) : max(lo, hi) + 1])
+        region = regions.build_region(graph, order[min(lo, hi) : max(lo, hi) + 1])
         trials.model.values.need([*graph.inputs, *region.inputs, *region.shapes, *region.outputs])
         kinds = graph.kinds(region.outputs)
         if not any(kinds[n] == VALUE for n in region.outputs):
@@ -226,7 +226,7 @@ def test_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(
         expected = guilty in region.nodes and effect(model, region, graph, guilty, fed) > 1e-4
         assert fails(trials, region) == expected, (graph.label(guilty), region)
     pieces = [
-        regions.of_nodes(graph, [i])
+        regions.build_region(graph, [i])
         for i in order
         if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE
     ]
@@ -368,7 +368,7 @@ def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> 
     ]
     keys = [key(t, region) for t in (base, *others)] + [key(base, region, k) for k in (1, 2)]
     keys.append(key(base, base.model.whole(["q"])))
-    keys.append(key(base, regions.of_nodes(base.model.graph, region.nodes, [("p",)])))
+    keys.append(key(base, regions.build_region(base.model.graph, region.nodes, [("p",)])))
     assert len(set(keys[:-1])) == len(keys) - 1
     assert keys[-1] == keys[0]  # `p` is not made inside: nothing else leaves
 

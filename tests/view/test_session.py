@@ -37,7 +37,7 @@ from subgraph.documents import to_json
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import load
-from subgraph.graph.region import between
+from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection import describe
 from subgraph.results.bisect import InnerFinding, InsideDocument
@@ -354,7 +354,7 @@ def test_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     )
     region = opened.region("#1", "#1")
     assert (region["nodes"], region["inside"], region["parameters"]) == ([1], [0], 3)
-    assert cut_region(opened.graph, between(opened.graph, ["#1"], ["#1"])).parameters == 3
+    assert cut_region(opened.graph, find_region(opened.graph, ["#1"], ["#1"])).parameters == 3
     opened.close()
 
 

@@ -254,7 +254,7 @@ def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     graph = model.graph
     region = task.region
     whole = model.whole()
-    inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
+    inner = len(region.outputs) - len(regions.build_region(graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     outside = [i for i in whole.nodes if i not in set(region.nodes)]
     kinds = graph.kinds(list(graph.iter_outputs(outside)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from subgraph.blame.rewrites._region_model import RegionModel
 from subgraph.graph import protobuf
-from subgraph.graph.opsets import changed_between
+from subgraph.graph.opsets import list_changed
 
 OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
 
@@ -16,7 +16,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
     tried = [source.opset]
     for version in versions:
-        if any(not changed_between(source.model, "", version, other) for other in tried):
+        if any(not list_changed(source.model, "", version, other) for other in tried):
             continue
         tried.append(version)
         if (model := source.converted(version)) is not None:

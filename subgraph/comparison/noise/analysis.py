@@ -32,7 +32,7 @@ from subgraph.graph.properties import (
 )
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
 from subgraph.graph.region import Region
-from subgraph.graph.walk import all_nodes, attribute, called
+from subgraph.graph.walk import all_nodes, attribute, find_called
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.storage import dtypes
@@ -332,7 +332,7 @@ def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
 def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     """Op types in a node's bodies and in the local function that it calls, at any depth; empty for
     a plain node."""
-    functions = (graph.functions[key].node for key in called([node], graph.functions))
+    functions = (graph.functions[key].node for key in find_called([node], graph.functions))
     _, *inner = all_nodes([node])
     return frozenset(n.op_type for n in (*inner, *all_nodes(chain.from_iterable(functions))))
 

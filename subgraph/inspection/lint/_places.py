@@ -18,10 +18,10 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.opsets import STANDARD, canonical_domain, imported, schema
+from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, schema
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import tensor_type
-from subgraph.graph.walk import attribute, bodies, captured_names, named_bodies
+from subgraph.graph.walk import attribute, bodies, iter_named_bodies, list_captured
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Scope:
         """Tensor → the nodes of this scope that read it, also in their bodies."""
         readers: dict[str, list[LintNode]] = {}
         for node in self.nodes:
-            for name in dict.fromkeys((*node.proto.input, *captured_names(node.proto))):
+            for name in dict.fromkeys((*node.proto.input, *list_captured(node.proto))):
                 readers.setdefault(name, []).append(node)
         return readers
 
@@ -108,9 +108,7 @@ class Scope:
     def read(self) -> frozenset[str]:
         """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""  # noqa: E501
         protos = [node.proto for node in self.nodes]
-        inside = chain.from_iterable(
-            captured_names(proto) for proto in protos if any(bodies(proto))
-        )
+        inside = chain.from_iterable(list_captured(proto) for proto in protos if any(bodies(proto)))
         return frozenset([*chain.from_iterable(proto.input for proto in protos), *inside])
 
     @cached_property
@@ -264,7 +262,7 @@ NodePath = tuple[
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
     """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""  # noqa: E501
-    opsets = imported(graph.model)
+    opsets = read_imports(graph.model)
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
     def body_types(path: NodePath) -> Types:
@@ -289,7 +287,10 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
     scopes = [*_with_bodies(main, (), body_types)]
     for f in graph.functions.values():
         scope = Scope(
-            graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | imported(f)
+            graph,
+            f,
+            ".".join(filter(None, (f.domain, f.name, f.overload))),
+            opsets | read_imports(f),
         )
         scopes += _with_bodies(scope, None, body_types)
     return scopes
@@ -303,7 +304,7 @@ def _with_bodies(
     for j, proto in enumerate(scope.proto.node):
         scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))
     for node in scope.nodes:  # labels, which name the bodies, depend on all nodes
-        for k, (name, body) in enumerate(named_bodies(node.proto)):
+        for k, (name, body) in enumerate(iter_named_bodies(node.proto)):
             body_path = None if path is None else (*path, node.position, k)
             load_types = partial(body_types, body_path) if body_path else dict
             inner = Scope(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
@@ -43,7 +43,7 @@ class OpenDim:
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Runs a model at a second size, if it has open dimensions or --shape contradicts its sizes."""
     try:
-        shapes = {name: declared_type(v.type) for name, v in context.graph.inputs.items()}
+        shapes = {name: read_type(v.type) for name, v in context.graph.inputs.items()}
     except InputError as e:
         yield unchecked(e.what)
         return
@@ -139,7 +139,7 @@ def _likely_sizes(graph: Graph) -> Sizes:
     sizes: Sizes = {}
     of_symbol: dict[str, int] = {}
     for name, value in graph.inputs.items():
-        dims = declared_type(value.type)[2] or []
+        dims = read_type(value.type)[2] or []
         image = len(dims) == IMAGE_RANK
         likely = (
             [1, CHANNELS, IMAGE_SIZE, IMAGE_SIZE]

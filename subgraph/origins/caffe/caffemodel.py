@@ -117,7 +117,9 @@ def _layer(
             try:
                 name = file.cut(at, stop).decode()
             except UnicodeDecodeError:
-                raise protobuf.damaged(file.path, tag, "the name of a layer is not UTF-8") from None
+                raise protobuf.make_damage_error(
+                    file.path, tag, "the name of a layer is not UTF-8"
+                ) from None
         elif number == blobs_field:
             places.append((at, stop))
     return name, tuple(_blob(file, at, stop, name, k) for k, (at, stop) in enumerate(places))
@@ -178,7 +180,7 @@ def _integers(file: File, tag: int, begin: int, end: int) -> list[int]:
             out.append(value - (1 << 64) if value >> 63 else value)
         return out or [0]
     except IndexError:
-        raise protobuf.damaged(file.path, tag, "an integer does not end") from None
+        raise protobuf.make_damage_error(file.path, tag, "an integer does not end") from None
 
 
 def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[WeightBlob]]]) -> None:

@@ -14,7 +14,7 @@ from subgraph import children, system
 from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders
@@ -138,7 +138,7 @@ def original_values(
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
         "outputs": {
-            n: declared_type(types[n])[1:] if n in types else ("", None) for n in graph.outputs
+            n: read_type(types[n])[1:] if n in types else ("", None) for n in graph.outputs
         },
         "tensors": [name for name in graph.maker if name not in graph.outputs],
     }

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.origins.source import PREFIX, node_metadata, texts
 from subgraph.origins.torch.program import torch
 
@@ -107,7 +107,7 @@ class ScopedTensors:
 
     def _may_have(self, tensor: str, shape: tuple[int, ...]) -> bool:
         declared = self._types.get(tensor)
-        dims = declared_type(declared)[2] if declared is not None else None
+        dims = read_type(declared)[2] if declared is not None else None
         return dims is None or (
             len(dims) == len(shape)
             and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))

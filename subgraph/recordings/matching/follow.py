@@ -251,7 +251,7 @@ class _Following:
         None where all that is as the reference has it, or where it cannot be computed.
         """
         known = given or {}
-        region = regions.above_until(
+        region = regions.find_upstream_until(
             self.graph, [tensor], lambda n: n in known or n in self.matches
         )
         if region is None:

@@ -12,7 +12,7 @@ from subgraph.errors import BackendError, InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.graph import load as load_graph
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
@@ -161,7 +161,7 @@ def _zeros(graph: Graph) -> tuple[Any, ...]:
     """
     given = []
     for name, info in graph.inputs.items():
-        _, dtype, dims = declared_type(info.type)
+        _, dtype, dims = read_type(info.type)
         if dims is None or not all(isinstance(size, int) for size in dims):
             raise BackendError(
                 f"the size of the input '{name}' is open, so that the module needs arguments",

@@ -186,7 +186,7 @@ class StretchedModel:
     def _model_of_inputs(self) -> protobuf.ModelProto:
         """A model without nodes, which takes the inputs."""
         names = list(self.graph.inputs)
-        nothing = regions.of_nodes(self.graph, ())
+        nothing = regions.build_region(self.graph, ())
         return build_model(
             self.graph, nothing, names, names[:1], self.graph.declared_types(names), {}
         )[0]
@@ -230,7 +230,7 @@ class StretchedModel:
     def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
         graph = self.graph
         start = state.position
-        region = regions.of_nodes(graph, nodes.order[start:end], keep_random=True)
+        region = regions.build_region(graph, nodes.order[start:end], keep_random=True)
         entering = [*region.inputs, *region.shapes]
         if missing := [n for n in entering if n not in state.records]:
             raise ModelError(

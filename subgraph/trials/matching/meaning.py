@@ -22,7 +22,7 @@ from subgraph.comparison.pair import relative_l2
 from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.merged_cuts import merge_cuts, partition
-from subgraph.graph.region import Region, above_until
+from subgraph.graph.region import Region, find_upstream_until
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
@@ -158,7 +158,7 @@ class MeaningTests:
         stops = {m.name for n, m in self.pair.matches.items() if n not in without}
         target = self.pair.matches[name].name
         try:
-            region = above_until(self.pair.graph, [target], stops.__contains__)
+            region = find_upstream_until(self.pair.graph, [target], stops.__contains__)
         except ModelError:
             return None
         return region and replace(region, outputs=(target,))

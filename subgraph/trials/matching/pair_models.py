@@ -16,7 +16,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import scales_of
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import read_type
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -125,7 +125,7 @@ def _add_types(
     declares, else those of our tensors."""
     untyped = {name: m for name, m in matches.items() if not m.dtype}
     declared = other.value_infos({m.name for m in untyped.values()})
-    types = {name: declared_type(info.type)[1] for name, info in declared.items()}
+    types = {name: read_type(info.type)[1] for name, info in declared.items()}
     typed = {
         n: m.of_type(types.get(m.name) or (ours[n].dtype if m.plain else ""))
         for n, m in untyped.items()
@@ -230,7 +230,7 @@ def _inputs_of(
         own = name if name in graph.inputs else by_position.get(name)
         if own is None:
             continue
-        _, dtype, dims = declared_type(info.type)
+        _, dtype, dims = read_type(info.type)
         record = records[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))

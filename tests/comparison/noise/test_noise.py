@@ -428,10 +428,10 @@ def test_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference)
         by=np.array([3, 2]),
         of=np.array([2, 3]),
     )
-    region = regions.between(graph, ["b"], ["z"])
+    region = regions.find_region(graph, ["b"], ["z"])
     assert region.shapes == ("u",) and region.inputs == ("a",)
     names = (*region.inputs, *region.shapes, *region.outputs)
-    above = regions.above(graph, names)
+    above = regions.find_upstream(graph, names)
     samples = Feeding().plan(graph, inputs_needed(graph, above, names))
     into = tmp_path / "captured"
     into.mkdir()

@@ -41,7 +41,7 @@ def small() -> Any:
 def captured(
     reference: Any, g: Graph, names: list[str], into: Path, given: tuple[str, ...] = ()
 ) -> Captured:
-    above = region.above(g, names)
+    above = region.find_upstream(g, names)
     shapes = {"x": (4, 8)} if "width" in str(g.model.graph.input) else {}
     samples = Feeding(given, shapes, 0).plan(g, inputs_needed(g, above, names))
     into.mkdir()
@@ -82,7 +82,7 @@ def test_the_bytes_of_the_plain_run(
     g = graph.load(RUNNABLE[title].build(tmp_path / "model"))
     if g.random_nodes:
         pytest.skip("another run draws other numbers")
-    names = [n for i in region.above(g, g.outputs).nodes for n in g.makes[i]] or g.outputs
+    names = [n for i in region.find_upstream(g, g.outputs).nodes for n in g.makes[i]] or g.outputs
     plain, found = (
         values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small))
     )
@@ -248,7 +248,7 @@ def test_samples_may_have_other_shapes(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with Reference(limit=1 << 30) as one:
         found = capture_samples(
-            one, g, region.above(g, ["y"]), {"y": "t"}, samples, tmp_path / "out"
+            one, g, region.find_upstream(g, ["y"]), {"y": "t"}, samples, tmp_path / "out"
         )
     assert [c.tensors["y"].shapes for c in found] == [((2, 4),), ((3, 4),), ((3, 4),)]
 
