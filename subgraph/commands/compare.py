@@ -284,7 +284,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     """Several candidates for people: a column each, with the worse of in place and alone; below it
     the pages."""
     from subgraph.reports import cleaned, view, word
-    from subgraph.reports.text import IN_PLACE, compared_cell
+    from subgraph.reports.text import IN_PLACE, format_cell
 
     shown = [cleaned(document) for document in documents]
     names = [document.candidate.name for document in shown]
@@ -298,7 +298,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
         worst = [
             max(both, key=lambda cell: SEVERITY.index(cell.status), default=None) for both in same
         ]
-        told = [compared_cell(cell) if cell else "-" for cell in worst]
+        told = [format_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
     lines = [f"{document.candidate.name}: {document.says}" for document in shown]
     pages = [f"report {document.report}" for document in shown if document.report]

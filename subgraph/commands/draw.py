@@ -166,7 +166,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     inside = region.nodes if region else ()
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
-    wholly = {at[i] for i in whole.boxed(inside) if i in at} | (
+    wholly = {at[i] for i in whole.add_constants(inside) if i in at} | (
         {*part.below(inside)} if drawer.bodies else set()
     )
     marks = Marks(
@@ -260,7 +260,7 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[
             of this model.
     """
     from subgraph import results
-    from subgraph.reports import is_proven, judged_tensors
+    from subgraph.reports import is_proven, list_judged_tensors
     from subgraph.results.bisect import BisectDocument, FindingDocument
     from subgraph.results.plan import PlanDocument
     from subgraph.results.recorded import IntervalDocument, IntervalFinding
@@ -274,7 +274,7 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[
         raise UsageError(
             f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"
         )
-    rows = [row for row in judged_tensors(found) if row.tensor in graph.maker]
+    rows = [row for row in list_judged_tensors(found) if row.tensor in graph.maker]
     values = {row.tensor: row.error for row in rows if row.error is not None}
     failed = {row.tensor for row in rows if row.status is Status.FAIL}
     known: Sequence[FindingDocument | IntervalFinding] = ()

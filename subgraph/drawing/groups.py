@@ -181,21 +181,20 @@ class Tree:
                 group.members = sorted(group.leaves)
 
     def _follows(self, number: int) -> bool:
-        """Is the quotient of a group by its scopes nearly acyclic, and does each scope hang
-        together?"""
+        """Return whether the quotient of a group by its scopes is nearly acyclic and each scope is
+        connected."""
         group = self.groups[number]
         order, edges = self.level_order(number, group.members)
         place = {m: k for k, m in enumerate(order)}
         total = sum(map(len, edges.values()))
         backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
         scopes = [self.groups[m].leaves for m in group.members if m in self.groups]
-        joined = sum(map(self._joined, scopes))
+        joined = sum(map(self._count_joined, scopes))
         of = sum(len(leaves) - 1 for leaves in scopes)
         return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
 
-    def _joined(self, leaves: Sequence[int]) -> int:
-        """How many of these leaves are tied to an earlier one: they read what it makes, or what it
-        reads."""
+    def _count_joined(self, leaves: Sequence[int]) -> int:
+        """Return the number of leaves that read what an earlier one makes or reads."""
         root = {leaf: leaf for leaf in leaves}
 
         def find(leaf: int) -> int:
@@ -443,7 +442,7 @@ def shares(row: Sequence[T], number: int) -> list[list[T]]:
 
 
 def separator_of(names: Sequence[str]) -> str:
-    """What parts the scopes in names; empty where fewer than half of the names have any.
+    """Return the separator of scopes in names; "" if fewer than half of the names have any.
 
     >>> separator_of(["/layer1/conv/Conv", "/layer1/Relu", ""])
     '/'
@@ -456,7 +455,7 @@ def separator_of(names: Sequence[str]) -> str:
 
 
 def _common(names: Sequence[str]) -> str:
-    """What the names of a group's ends share, up to a separator; else both."""
+    """Return the start that the names of a group's ends share, up to a separator; else both."""
     shared = names[0][: shared_start(names)].rstrip("/._ #")
     return shared if len(shared) > 2 else _both(names)
 

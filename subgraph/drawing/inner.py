@@ -45,7 +45,7 @@ class Inner:
         return f"{self.prefix}{key}" if number is None else f"#{self.first + number}"
 
 
-def shared_out(
+def share_keys(
     keys: Iterable[str], bodies: Sequence[Inner]
 ) -> tuple[set[str], dict[str, frozenset[str]]]:
     """Keys of the drawing around, and by the prefix of each body those inside, as it calls them.
@@ -86,7 +86,7 @@ def node_of(key: str) -> int | None:
     return int(key[1:]) if key[:1] == "#" and key[1:].isdecimal() and key[1:].isascii() else None
 
 
-def framed(
+def frame_bodies(
     sizes: Sequence[tuple[float, float]],
     words: Sequence[str],
     tensors: tuple[Collection[str], Collection[str]],

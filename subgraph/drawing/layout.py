@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from subgraph.drawing.families import kind_of
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.inner import Inner, framed, node_of, shared_out
+from subgraph.drawing.inner import Inner, frame_bodies, node_of, share_keys
 from subgraph.drawing.level import (
     HEADER,
     NAME,
@@ -205,7 +205,7 @@ class Drawer:
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
         groups = self.tree.groups
-        own, inside_of = shared_out(open_groups, list(chain.from_iterable(self.bodies.values())))
+        own, inside_of = share_keys(open_groups, list(chain.from_iterable(self.bodies.values())))
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
         seen = [self.tree.root]
@@ -217,7 +217,7 @@ class Drawer:
         for number in reversed(seen):
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
             for node in nodes.intersection(groups[number].members):
-                levels[node], drawn[node] = self._opened(node, inside_of, room, tall)
+                levels[node], drawn[node] = self._open_node(node, inside_of, room, tall)
                 inner[node] = frozenset(
                     (b.prefix, inside_of.get(b.prefix)) for b in self.bodies[node]
                 )
@@ -232,9 +232,9 @@ class Drawer:
                     self.tree, number, self._crossings[number], opened, room, tall=tall
                 )
             levels[number] = self._kept[kept]
-        return self._assembled(levels, drawn, tall)
+        return self._assemble(levels, drawn, tall)
 
-    def _opened(
+    def _open_node(
         self, node: int, keys: Mapping[str, frozenset[str]], room: float, tall: bool
     ) -> tuple[Level, list[Layout]]:
         """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
@@ -247,9 +247,11 @@ class Drawer:
         sizes = [(p.width, p.height) for p in pictures]
         words = [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
-        at, frames = framed(sizes, words, tensors, self._title(node), room)
+        at, frames = frame_bodies(sizes, words, tensors, self._title(node), room)
         rows = zip(inside, pictures, frames, strict=True)
-        return at, [_placed(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows]
+        return at, [
+            _place_body(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows
+        ]
 
     def _family(self, member: int) -> str:
         ops = self.network.ops
@@ -258,10 +260,10 @@ class Drawer:
         return "control" if member in self.bodies else kind_of(ops[member])
 
     def _title(self, node: int) -> str:
-        """What the header of an open node says."""
+        """Return the text in the header of an open node."""
         return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
 
-    def _assembled(
+    def _assemble(
         self,
         levels: dict[int, Level],
         drawn: Mapping[int, Sequence[Layout]],
@@ -286,7 +288,7 @@ class Drawer:
                 stubs += self._stubs(cell, box)
                 if cell.member in drawn:
                     for picture in drawn[cell.member]:
-                        moved = _moved(picture, box)
+                        moved = _move(picture, box)
                         boxes, lines, stubs = boxes + moved[0], lines + moved[1], stubs + moved[2]
                 elif inner:
                     waiting.append((cell.member, box.x, box.y))
@@ -385,7 +387,7 @@ class Drawer:
         return folded
 
 
-def _placed(
+def _place_body(
     body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]
 ) -> Layout:
     """The drawing of a body in its frame, with keys, numbers and names as the drawing around has
@@ -395,7 +397,7 @@ def _placed(
     outer = body.outer
     before = clean(body.prefix)
     box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder)
-    boxes, lines, stubs = _moved(
+    boxes, lines, stubs = _move(
         picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER)
     )
     for k, b in enumerate(boxes):
@@ -415,7 +417,7 @@ def _placed(
     return Layout(width, height, (box, *boxes), tuple(lines), tuple(stubs))
 
 
-def _moved(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stub]]:
+def _move(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stub]]:
     """Boxes, lines and stubs, seen from where the corner of a box is."""
     x = corner.x
     y = corner.y

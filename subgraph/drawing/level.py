@@ -142,7 +142,7 @@ def level(
     unseen = [("in", n, m) for n in list(entering)[PORTS:] for m in entering[n]]
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
-    wires = _with_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
+    wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
     label = _labels(tree, number, members, NAME if room > NARROW else NAME_NARROW)
     while True:
         tensors = chain.from_iterable(named.values())
@@ -172,11 +172,11 @@ def level(
                 _name(named, members[wire.source], "out", name, inner)
                 _name(named, members[wire.target], "in", name, inner)
         wires = [wire for wire in wires if wire not in lost]
-    return _framed(tree, number, cells, wires, placed, ways_in, ways_out)
+    return _add_frame(tree, number, cells, wires, placed, ways_in, ways_out)
 
 
 def crossing(tree: Tree, number: int) -> Crossing:
-    """What passes between the members of a group. Linear in the group's leaves."""
+    """Return the tensors between the members of a group. Linear in the group's leaves."""
     sources = tree.network.sources
     wide = tree.network.wide
     order, edges = tree.level_order(number, tree.groups[number].members)
@@ -233,7 +233,7 @@ def _name(
         named.setdefault(member, {})[way, name] = None
 
 
-def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
+def _add_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
     """Each tensor's type is written once: at its first line, not at a port, input or output, which
     show it."""
     nodes = len(tree.network.ops)
@@ -341,7 +341,7 @@ def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edg
     )
 
 
-def _framed(
+def _add_frame(
     tree: Tree,
     number: int,
     cells: Sequence[Cell],

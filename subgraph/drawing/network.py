@@ -129,7 +129,7 @@ class Network:
                         into.setdefault(m, i)
         return into
 
-    def boxed(self, nodes: Collection[int]) -> set[int]:
+    def add_constants(self, nodes: Collection[int]) -> set[int]:
         """These nodes, and the constants in their boxes."""
         kept = set(nodes)
         return kept.union(constant for constant, reader in self.folded.items() if reader in kept)

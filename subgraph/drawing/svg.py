@@ -117,10 +117,10 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
         _open(layout.width, layout.height, title or "graph"),
         f"<style>{STYLE}</style>" if style else "",
     ]
-    return "\n".join([*filter(None, parts), *_drawn(layout, marks or Marks()), "</svg>"]) + "\n"
+    return "\n".join([*filter(None, parts), *_draw(layout, marks or Marks()), "</svg>"]) + "\n"
 
 
-def _drawn(layout: Layout, marks: Marks) -> list[str]:
+def _draw(layout: Layout, marks: Marks) -> list[str]:
     """The drawing's elements, in the order in which they cover each other."""
     opened = [box for box in layout.boxes if box.kind in FRAMES]
     others = [box for box in layout.boxes if box.kind not in FRAMES]

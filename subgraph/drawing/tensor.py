@@ -69,7 +69,7 @@ class Statistics:
 
 
 def statistics(values: Array) -> Statistics:
-    """What the values of a tensor are like; bool and integers as numbers."""
+    """Return statistics of a tensor; bool and integers count as numbers."""
     x = _numbers(values).ravel()
     fine = x[np.isfinite(x)]
     some = bool(fine.size)
@@ -84,7 +84,7 @@ def statistics(values: Array) -> Statistics:
 
 
 def planes(shape: Sequence[int]) -> int:
-    """How many maps a tensor has: one for each index in front of its last two axes."""
+    """Return the number of maps of a tensor: one for each index of all but its last two axes."""
     return math.prod(shape[:-2]) if len(shape) > 2 else 1
 
 
@@ -136,7 +136,7 @@ def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> M
         return MapCells(matrix.shape, 0, 0, 0.0, "")
     cells = _cells(matrix)
     if given is None:
-        return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _packed(cells))
+        return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _pack(cells))
     other = _plane(_numbers(given), plane)
     far = _plane(_difference(reference, given), plane)
     return MapCells(
@@ -144,16 +144,16 @@ def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> M
         len(cells),
         len(cells[0]),
         _scale(matrix, other),
-        _packed(cells),
-        _packed(_cells(other)),
-        _packed(_cells(far)),
+        _pack(cells),
+        _pack(_cells(other)),
+        _pack(_cells(far)),
         _scale(far),
         int((far == 0).sum()),
     )
 
 
 def histogram(reference: Array, given: Array | None = None) -> str:
-    """How often values occur: the reference as a line, the candidate as bars."""
+    """Draw the counts of values: the reference's as a line, the candidate's as bars."""
     sets = [_finite(values) for values in (reference, given) if values is not None]
     low, high = _bounds(sets)
     counts = [np.histogram(values, BINS, (low, high))[0] for values in sets]
@@ -288,13 +288,13 @@ def _scale(*matrices: Array) -> float:
 
 
 def _cells(matrix: Array) -> Array:
-    """`_reduced` to `SHOWN` each way, NaN where an element is not finite."""
-    cells, odd = _reduced(matrix)
+    """`_reduce` to `SHOWN` each way, NaN where an element is not finite."""
+    cells, odd = _reduce(matrix)
     found: Array = np.where(odd, np.nan, cells)
     return found
 
 
-def _packed(cells: Array) -> str:
+def _pack(cells: Array) -> str:
     """As float32, in which what is not 0 stays so."""
     with np.errstate(over="ignore"):
         small = cells.astype("<f4")
@@ -302,7 +302,7 @@ def _packed(cells: Array) -> str:
     return base64.b64encode(small.tobytes()).decode()
 
 
-def _reduced(matrix: Array) -> tuple[Array, Array]:
+def _reduce(matrix: Array) -> tuple[Array, Array]:
     """(values, marks) in at most `SHOWN` × `SHOWN` cells: the value of largest magnitude;
     is one not finite?"""
     odd = ~np.isfinite(matrix)

@@ -23,7 +23,7 @@ from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.types import read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
-from subgraph.inspection.validate import Problem, affected_nodes, find_problems, node_title
+from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, node_metadata, source
 from subgraph.runtime.inputs import Feeding, OriginKind
 
@@ -268,7 +268,7 @@ def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
 def region_document(
     graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None
 ) -> RegionDocument:
-    """What a cut from `start` to `end` would hold.
+    """Describe the content of a cut from `start` to `end`.
 
     Raises:
         UnknownName, UsageError, NoRegion, ModelError: as `region.find_region`.
@@ -427,7 +427,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     )
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
-    affected = affected_nodes(graph, facts.problems)
+    affected = find_affected_nodes(graph, facts.problems)
     made = [n for n in names if n in graph.maker]
     maps = {
         n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)

@@ -59,7 +59,7 @@ def labeled(graph: Graph) -> Network:
 
 
 def inner_networks(part: Part) -> dict[int, list[Inner]]:
-    """What is inside of a part's nodes, as a drawing shows it, by the nodes' indices."""
+    """Return the drawn bodies of a part's nodes, by the nodes' indices."""
     return {
         i: [
             Inner(

@@ -183,14 +183,14 @@ def _split(
     """The first tensors, as many as the budget (bytes) allows but at least one; and the others."""
     total = 0
     for k, name in enumerate(names):
-        size = _declared_bytes(types.type_of(name)) if types else None
+        size = _count_declared_bytes(types.type_of(name)) if types else None
         total += estimate if size is None else size
         if total > budget and k:
             return names[:k], names[k:]
     return names, []
 
 
-def _declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
+def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     """Bytes of a tensor in a file, if its type has a fixed shape."""
     known = tensor_type(proto)
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:

@@ -75,10 +75,10 @@ def known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
     >>> known_dims([1, "floor(height/2)", "width"], {"height": 33})
     [1, 16, 'width']
     """
-    return [_known_size(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
+    return [_evaluate(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
 
 
-def _known_size(size: str, sizes: Mapping[str, int]) -> int | str:
+def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
     if len(size) > MAX_EXPRESSION:
         return size
     try:

@@ -48,14 +48,14 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     and edges.
     """
     types = types or infer_types(graph)
-    problems = [*_disconnected(graph), *_newer_opsets(graph), *_unreadable_weights(graph)]
+    problems = [*_find_disconnected(graph), *_newer_opsets(graph), *_unreadable_weights(graph)]
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
     refused = {
         node for c in complaints if c.from_checker for node in (c.node, None)
     }  # inference would only repeat it
     complaints = [c for c in complaints if c.from_checker or c.node not in refused]
-    problems += [problem for c in complaints if (problem := _from_onnx(graph, types, c))]
+    problems += [problem for c in complaints if (problem := _convert_complaint(graph, types, c))]
     return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
 
 
@@ -82,7 +82,7 @@ def node_title(graph: Graph, i: int) -> str:
     return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"
 
 
-def affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
+def find_affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
     """Nodes that cannot be run because of a problem at them or above them."""
     fatal = [p for p in problems if p.fatal]
     nodes = {p.node for p in fatal if p.node is not None}
@@ -90,7 +90,7 @@ def affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
     return graph.descendants(nodes.union(*graph.readers_of(names).values()))
 
 
-def _disconnected(graph: Graph) -> Iterator[Problem]:
+def _find_disconnected(graph: Graph) -> Iterator[Problem]:
     """A cycle, or the first tensor that nothing makes."""
     try:
         graph.in_order(range(len(graph.nodes)))
@@ -139,11 +139,11 @@ def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
             yield Problem("weight", None, name, e.what, e.hint)
 
 
-def _from_onnx(graph: Graph, types: InferredTypes, complaint: Complaint) -> Problem | None:
+def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint) -> Problem | None:
     """An error that onnx reports as a problem; None if it only results from missing types."""
     i = complaint.node
     message = re.sub(r"^\[\w+\] *", "", complaint.text).rstrip(".")
-    own, hint = _by_schema(graph, types, i)
+    own, hint = _check_schema(graph, types, i)
     if complaint.from_checker:
         return Problem("checker", i, None, own or f"onnx.checker: {message}", hint)
     if "instead is null" in message or (i is not None and graph.ops[i] == "Constant"):
@@ -165,7 +165,7 @@ def _from_onnx(graph: Graph, types: InferredTypes, complaint: Complaint) -> Prob
     )
 
 
-def _by_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:
+def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:
     """Why a node does not fit its opset, and the first later opset that it fits, as a hint; each
     may be empty."""
     domain = "" if i is None else canonical_domain(graph.nodes[i].domain)

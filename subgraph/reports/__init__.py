@@ -33,7 +33,7 @@ from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import ComparedDocument as ComparedDocument
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
-from subgraph.reports._compared import judged_tensors as judged_tensors
+from subgraph.reports._compared import list_judged_tensors as list_judged_tensors
 from subgraph.reports._compared import view as view
 from subgraph.reports._forms import can_render as can_render
 from subgraph.reports._forms import rendered as rendered
@@ -44,6 +44,7 @@ from subgraph.reports._headline import ReportedAnswer as ReportedAnswer
 from subgraph.reports._headline import say_precise as say_precise
 from subgraph.reports._words import beside as beside
 from subgraph.reports._words import cleaned as cleaned
+from subgraph.reports._words import describe_sweep as describe_sweep
 from subgraph.reports._words import error as error
 from subgraph.reports._words import is_proven as is_proven
 from subgraph.reports._words import listed as listed
@@ -51,5 +52,4 @@ from subgraph.reports._words import percent as percent
 from subgraph.reports._words import region as region
 from subgraph.reports._words import runtime as runtime
 from subgraph.reports._words import seconds as seconds
-from subgraph.reports._words import swept as swept
 from subgraph.reports._words import word as word

@@ -155,7 +155,7 @@ def _say_findings(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
         wrong = len(set(chain.from_iterable(map(all_indices, findings))))
         places = "; ".join(_say_place(f, quoted) for f in findings)
         size = f"{wrong} of {total} in {len(findings)} places"
-        return _fails(_name_failures(findings), _with_run(document, places), size)
+        return _fails(_name_failures(findings), _add_run(document, places), size)
     found = _say_first(document, quoted)
     if len(findings) == 1:
         return found
@@ -182,7 +182,7 @@ def _say_first(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
         return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding, quoted)}")
     most = "" if finding.certified else "at most "
     size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
-    what = _with_run(document, _say_place(finding, quoted))
+    what = _add_run(document, _say_place(finding, quoted))
     return _fails(_name_failures(document.findings), what, size)
 
 
@@ -198,7 +198,7 @@ def _name_failures(findings: Sequence[FindingDocument]) -> str:
     return words.pop() if len(words) == 1 else Kind.WRONG
 
 
-def _with_run(document: BisectDocument, place: str) -> str:
+def _add_run(document: BisectDocument, place: str) -> str:
     """Return a place and the run of a session from which on it is wrong, if not the first."""
     since = from_run(document.whole.from_run)
     return f"{place}, {since}" if since else place
@@ -469,17 +469,17 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
     if about.backend in DEVICES:
         return ["subcut", "compare", case, "--recorded", "DIR"]
     reference = document.reference
-    if _stated(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
+    if _read_constant(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
         about = reference
-    runs_commands = any(step in about.options for step in _stated(about, "COMMANDS") or ())
-    is_code = about.backend.endswith(".py") or runs_commands or _stated(about, "SCRIPT")
+    runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
+    is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
     spec = ["-c", about.name] if is_code else []
     # by the usual criterion it may agree
     rule = [] if document.criterion == "noise" else ["--criterion", document.criterion]
     return ["subcut", "replay", case, *spec, *rule]
 
 
-def _stated(about: RuntimeDocument, name: str) -> Any:
+def _read_constant(about: RuntimeDocument, name: str) -> Any:
     """Return a constant of a candidate's or reference's backend; None if it is not subcut's."""
     is_own = about.backend in plugins.own_names("backends")
     return plugins.constant("backends", about.backend, name) if is_own else None

@@ -80,7 +80,7 @@ class TensorLine:
 
     @property
     def names(self) -> list[tuple[str, str]]:
-        """How it was recorded, and how that was matched; of several recordings each way once."""
+        """Names of the recorded tensor and ways in which they were matched, each once."""
         return list(
             dict.fromkeys(
                 (one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as
@@ -134,7 +134,7 @@ def view(document: ComparedDocument) -> View:
             left_out=[],
             findings=(),
         )
-    lines = [_recorded(row, document) for row in document.rows]
+    lines = [_make_recorded_line(row, document) for row in document.rows]
     columns = [run.name for run in document.recordings]
     if len(columns) == 1:
         columns.append("alone")
@@ -146,7 +146,7 @@ def view(document: ComparedDocument) -> View:
         notes=_notes_of_recordings(document),
         columns=columns,
         lines=lines,
-        left_out=_left_out(document),
+        left_out=_count_entries(document),
         findings=document.findings if isinstance(document, IntervalDocument) else (),
     )
 
@@ -162,7 +162,7 @@ class JudgedTensor:
     status: Status | Literal[""]
 
 
-def judged_tensors(document: BisectDocument | ComparedDocument) -> list[JudgedTensor]:
+def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[JudgedTensor]:
     """The tensors of a bisection's profile, or in place of a comparison or of each recording that
     has them."""
     if isinstance(document, BisectDocument):
@@ -177,11 +177,11 @@ def judged_tensors(document: BisectDocument | ComparedDocument) -> list[JudgedTe
 
 
 def places_in_cells(document: ComparedDocument) -> int:
-    """How many cells of a line are of tensors in place; behind them stands what is alone."""
+    """Return the number of cells of a line that are of tensors in place; the others are alone."""
     return len(document.recordings) if isinstance(document, RecordedDocument) else 1
 
 
-def _judged(judgement: Judgement | NotJudged | None) -> Compared:
+def _make_cell(judgement: Judgement | NotJudged | None) -> Compared:
     if judgement is None:
         return Compared()
     if isinstance(judgement, NotJudged):
@@ -197,20 +197,20 @@ def _judged(judgement: Judgement | NotJudged | None) -> Compared:
 
 
 def _line(row: RowDocument) -> TensorLine:
-    cells = [_judged(row.in_place), _judged(row.alone)]
+    cells = [_make_cell(row.in_place), _make_cell(row.alone)]
     source = str(row.source or "")
     return TensorLine(row.index, row.node, row.op, row.tensor, cells, source, row.computed_by or "")
 
 
-def _recorded(row: DocumentRow, document: RecordedDocument) -> TensorLine:
-    cells = [_held(one) for one in row.runs]
+def _make_recorded_line(row: DocumentRow, document: RecordedDocument) -> TensorLine:
+    cells = [_make_recorded_cell(one) for one in row.runs]
     if len(document.recordings) == 1:
         only = row.runs[0]
-        cells.append(_judged(only.alone if only else None))
+        cells.append(_make_cell(only.alone if only else None))
     return TensorLine(row.index, row.node, row.op, row.tensor, cells, str(row.source or ""))
 
 
-def _held(one: RecordedTensor | None) -> Compared:
+def _make_recorded_cell(one: RecordedTensor | None) -> Compared:
     if one is None:
         return Compared()
     how = ", ".join(filter(None, (f"by {one.matched_by}", one.note)))
@@ -219,7 +219,7 @@ def _held(one: RecordedTensor | None) -> Compared:
     words = {Status.AGREE: "as", Status.FAIL: "unlike"}
     like = words.get(one.beside.status, "") if one.beside else ""
     beside = f"{like} {one.before}" if like and one.in_place.status is Status.FAIL else ""
-    judged = _judged(one.in_place)
+    judged = _make_cell(one.in_place)
     return replace(judged, recorded_as=one.recorded_as, matched_by=how, beside=beside)
 
 
@@ -291,7 +291,7 @@ def _notes_of_recordings(document: RecordedDocument) -> list[str]:
     return [f"{name}: {note}" if several else note for name, note in noted]
 
 
-def _left_out(document: RecordedDocument) -> list[tuple[str, int, list[str]]]:
+def _count_entries(document: RecordedDocument) -> list[tuple[str, int, list[str]]]:
     """By reason, how many entries of all recordings are not compared, and the first of their
     names."""
     counts = Counter[str]()

@@ -58,7 +58,7 @@ def whole_drawn(
         i: f"#tensor-{i}" for i in nodes if i in in_table
     }
     bad = {row.index for row in rows if row.status is Status.FAIL}
-    keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
+    keys = _choose_groups(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
     drawings = []
     for width in WIDTHS:
         layout = drawer.layout(keys, width, tall=bool(marks.values))
@@ -83,12 +83,12 @@ def called(finding: FindingDocument | IntervalFinding, number: int = 0) -> str:
 
 
 def _is_whole(network: Network) -> bool:
-    """Do the lists of a network belong together?"""
+    """Return whether the lists of a network have one length."""
     lengths = {len(network.names), len(network.ops), len(network.reads), len(network.makes)}
     return len(lengths) == 1 and len(network.scopes) in {0, *lengths}
 
 
-def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
+def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
     """The groups around these nodes, the first ones while the drawing stays small; without any, a
     few levels."""
     tree = drawer.tree
@@ -114,7 +114,7 @@ def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, st
     return links
 
 
-def _at(places: Mapping[int, int], node: int | None) -> int | None:
+def _place(places: Mapping[int, int], node: int | None) -> int | None:
     return None if node is None else places.get(node)
 
 
@@ -129,7 +129,7 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
         return []
     nodes = sorted(neighbours.nodes, key=lambda node: node.index)
     at = {node.index: k for k, node in enumerate(nodes)}
-    edges = [(e.tensor, _at(at, e.source), _at(at, e.target)) for e in neighbours.edges]
+    edges = [(e.tensor, _place(at, e.source), _place(at, e.target)) for e in neighbours.edges]
     reads: list[list[str]] = [[] for _ in nodes]
     makes: list[list[str]] = [[] for _ in nodes]
     for tensor, source, target in edges:

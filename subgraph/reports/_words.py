@@ -66,20 +66,20 @@ def cleaned(value: T) -> T:
     >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
     {'nodes': ['a[31m']}
     """  # noqa: E501
-    return cast("T", _cleaned(value))
+    return cast("T", _clean(value))
 
 
-def _cleaned(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     if isinstance(value, Enum):
         return value
     if isinstance(value, str):
         return clean(value).replace("\ufffe", "").replace("\uffff", "")  # XML cannot hold these two
     if isinstance(value, Mapping):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_cleaned, value))
+        return type(value)(map(_clean, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
+        return type(value)(**{f.name: _clean(getattr(value, f.name)) for f in fields(value)})
     return value
 
 
@@ -214,13 +214,12 @@ def again(finding: FindingDocument, quoted: Quoted = str) -> str:
 
 
 def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
-    """Are a finding's nodes wrong by what was run, or only suspects: of a recording, or a region in
-    doubt?"""
+    """Return whether runs prove a finding's nodes wrong; else they are suspects."""
     return finding.kind in PROVEN
 
 
 def everywhere(finding: FindingDocument) -> bool:
-    """Does a finding stand for nearly all nodes, each of which is off alone?"""
+    """Return whether a finding stands for nearly all nodes, each of which deviates alone."""
     return bool(finding.alike) and finding.signature is not Signature.REFUSED
 
 
@@ -257,7 +256,7 @@ def span(step: StepDocument, quoted: Quoted = str) -> str:
     return " … ".join(dict.fromkeys(ends))
 
 
-def swept(document: SweepDocument) -> str:
+def describe_sweep(document: SweepDocument) -> str:
     """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is
     right."""
     parts = []
@@ -347,7 +346,7 @@ def interval_title(finding: IntervalFinding, quoted: Quoted = str) -> str:
 
 
 def left_out(shown: View, quoted: Quoted = str) -> list[str]:
-    """What was recorded and not compared, a line per reason."""
+    """Return the entries that were recorded and not compared, a line per reason."""
     return [
         f"{n} left out, {quoted(why)}{f': {listed(names, quoted)}' if names else ''}"
         for why, n, names in shown.left_out

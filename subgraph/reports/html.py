@@ -24,7 +24,7 @@ from subgraph.reports._compared import (
     ComparedDocument,
     JudgedTensor,
     View,
-    judged_tensors,
+    list_judged_tensors,
     places_in_cells,
     view,
 )
@@ -33,6 +33,7 @@ from subgraph.reports._words import (
     BAD,
     all_indices,
     cleaned,
+    describe_sweep,
     error,
     figure,
     interval_title,
@@ -45,7 +46,6 @@ from subgraph.reports._words import (
     seconds,
     shape,
     size,
-    swept,
     word,
 )
 from subgraph.results.bisect import BisectDocument, FindingDocument
@@ -88,7 +88,7 @@ def render(document: BisectDocument) -> str:
         "d": shown,
         "a": found,
         "next": [(one.why, system.join(one.argv)) for one in found.next],
-        "network_drawn": whole_drawn(document, judged_tensors(document)),
+        "network_drawn": whole_drawn(document, list_judged_tensors(document)),
         "places": _first_places(shown.findings),
         "depth": _depth(shown),
         "findings": [_view(finding, number, *of) for number, (finding, of) in numbered],
@@ -135,7 +135,7 @@ def render_sweep(document: SweepDocument) -> str:
     bad.sort(key=lambda one: list(SIGNS).index(one[1].status))
     about = {
         "d": shown,
-        "headline": (said := swept(shown)),
+        "headline": (said := describe_sweep(shown)),
         "bad": bad,
         "most": MAX_TESTS,
         "signs": SIGNS,
@@ -225,7 +225,7 @@ def _rows(document: ComparedDocument) -> list[JudgedTensor]:
     worst, has them."""
     summary = view(document)
     places = range(places_in_cells(document))
-    narrowed = [k for k in places if summary.columns[k] == _narrowed(document)]
+    narrowed = [k for k in places if summary.columns[k] == _find_narrowed(document)]
     worst = {Status.FAIL: 2, Status.UNRESOLVED: 1}
     rows = []
     for line in summary.lines:
@@ -237,7 +237,7 @@ def _rows(document: ComparedDocument) -> list[JudgedTensor]:
     return rows
 
 
-def _narrowed(document: ComparedDocument) -> str | None:
+def _find_narrowed(document: ComparedDocument) -> str | None:
     """The recording that was narrowed down; None for any."""
     return document.narrowed if isinstance(document, IntervalDocument) else None
 
@@ -253,7 +253,9 @@ def _errors(document: ComparedDocument, summary: View) -> list[tuple[str, chart.
             for line in summary.lines
         ]
         marks = (
-            [f.indices for f in summary.findings] if _narrowed(document) in (column, None) else []
+            [f.indices for f in summary.findings]
+            if _find_narrowed(document) in (column, None)
+            else []
         )
         words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):

@@ -14,6 +14,7 @@ from subgraph.reports._words import (
     BAD,
     UNKNOWN,
     cleaned,
+    describe_sweep,
     figure,
     interval_title,
     left_out,
@@ -25,7 +26,6 @@ from subgraph.reports._words import (
     shape,
     size,
     span,
-    swept,
     word,
 )
 from subgraph.results.bisect import BisectDocument, EdgeTensors, FindingDocument
@@ -47,7 +47,7 @@ def render(document: BisectDocument) -> str:
     lines = [
         f"# subcut: {code(shown.model.file)}: {found.says}",
         "",
-        *_labeled(found.lines),
+        *_list_lines(found.lines),
         *(f"- **next** {one.why}: {code(system.join(one.argv))}" for one in found.next),
         "",
         f"The full model on {code(shown.candidate.name)}: **{word(whole)}**{why}",
@@ -70,7 +70,7 @@ def render(document: BisectDocument) -> str:
     return "\n".join([*lines, "", *_steps(shown, found.cost)]).rstrip("\n") + "\n"
 
 
-def _labeled(lines: Iterable[tuple[str, str]]) -> list[str]:
+def _list_lines(lines: Iterable[tuple[str, str]]) -> list[str]:
     return [f"- **{label}** {text}" for label, text in lines]
 
 
@@ -100,7 +100,7 @@ def _longest(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _fenced(lines: Sequence[str], kind: str = "") -> list[str]:
+def _fence(lines: Sequence[str], kind: str = "") -> list[str]:
     fence = "`" * max(3, _longest("\n".join(lines)) + 1)
     return [f"{fence}{kind}", *lines, fence]
 
@@ -111,7 +111,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _finding(finding: FindingDocument, heading: str, lines: Iterable[tuple[str, str]]) -> list[str]:
     """Return the lines of a finding, its evidence, and the tensors around it."""
-    told = [*_labeled(lines), *(f"- {line}" for line in evidence(finding, code)[1])]
+    told = [*_list_lines(lines), *(f"- {line}" for line in evidence(finding, code)[1])]
     edge = _edge(finding.edge) if finding.edge else []
     parts = [part for part in (told, edge) if part]
     return [*chain(["", f"## {heading}"], *(["", *part] for part in parts))] if parts else []
@@ -133,8 +133,8 @@ def _reproduce(document: BisectDocument) -> list[str]:
             f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime"
             " and numpy):"
         )
-        lines += ["", *_fenced(["python repro.py"], "sh"), ""]
-    return [*lines, "Found with:", "", *_fenced([document.command], "sh")]
+        lines += ["", *_fence(["python repro.py"], "sh"), ""]
+    return [*lines, "Found with:", "", *_fence([document.command], "sh")]
 
 
 def _environment(document: BisectDocument) -> list[str]:
@@ -192,7 +192,7 @@ def render_compared(document: ComparedDocument) -> str:
             *(f"- {line}" for line in place(finding, code)),
         ]
     if commands := [system.join(one.argv) for one in shown.answer.next]:
-        lines += ["", "## Next", "", *_fenced(commands, "sh")]
+        lines += ["", "## Next", "", *_fence(commands, "sh")]
     sources = ["source"] if any(line.source for line in shown.lines) else []
     heading = (
         "#",
@@ -211,13 +211,13 @@ def render_compared(document: ComparedDocument) -> str:
                 f"{figure(cell)} {table_code(outcome(cell))}" if cell.status else UNKNOWN
                 for cell in line.cells
             ),
-            _recorded_as(line),
+            _name_entries(line),
             *[table_code(line.source) if line.source else UNKNOWN for _ in sources],
         )
         for line in shown.lines
     )
     lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]
-    return "\n".join([*lines, *_fenced([cleaned(document).command], "sh")]).rstrip("\n") + "\n"
+    return "\n".join([*lines, *_fence([cleaned(document).command], "sh")]).rstrip("\n") + "\n"
 
 
 def render_sweep(document: SweepDocument) -> str:
@@ -225,7 +225,7 @@ def render_sweep(document: SweepDocument) -> str:
     throughout, by candidate."""
     shown = cleaned(document)
     names = [candidate.name for candidate in shown.candidates]
-    lines = [f"# subcut: {code(swept(shown))}", ""]
+    lines = [f"# subcut: {code(describe_sweep(shown))}", ""]
     lines += [
         f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown.candidates
     ]
@@ -264,7 +264,7 @@ def render_sweep(document: SweepDocument) -> str:
         heading = ("operator", "tests", *map(table_code, names))
         lines += ["", "## Operators that are not right in every test", "", *_table(heading, mixed)]
     return (
-        "\n".join([*lines, "", "Found with:", "", *_fenced([shown.command], "sh")]).rstrip("\n")
+        "\n".join([*lines, "", "Found with:", "", *_fence([shown.command], "sh")]).rstrip("\n")
         + "\n"
     )
 
@@ -274,5 +274,5 @@ def _outcomes(totals: Totals) -> str:
     return ", ".join(f"{number} {word}" for word, number in totals.items() if number)
 
 
-def _recorded_as(line: TensorLine) -> str:
+def _name_entries(line: TensorLine) -> str:
     return ", ".join(table_code(f"{name} ({how})") for name, how in line.names) or UNKNOWN

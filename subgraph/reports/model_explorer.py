@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 
-from subgraph.reports._compared import ComparedDocument, judged_tensors
+from subgraph.reports._compared import ComparedDocument, list_judged_tensors
 from subgraph.results.bisect import BisectDocument
 
 FILE = "model_explorer.json"
@@ -30,7 +30,7 @@ def render(document: BisectDocument | ComparedDocument) -> str:
     """The profile as node data; without a profile no node is colored. Names are keys, so they are
     not cleaned."""
     results: dict[str, dict[str, float]] = {}
-    for row in judged_tensors(document):
+    for row in list_judged_tensors(document):
         if row.error is None:
             continue
         key = row.tensor if row.node == f"#{row.index}" else row.node

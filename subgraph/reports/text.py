@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph import system
 from subgraph.reports._answer import answer
-from subgraph.reports._compared import Compared, ComparedDocument, TensorLine, View, reason, view
+from subgraph.reports._compared import (
+    Compared,
+    ComparedDocument,
+    TensorLine,
+    View,
+    reason,
+    view,
+)
 from subgraph.reports._headline import ReportedAnswer
 from subgraph.reports._words import (
     cleaned,
@@ -92,7 +99,7 @@ def _head(found: ReportedAnswer, columns: int) -> list[str]:
     line = f"{start}{found.what}   {ends}"
     if len(start + found.what + found.size) + COST_COLUMNS <= columns:
         return [line]
-    return [*_wrapped(start, found.what, columns), f"{'':{INDENT}}{ends}"]
+    return [*_wrap(start, found.what, columns), f"{'':{INDENT}}{ends}"]
 
 
 def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
@@ -101,12 +108,12 @@ def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
     before = ""
     for label, text in lines:
         shown = "" if label == before else label
-        rows += _wrapped(f"  {shown:8} ", text, columns)
+        rows += _wrap(f"  {shown:8} ", text, columns)
         before = label
     return rows
 
 
-def _wrapped(start: str, text: str, columns: int) -> list[str]:
+def _wrap(start: str, text: str, columns: int) -> list[str]:
     """Return a text in lines, indented below its start; a long word is not broken."""
     return textwrap.wrap(
         text,
@@ -131,15 +138,15 @@ def first_lines(document: Document) -> dict[str, object] | None:
         found = answer(cleaned(document))
         told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
         rows = [[f"{label}: {text}" for label, text in lines] for lines in told]
-        return _on_page(found, rows)
+        return _lines_of_page(found, rows)
     compared = cleaned(document)
     seen = view(compared)
     rows = [[interval_title(f), *place(f)] for f in seen.findings]
     totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
-    return _on_page(seen.answer, rows, totals)
+    return _lines_of_page(seen.answer, rows, totals)
 
 
-def _on_page(
+def _lines_of_page(
     found: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
 ) -> dict[str, object]:
     """Return the headline with its sign, the lines of each finding, and what follows."""
@@ -157,17 +164,17 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     shown = cleaned(document)
     seen = view(shown)
     if isinstance(shown, ComparisonDocument):
-        lines = _compared(shown, seen, every=every)
+        lines = _lines_of_comparison(shown, seen, every=every)
     else:
-        lines = _recorded(seen)
+        lines = _lines_of_recording(seen)
         if seen.findings:
             lines.append("no trial was possible: nothing is certified")
         elif seen.lines:
-            lines += compared_table(seen, every=every)
+            lines += format_table(seen, every=every)
     return "\n".join([*lines, *_last_lines(seen.answer, shown.report)]) + "\n"
 
 
-def _recorded(shown: View) -> list[str]:
+def _lines_of_recording(shown: View) -> list[str]:
     lines = [
         shown.answer.says,
         *(f"{name}: {text}" for name, text in shown.facts),
@@ -182,7 +189,7 @@ def _recorded(shown: View) -> list[str]:
     return lines
 
 
-def _compared(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
+def _lines_of_comparison(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
     """The verdict, the whole model, a line per tensor, the first bad one."""
     lines = [
         shown.answer.says,
@@ -190,7 +197,7 @@ def _compared(document: ComparisonDocument, shown: View, *, every: bool) -> list
     ]
     lines += _whole(document.whole)
     if shown.lines:
-        lines += compared_table(shown, every=every)
+        lines += format_table(shown, every=every)
         in_place = document.in_place  # documents of before have none, and no `looked_at`
         is_seen = any(line.cells[0].status for line in shown.lines)
         if in_place and not is_seen:
@@ -209,7 +216,7 @@ def _whole(whole: WholeDocument) -> list[str]:
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 
-def compared_table(shown: View, *, every: bool = True) -> list[str]:
+def format_table(shown: View, *, every: bool = True) -> list[str]:
     """Return a line per tensor, with a column per way in which it was compared.
 
     Args:
@@ -225,10 +232,10 @@ def compared_table(shown: View, *, every: bool = True) -> list[str]:
         who = [t.computed_by or "-"] if "computed by" in by else []
         if shown.kind == "recorded":
             who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
-        cells = map(compared_cell, t.cells)
+        cells = map(format_cell, t.cells)
         rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *cells, *who))
     head, *lines = aligned(rows)
-    return [head, *_with_gaps(shown.lines, kept, lines)]
+    return [head, *_iter_rows(shown.lines, kept, lines)]
 
 
 def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
@@ -256,7 +263,7 @@ def _is_seen(line: TensorLine) -> bool:
     return any(cell.status for cell in line.cells)
 
 
-def _with_gaps(
+def _iter_rows(
     lines: Sequence[TensorLine], kept: Sequence[int], shown: Sequence[str]
 ) -> Iterator[str]:
     """Yield the rows that are shown, and a line for those that are not between them."""
@@ -276,7 +283,7 @@ def _with_gaps(
             yield text
 
 
-def compared_cell(cell: Compared) -> str:
+def format_cell(cell: Compared) -> str:
     """`1.1e-02 FAIL`; a dash for a tensor that was not seen."""
     if not cell.status:
         return "-"

@@ -1,4 +1,4 @@
-"""A model that a page shows, and the files that it was read from: are they still the same?
+"""A model that a page shows, and whether the files that it was read from are still the same.
 
 A file counts as another one as soon as its size, times or inode differ: an export that writes the
 same bytes again only costs a reload, while an old network over a new file would be cut at other
@@ -33,7 +33,7 @@ class OpenedModel:
 
     @property
     def is_current(self) -> bool:
-        """Are the files on disk those that were read? A few calls of `stat`."""
+        """Whether the files on disk are those that were read; a few calls of `stat`."""
         return all(_stamp(path) == stamp for path, stamp in self.stamps.items())
 
     def require(self, key: object) -> None:

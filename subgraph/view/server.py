@@ -116,7 +116,7 @@ class ViewRequest(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """The page's own files for anybody on this host; data with the token."""
         url = urlsplit(self.path)
-        if not self._admitted():
+        if not self._admit():
             return
         if url.path in STATIC:
             name, kind = STATIC[url.path]
@@ -127,8 +127,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._answer(lambda: self._get(url.path), {})
 
     def do_POST(self) -> None:
-        """What does something: only with the token in a header, which no other page can send."""
-        if not (self._admitted() and self._knows_token(self.headers.get("X-Subcut-Token", ""))):
+        """Answer a request that does something; no other page can send its token in a header."""
+        if not (self._admit() and self._knows_token(self.headers.get("X-Subcut-Token", ""))):
             return
         size = self.headers.get("Content-Length", "")
         limit = MAX_FILE if self.path == "/api/drop" else MAX_JSON
@@ -154,7 +154,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     # ------------------------------------------------------------ the door
 
-    def _admitted(self) -> bool:
+    def _admit(self) -> bool:
         """For this server, and from its own page or from none."""
         host = self.headers.get_all("Host", [])
         origin = self.headers.get("Origin")
@@ -281,7 +281,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _zip(self, name: str) -> None:
         with tempfile.TemporaryFile() as file:
-            self.server.session.zipped(name, file)
+            self.server.session.zip_folder(name, file)
             self._send_file(file, "application/zip", f"{name.rpartition('/')[2]}.zip", POLICY)
 
     def _send_file(self, file: Any, kind: str, download: str, policy: str) -> None:

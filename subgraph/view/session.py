@@ -122,10 +122,10 @@ class ViewSession:
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
         self._described = {
-            0: _beside(node_descriptions, graph)
+            0: _begin(node_descriptions, graph)
         }  # a part's place → what tells of its nodes
         self._known = {
-            0: _beside(options.known, graph)
+            0: _begin(options.known, graph)
         }  # a part's place → what is known of its nodes
 
     # ------------------------------------------------------------ the model
@@ -188,8 +188,8 @@ class ViewSession:
         graph = self.parts[place].graph
         with self._lock:
             if place not in self._described:
-                self._described[place] = _beside(node_descriptions, graph)
-                self._known[place] = _beside(self.options.known, graph)
+                self._described[place] = _begin(node_descriptions, graph)
+                self._known[place] = _begin(self.options.known, graph)
         details = to_json(self._described[place].result()(i))
         for tensor in (*details["inputs"], *details["outputs"]):
             if dims := tensor["shape"]:
@@ -251,7 +251,9 @@ class ViewSession:
         inputs = (*region.inputs, *region.shapes)
         outputs = region.outputs
         drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
-        constants = drawn.boxed(region.nodes).difference(region.nodes)  # a cut has them as weights
+        constants = drawn.add_constants(region.nodes).difference(
+            region.nodes
+        )  # a cut has them as weights
         return {
             "start": region.start[0] if start else "",
             "end": region.end[0] if end else "",
@@ -272,7 +274,7 @@ class ViewSession:
         }
 
     def swappable(self, start: str, end: str) -> bool:
-        """Is there a region from end to start?"""
+        """Return whether there is a region from end to start."""
         try:
             part, (first, last) = self._part([end, start])
             find_region(part.graph, [first], [last])
@@ -306,16 +308,16 @@ class ViewSession:
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
             several = kind == "compare"
-            words = [kind, self.model, *self._tested(asked, several=several)]
-            words += [*(self._compared(asked) if several else ()), *self.options.tested]
+            words = [kind, self.model, *self._words_of_candidate(asked, several=several)]
+            words += [*(self._words_of_comparison(asked) if several else ()), *self.options.tested]
         else:
             raise UsageError(
                 f"the page runs cut, compare and bisect, not {clean(str(kind))}",
                 code="view.unknown-command",
             )
-        return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
+        return {"run": self.runs.start(kind, [*words, *self._words_of_inputs(asked)])}
 
-    def _compared(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_comparison(self, asked: Mapping[str, Any]) -> list[str]:
         """Words that compare only what lies between start and end; of thousands of nodes none
         alone. A recording holds nothing of bodies: there all is compared."""
         start, end, recording = (_word(asked, key) for key in ("start", "end", "recording"))
@@ -336,8 +338,8 @@ class ViewSession:
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
         recording = _word(asked, "recording")
-        tested = self._tested(asked, several=True)
-        fed = self._fed_words(asked)
+        tested = self._words_of_candidate(asked, several=True)
+        fed = self._words_of_inputs(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
         at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
@@ -363,12 +365,12 @@ class ViewSession:
             return folders.numbered_folder(self._scratch, "run")
 
     def _values_in(self, folder: Path, node: int) -> list[ShownValue]:
-        """What a run stored of what a node makes.
+        """Return the tensors of a node that a run stored.
 
         Raises:
             UsageError: it stored all of a recording, and there is nothing of this node.
         """
-        values = values_of_run(folder, self._made(node))
+        values = values_of_run(folder, self._list_outputs(node))
         if not values and folder in self._recorded.values():
             raise UsageError(
                 "the recording holds nothing of what this node makes",
@@ -377,15 +379,22 @@ class ViewSession:
             )
         return values
 
-    def _recorded_folder(self, asked: Mapping[str, Any]) -> Path | None:
+    def _find_recording(self, asked: Mapping[str, Any]) -> Path | None:
         """Where the values of the chosen recording are stored; None before a run has done that."""
         recording = _word(asked, "recording")
-        folder = self._recorded.get((recording, *self._fed_words(asked))) if recording else None
+        folder = (
+            self._recorded.get((recording, *self._words_of_inputs(asked))) if recording else None
+        )
         return folder if folder and is_saved(folder) else None
 
-    def _fed_words(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_inputs(self, asked: Mapping[str, Any]) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
-        return [*inputs, *self.options.shared, *self._fed(asked), f"--output={self.options.output}"]
+        return [
+            *inputs,
+            *self.options.shared,
+            *self._words_of_files(asked),
+            f"--output={self.options.output}",
+        ]
 
     def tensor(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Pictures and statistics of one tensor, as `tensor_document` gives them.
@@ -401,15 +410,15 @@ class ViewSession:
         run = asked.get("run")
         node = asked.get("node")
         if isinstance(node, int) and 0 <= node < self.whole.size:
-            made = self._made(node)
-            stored = self._recorded_folder(asked)
+            made = self._list_outputs(node)
+            stored = self._find_recording(asked)
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
                 [
                     v
                     for folder in cases
-                    for v in values_of_case(folder, made, self._in_output(folder))
+                    for v in values_of_case(folder, made, self._name_in_output(folder))
                 ]
                 if stored is None
                 else self._values_in(stored, node)
@@ -423,7 +432,7 @@ class ViewSession:
             )
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
 
-    def _made(self, node: int) -> list[str]:
+    def _list_outputs(self, node: int) -> list[str]:
         place, i = self._place(node)
         return list(self.parts[place].graph.makes[i])
 
@@ -444,13 +453,13 @@ class ViewSession:
         self.runs.close()
         self._kept.close()
 
-    def _in_output(self, folder: Path) -> str:
+    def _name_in_output(self, folder: Path) -> str:
         return self._relative(str(folder)) or folder.name
 
     def _cut_words(self, start: str, end: str) -> list[str]:
         return ["cut", self.model, *_ends(start, end)]
 
-    def _tested(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
+    def _words_of_candidate(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
         """Words that choose the recording, or the candidate; `several`: with those that stand
         beside it."""
         candidate = _word(asked, "candidate")
@@ -475,7 +484,7 @@ class ViewSession:
         names = beside if several and candidate in beside else [candidate]
         return [word for name in names for word in self.options.candidates[name]]
 
-    def _fed(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_files(self, asked: Mapping[str, Any]) -> list[str]:
         """Options for what the model is fed."""
         words = []
         for file in asked.get("inputs") or []:
@@ -533,7 +542,7 @@ class ViewSession:
             raise UsageError("there is no such file in the output folder", code="view.unknown-file")
         return path
 
-    def zipped(self, name: str, out: IO[bytes]) -> None:
+    def zip_folder(self, name: str, out: IO[bytes]) -> None:
         """Write a folder of the output folder as zip; links are left out.
 
         Raises:
@@ -626,7 +635,7 @@ def _ends(start: str, end: str) -> list[str]:
     return [f"--{option}={name}" for option, name in (("start", start), ("end", end)) if name]
 
 
-def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
+def _begin(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
     """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the
     first click."""
     beside = ThreadPoolExecutor(1)
@@ -691,7 +700,7 @@ def _curve(document: results.Document | None) -> str:
 
 
 def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
-    """What was found inside of a finding, and inside of that."""
+    """Yield the documents of the bodies in a finding, outer ones first."""
     if inside:
         yield inside
         for finding in inside.findings:

@@ -64,7 +64,7 @@ def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
 
 
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
-    """What a case holds of these tensors; nothing of a damaged one."""
+    """Return these tensors of a case; none of a damaged one."""
     try:
         found = list(chain.from_iterable(case_values(folder, name) for name in tensors))
     except InputError:

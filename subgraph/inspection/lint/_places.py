@@ -116,7 +116,7 @@ class Scope:
         return self.load_types()
 
     def _shadows(self, name: str) -> bool:
-        """Has this scope a tensor of that name, so that its nodes do not see an outer one?"""
+        """Return whether this scope has a tensor of that name, which hides an outer one."""
         return name in self.makers or name in self.weights or name in self.inputs
 
     def type_of(self, name: str) -> protobuf.TypeProto | None:
@@ -178,7 +178,7 @@ class LintNode:
         return f"{self.scope.title} > {own}"
 
     def is_op(self, *ops: str) -> bool:
-        """Is it one of these standard operators?"""
+        """Return whether the node is one of these standard operators."""
         return self.proto.op_type in ops and self.proto.domain in STANDARD
 
     def attribute(self, name: str, default: Any = None) -> Any:

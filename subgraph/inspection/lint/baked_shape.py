@@ -50,7 +50,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     if any(form != "tensor" or dims is None for form, _, dims in shapes.values()):
         yield unchecked("an input is not a tensor of known rank")
     elif context.second_sizes:
-        resized = _resized(context.graph, context.second_sizes)
+        resized = _resize(context.graph, context.second_sizes)
         yield from _try(
             context,
             resized,
@@ -67,7 +67,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         yield from _check_open(context, open_dims)
 
 
-def _resized(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
+def _resize(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
     """The graph with these sizes of its inputs."""
     model = type(graph.model)()
     model.CopyFrom(graph.model)
@@ -92,7 +92,7 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintI
             raise first
         yield unchecked(f"it does not run at the first size: {first.what}")
         return
-    fed = _fed_sizes(context, first)
+    fed = _find_fed_sizes(context, first)
     changed = [d for d in dims if d.input in fed]
     sizes = {d.input: fed[d.input] for d in changed}
     for d in changed:
@@ -193,7 +193,7 @@ def _short(message: str) -> str:
     return shorten(clean(text).strip(), 160)
 
 
-def _fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
+def _find_fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
     """The sizes of the inputs in a run; inputs whose sizes differ between samples are left out."""
     shapes = {
         n: t.shape

@@ -41,10 +41,10 @@ def check(context: LintContext) -> Iterator[LintIssue]:
                 yield warning(same[1].node, reason, "remove one of the two normalizations", name)
                 break
         else:
-            yield from _with_options(context.image_options, name, shifts, scales)
+            yield from _name_options(context.image_options, name, shifts, scales)
 
 
-def _with_options(
+def _name_options(
     options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]
 ) -> Iterator[LintIssue]:
     fix = "leave the option out: the model takes plain pixels"

@@ -54,7 +54,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
     """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""  # noqa: E501
     types = _types(node)
-    reason = misfit(_without_defaults(node), target, types)
+    reason = misfit(_drop_defaults(node), target, types)
     if reason and not misfit(node.proto, version, types):
         yield warning(
             node, reason, f"export with opset {target}, or write it in operators that {target} has"
@@ -64,7 +64,7 @@ def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
 
 
-def _without_defaults(node: LintNode) -> protobuf.NodeProto:
+def _drop_defaults(node: LintNode) -> protobuf.NodeProto:
     """The node without attributes whose values mean what older opsets, which lack them, do anyway."""  # noqa: E501
     bare: protobuf.NodeProto = type(node.proto).FromString(node.proto.SerializeToString())
     for k, a in reversed(list(enumerate(node.proto.attribute))):
@@ -88,7 +88,7 @@ def _types(node: LintNode) -> dict[str, str]:
 
 
 def _axis_matters(node: LintNode) -> bool:
-    """Is the axis another one than the last, or omitted so that the default differs?"""
+    """Return whether the axis is another one than the last, or a default that differs."""
     axis = node.attribute("axis")
     shape = node.shape(node.input(0))
     if axis is None or axis == -1:

@@ -36,7 +36,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 
 def _whole(node: LintNode) -> bool:
-    """Are all scales known whole numbers?"""
+    """Return whether all scales are known whole numbers."""
     attribute = node.attribute("scales")
     scales = attribute if attribute is not None else node.constant(1)
     values = np.asarray([] if scales is None else scales)
