@@ -18,7 +18,7 @@ from subgraph import plugins
 from subgraph.blame import maker_backend
 from subgraph.blame.cures import Prover
 from subgraph.diagnosis.passes import Ablation
-from subgraph.errors import SubcutError
+from subgraph.errors import Refused, SubcutError, WorkerDied
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.command_line import contents
@@ -64,6 +64,14 @@ class Maker:
         with self.workers.borrow(loads=1) as worker:
             worker.load("made", model.resolve(), options)
 
+    def can_make(self, model: Path, made: Path, skip: Iterable[str]) -> bool:
+        """Whether a model can be made without some steps."""
+        try:
+            self.make(model, made, skip)
+        except (Refused, WorkerDied):
+            return False
+        return True
+
 
 def parse_maker(text: str) -> Candidate:
     """The maker that `--made-by` names, as a candidate whose backend runs it.
@@ -106,7 +114,13 @@ def open_maker(
         maker = Maker(f"{named.name} {workers.about().version}".strip(), workers)
         title = safe_name(maker.title.replace(" ", "-"))
         made = folder / f"{model.stem}-by-{title}.onnx"
-        maker.make(model, made)
+        try:
+            maker.make(model, made)
+        except (Refused, WorkerDied) as e:
+            steps = (step for step in maker.steps(model) if maker.can_make(model, made, [step]))
+            if step := next(steps, ""):
+                e.hint = f"without its step {clean(step)} it makes a model"
+            raise
         log.info("%s made %s", clean(maker.title), clean(made.name))
         yield maker, made
 

@@ -368,7 +368,7 @@ def test_the_time_ends_what_explains_a_fault(tmp_path: Path) -> None:
     model(tmp_path)
     (tmp_path / "log").mkdir()
     spec = f"{fake_candidate.HERE}:nodes=exp,log={tmp_path / 'log'},after=3,then=hangs"
-    words = ("model.onnx", "-i", "x.npy", "-c", spec, "--max-time", "5s", "--fresh")
+    words = ("model.onnx", "-i", "x.npy", "-c", spec, "--max-time", "10s", "--fresh")
     done, document = blamed(tmp_path, *words)
     assert done.code == 1 and document["region"] == ["exp"] and not document["cures"], done
     assert has_line(document["notes"], "time")

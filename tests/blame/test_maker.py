@@ -136,6 +136,16 @@ def test_model_that_is_made_right_is_not_blamed(tmp_path: Path) -> None:
     assert has_line(document["answer"], "planted.py's model agrees")
 
 
+@pytest.mark.parametrize("fails", ["1 / 0", "os.abort()"])
+def test_step_that_breaks_the_tool_itself_is_named(tmp_path: Path, fails: str) -> None:
+    path = write(tmp_path)
+    code = PLANTED.replace("import onnx\n", "import os\n\nimport onnx\n", 1)
+    line = f'if "one" not in making.skip:\n        {fails}\n    onnx.save('
+    (tmp_path / "planted.py").write_text(code.replace("onnx.save(", line))
+    document = blamed(tmp_path, path.name, "-i", "x.npy", "--made-by", "planted.py")
+    assert has_line(document["error"]["hint"], "without", "one")
+
+
 # ------------------------------------------------------------ real tools
 
 
