@@ -30,6 +30,7 @@ from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.reference import Reference
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean, count
+from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -219,7 +220,7 @@ class Blame:
         try:
             return self.trials.with_candidate(candidate).verdict(self.region)
         except SubcutError as e:
-            changed = find_changed_options(self.trials.runtime.candidate, candidate.options)
+            changed = describe_changed_options(self.trials.runtime.candidate, candidate.options)
             self.notes.append(f"{changed}: {e.what}")
             return None
 
@@ -380,12 +381,12 @@ class Blame:
                 else f"without the passes {' and '.join(names)}"
             )
             yield prover.of_candidate(
-                "pass", what, find_changed_options(candidate, cured.options), cured
+                "pass", what, describe_changed_options(candidate, cured.options), cured
             )
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
             yield prover.of_candidate(
-                "switch", f"{name} off", find_changed_options(candidate, options), other
+                "switch", f"{name} off", describe_changed_options(candidate, options), other
             )
         if history and asked and not asked.switch:
             package = candidate.package or releases.package(candidate.backend)[0]
@@ -438,12 +439,6 @@ def _only_rounds(trials: Trials, region: Region) -> bool:
     """Return whether rounding explains all deviations, whatever criterion judged it."""
     verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
     return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
-
-
-def find_changed_options(candidate: Candidate, options: Mapping[str, object]) -> str:
-    """The options that another candidate has and this one has not."""
-    present = {k: str(v) for k, v in candidate.options.items()}
-    return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != str(v))
 
 
 def _switch(command: str, version: str, deadline: Deadline) -> None:

@@ -41,7 +41,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials import computed_by
-from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.judge import Judge
 from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
@@ -347,7 +347,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimizations."""
     if not (options := trials.runtime.about.exact):
         return
-    words = _find_changed_options(trials.runtime, options)
+    words = describe_changed_options(trials.runtime.candidate, options)
     if withheld:
         yield Evidence("exact", f"not run with {words}: {withheld}")
         return
@@ -449,7 +449,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
     """The same backend with each of its switches thrown, until the region is right."""
     rest: list[str] = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
-        words = f"{name} off ({_find_changed_options(trials.runtime, options)})"
+        words = f"{name} off ({describe_changed_options(trials.runtime.candidate, options)})"
         if withheld:
             rest.append(f"not run with {words}: {withheld}")
             continue
@@ -466,12 +466,6 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
         )
     if rest:
         yield Evidence("switch", "; ".join(rest))
-
-
-def _find_changed_options(runtime: CandidateRuntime, options: Mapping[str, str]) -> str:
-    """The options that the candidate has not yet."""
-    present = {k: str(v) for k, v in runtime.candidate.options.items()}
-    return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
 
 
 def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:

@@ -51,6 +51,18 @@ class CandidateRuntime:
         return not self.own_model
 
 
+def find_changed_options(candidate: Candidate, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a candidate does not have yet."""
+    present = {name: str(value) for name, value in candidate.options.items()}
+    return {name: value for name, value in options.items() if present.get(name) != str(value)}
+
+
+def describe_changed_options(candidate: Candidate, options: Mapping[str, Any]) -> str:
+    """Return the options that a candidate does not have yet, as in its specification."""
+    changed = find_changed_options(candidate, options)
+    return ",".join(f"{name}={value}" for name, value in changed.items())
+
+
 @dataclass(frozen=True)
 class CandidateKey:
     """Cache key of a candidate, combined with the key of a region.

@@ -27,7 +27,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
@@ -37,6 +37,7 @@ from subgraph.results.common import PreciseSetting
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import Record
+from subgraph.trials.candidate_runtime import find_changed_options
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
@@ -133,7 +134,7 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
             claim = precise.runtime.about.precision
             if claim.eps >= runtime.about.precision.eps or not _agrees(precise, trials.log):
                 return None
-            changed = _find_changed_options(runtime.candidate.options, options)
+            changed = find_changed_options(runtime.candidate, options)
             return PreciseSetting(changed, claim, runtime.about.precision)
     except SubcutError as e:  # it is not available here: the search goes on without it
         log.debug("the setting for full precision is not tried: %s", e.what)
@@ -162,10 +163,6 @@ def _agrees(trials: Trials, log: RunLog) -> bool:
         if verdict.status is not Status.AGREE or verdict.is_mute:
             return False
     return True
-
-
-def _find_changed_options(present: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in options.items() if present.get(name) != value}
 
 
 THREADS = (1, 2)

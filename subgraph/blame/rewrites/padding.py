@@ -51,10 +51,7 @@ def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     ):
         return ""
     half = len(pads) // 2
-    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *pads[half:]], value)
-    copied = new.copy(node)
-    copied.input[0] = padded
-    _set(copied, [0] * len(pads))
+    _pad_before(new, node, pads[:half], pads[half:], value)
     return "a Pad of its own before"
 
 
@@ -72,10 +69,7 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     half = len(kernel)
     need = [(y[k + 2] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(half)]
     more = [max(0, need[k] - x[k + 2] - pads[k]) for k in range(half)]
-    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *more], value)
-    copied = new.copy(node)
-    copied.input[0] = padded
-    _set(copied, [0] * len(pads), ceil_mode=0)
+    _pad_before(new, node, pads[:half], more, value, ceil_mode=0)
     return "a Pad that makes ceil_mode unnecessary before"
 
 
@@ -102,10 +96,8 @@ def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     factors = np.prod(kernel) / counts
     if not (any(pads) or any(more)) or not np.isfinite(factors).all():
         return ""
-    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *more], 0.0)
-    copied = new.copy(node)
-    copied.input[0], copied.output[0] = padded, new.name("mean")
-    _set(copied, [0] * len(pads), ceil_mode=0, count_include_pad=0)
+    copied = _pad_before(new, node, pads[:half], more, 0.0, ceil_mode=0, count_include_pad=0)
+    copied.output[0] = new.name("mean")
     new.formula("Mul(mean, factors)", mean=copied.output[0], factors=factors)
     return "a Pad of its own, and a constant that corrects the counts, for"
 
@@ -131,10 +123,8 @@ def _transpose(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
-    less = [t // 2 for t in total]
-    more = [t - t // 2 for t in total]
     copied = new.copy(node)
-    _set(copied, [*less, *more] if how == "SAME_UPPER" else [*more, *less])
+    _set(copied, _divide(total, how))
     kept = [a for a in copied.attribute if a.name != "output_shape"]
     del copied.attribute[:]
     copied.attribute.extend(kept)
@@ -277,9 +267,30 @@ def _pads(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
     for k, size in enumerate(x[2:]):
         last = (-(-size // strides[k]) - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
         total.append(max(0, last - size))
+    return _divide(total, how)
+
+
+def _divide(total: list[int], how: str) -> list[int]:
+    """Divide the padding of each axis between begin and end; an odd element is at one of them."""
     less = [t // 2 for t in total]
     more = [t - t // 2 for t in total]
     return [*less, *more] if how == "SAME_UPPER" else [*more, *less]
+
+
+def _pad_before(
+    new: Substitution,
+    node: protobuf.NodeProto,
+    begins: list[int],
+    ends: list[int],
+    value: float,
+    **others: int,
+) -> protobuf.NodeProto:
+    """Append a Pad of the spatial axes and a copy of the node that reads it without padding."""
+    padded = new.pad(node.input[0], [0, 0, *begins, 0, 0, *ends], value)
+    copied = new.copy(node)
+    copied.input[0] = padded
+    _set(copied, [0] * len(begins + ends), **others)
+    return copied
 
 
 def _set(node: protobuf.NodeProto, pads: list[int], **others: int) -> None:
