@@ -323,17 +323,20 @@ class Tree:
             order += [m for m in self.groups[number].members if m in self.groups]
         for number in reversed(order):
             group = self.groups[number]
-            group.leaves = [
-                leaf
-                for m in group.members
-                for leaf in (self.groups[m].leaves if m in self.groups else (m,))
-            ]
+            group.leaves = list(chain.from_iterable(map(self.leaves, group.members)))
 
     # ------------------------------------------------------------ one level
 
     def leaves(self, member: int) -> Sequence[int]:
         """The leaves of a member."""
         return self.groups[member].leaves if member in self.groups else (member,)
+
+    def map_leaves(self, members: Iterable[int]) -> dict[int, int]:
+        """Return the member of each leaf."""
+        found: dict[int, int] = {}
+        for member in members:
+            found |= dict.fromkeys(self.leaves(member), member)
+        return found
 
     def level_order(
         self, number: int, members: Sequence[int]
@@ -343,7 +346,7 @@ class Tree:
 
         Contracted groups may form cycles; the order then takes the member with the first node.
         """
-        at = {leaf: m for m in members for leaf in self.leaves(m)}
+        at = self.map_leaves(members)
         edges: dict[tuple[int, int], list[str]] = {}
         sources = self.network.sources
         wide = self.network.wide

@@ -180,7 +180,7 @@ def crossing(tree: Tree, number: int) -> Crossing:
     sources = tree.network.sources
     wide = tree.network.wide
     order, edges = tree.level_order(number, tree.groups[number].members)
-    at = {leaf: m for m in order for leaf in tree.leaves(m)}
+    at = tree.map_leaves(order)
     entering: dict[str, list[int]] = {}
     named: dict[int, dict[tuple[str, str], None]] = {}
     for leaf, m in at.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 WIDE, NEAR = (
     5,
@@ -54,21 +55,20 @@ class Network:
         inputs and outputs."""
         kept = sorted(nodes)
         inside = frozenset(nodes)
-        made = {name for i in kept for name in self.makes[i]}
-        known = {*self.maker, *self.inputs}
+        made = list(chain.from_iterable(self.makes[i] for i in kept))
+        known = {*self.maker, *self.inputs}.difference(made)
         enters = [
-            n
-            for n in dict.fromkeys(n for i in kept for n in self.reads[i])
-            if n in known and n not in made
+            n for n in dict.fromkeys(chain.from_iterable(self.reads[i] for i in kept)) if n in known
         ]
-        others = {name for i, row in enumerate(self.reads) if i not in inside for name in row}
+        read = (row for i, row in enumerate(self.reads) if i not in inside)
+        others = {*chain.from_iterable(read), *self.outputs}
         return Network(
             names=[self.label(i) for i in kept],
             ops=[self.ops[i] for i in kept],
             reads=[self.reads[i] for i in kept],
             makes=[self.makes[i] for i in kept],
             inputs=enters,
-            outputs=[n for i in kept for n in self.makes[i] if n in others or n in self.outputs],
+            outputs=[name for name in made if name in others],
             types=self.types,
             scopes=[self.scopes[i] for i in kept] if self.scopes else (),
         )
@@ -78,8 +78,9 @@ class Network:
         seen = {node}
         level = {node}
         for _ in range(hops):
-            near = {m for i in level for m, _ in self.sources[i]}
-            near |= {r for i in level for name in self.makes[i] for r in self.readers.get(name, ())}
+            near = {m for m, _ in chain.from_iterable(self.sources[i] for i in level)}
+            names = chain.from_iterable(self.makes[i] for i in level)
+            near.update(chain.from_iterable(self.readers.get(name, ()) for name in names))
             level = {i for i in near - seen if i < len(self.ops)}
             seen |= level
         return seen

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 
 from subgraph.drawing.families import RULES, VARIABLES
 from subgraph.drawing.layout import Box, Layout, Line, Stub
@@ -234,7 +235,7 @@ def _classes(box: Box, marks: Marks) -> list[str]:
         classes.append("region" if inside == len(box.nodes) else "partly")
     if box.kind in ("input", "output") and box.title in marks.boundary:
         classes.append("boundary")
-    if any(t in marks.failed for n in box.nodes for t in marks.makes.get(n, ())):
+    if any(tensor in marks.failed for tensor in _iter_outputs(box, marks)):
         classes.append("failed")
     if any(n in marks.found for n in box.nodes):
         classes.append("found")
@@ -248,14 +249,18 @@ def _worst(box: Box, marks: Marks) -> float | str | None:
     any."""
     if not marks.values:
         return None
-    found = [
-        marks.values[t] for n in box.nodes for t in marks.makes.get(n, ()) if t in marks.values
-    ]
-    return max(
-        found,
-        key=lambda e: (not math.isfinite(float(e)), float(e) if math.isfinite(float(e)) else 0.0),
-        default=None,
-    )
+    found = [marks.values[t] for t in _iter_outputs(box, marks) if t in marks.values]
+    return max(found, key=_rank, default=None)
+
+
+def _rank(error: float | str) -> float:
+    """Return an error as a number to sort by; one that is not finite is larger than any."""
+    value = float(error)
+    return value if math.isfinite(value) else math.inf
+
+
+def _iter_outputs(box: Box, marks: Marks) -> Iterable[str]:
+    return chain.from_iterable(marks.makes.get(n, ()) for n in box.nodes)
 
 
 def degree(error: float | str) -> int:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,7 +257,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
     samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
-    return {name: samples for sample in captured for name in sample.origins}
+    return dict.fromkeys(chain.from_iterable(s.origins for s in captured), samples)
 
 
 # ------------------------------------------------------------ elements
@@ -265,7 +266,7 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
 def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
-    shapes = [shape for r in records for shape in r.shapes]
+    shapes = list(chain.from_iterable(r.shapes for r in records))
     measured = [
         _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
     ]

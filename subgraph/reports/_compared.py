@@ -296,7 +296,7 @@ def _count_entries(document: RecordedDocument) -> list[tuple[str, int, list[str]
     names."""
     counts = Counter[str]()
     names = dict[str, list[str]]()
-    for left in (left for run in document.recordings for left in run.left_out):
+    for left in chain.from_iterable(run.left_out for run in document.recordings):
         counts[left.why] += left.count
         names.setdefault(left.why, []).extend(left.names)
     return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
