@@ -57,22 +57,22 @@ REGEX = {
 
 # Counts in `subgraph/`, and of `TEXT_PATTERNS` in the pages of `docs/` that people write.
 CEILINGS: dict[str, int] = {
-    "code-that-speaks": 689,
-    "what-clause": 532,
-    "spatial": 481,
-    "function-name": 457,
-    "long-line": 368,
-    "makes-gives": 314,
-    "elliptic-start": 259,
-    "double-for": 230,
-    "question": 195,
-    "two-fields": 183,
-    "headless-noun": 161,
-    "double-genitive": 159,
-    "dated-word": 120,
-    "is-none": 118,
-    "unrelated-pair": 99,
-    "conditional-in-fstring": 58,
+    "code-that-speaks": 660,
+    "spatial": 465,
+    "what-clause": 424,
+    "function-name": 407,
+    "long-line": 364,
+    "makes-gives": 301,
+    "elliptic-start": 239,
+    "double-for": 195,
+    "two-fields": 182,
+    "double-genitive": 158,
+    "headless-noun": 146,
+    "dated-word": 119,
+    "is-none": 119,
+    "unrelated-pair": 98,
+    "question": 92,
+    "conditional-in-fstring": 56,
     "nested-condition": 9,
 }
 PAGE_CEILINGS: dict[str, int] = {
@@ -84,7 +84,22 @@ PAGE_CEILINGS: dict[str, int] = {
     "double-genitive": 2,
 }
 # Files that are rewritten completely. No pattern occurs in them.
-CLEAN: tuple[str, ...] = ()
+CLEAN = (
+    "docs/start.md",
+    "docs/machines.md",
+    "docs/why/lifeline.md",
+    "docs/why/noise.md",
+    "docs/why/peeling.md",
+    "docs/why/slices.md",
+    "docs/why/stored-answers.md",
+    "docs/why/three-answers.md",
+    "docs/why/your-file-first.md",
+    "subgraph/graph/model_file.py",
+    "subgraph/graph/properties.py",
+    "subgraph/graph/quantization.py",
+    "subgraph/graph/shape_inference.py",
+    "subgraph/graph/types.py",
+)
 
 
 class Place(NamedTuple):

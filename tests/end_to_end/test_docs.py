@@ -102,7 +102,9 @@ def _read(command: Command) -> None:
     words = shlex.split(
         re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx ")), comments=True
     )[1:]
-    if not words or {"COMMAND", "--help", "--version", "--install-completion"} & {*words}:
+    if not words or {"COMMAND", "--help", "--version", "--install-completion", "--skill"} & {
+        *words
+    }:
         return
     group = typer.main.get_command(cli.app)
     assert isinstance(group, cli.Group)
