@@ -124,7 +124,7 @@ def disagreement(
                 pass
         except SubcutError as e:
             says = "wrong" if verdict.status is Status.FAIL else "unresolved"
-            return Disagreement((f"{says}: {seen}", f"not searched: {clean(e.what)}"))
+            return Disagreement((f"{says}: {seen}", f"not searched: {e.what}"))
         if verdict.status is Status.AGREE and bisection.result.agree:
             return None  # what the nodes alone do was in doubt, and they are right
         return _found(bisection, seen)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
-from subgraph.text import clean
 
 SAID_LINES = 3  # of a command that failed, which may say that a disk is full
 # As the system says it, or numpy of a short write.
@@ -53,7 +52,7 @@ class Ended(NamedTuple):
         said = " ".join(self.last_lines(SAID_LINES))
         if self.code and DISK_FULL.search(said):
             raise OutputError(
-                f"a disk is full: {clean(said)}",
+                f"a disk is full: {said}",
                 "free some space; $TMPDIR is for temporary files",
                 code="output.disk-full",
             )

@@ -36,7 +36,6 @@ from typing import (
 )
 
 from subgraph.errors import InputError
-from subgraph.text import clean
 
 T = TypeVar("T")
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -152,16 +151,14 @@ def read_json(path: Path, hint: str) -> Any:
         _require_numbers(document)
     except OSError as e:
         raise InputError(
-            f"cannot read {clean(str(path))}: {e.strerror or e}", hint, code="file.unreadable"
+            f"cannot read {path}: {e.strerror or e}", hint, code="file.unreadable"
         ) from e
     except (
         ValueError,
         RecursionError,
         _DepartureError,
     ) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise InputError(
-            f"{clean(str(path))} is damaged: {clean(str(e))}", hint, code="document.damaged"
-        ) from e
+        raise InputError(f"{path} is damaged: {e}", hint, code="document.damaged") from e
     return document
 
 
@@ -215,9 +212,7 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
     try:
         return cast("T", _reader(cast("Any", kind))(document))
     except _DepartureError as e:
-        raise InputError(
-            f"{clean(what)} is damaged: {clean(str(e))}", hint, code="document.damaged"
-        ) from None
+        raise InputError(f"{what} is damaged: {e}", hint, code="document.damaged") from None
 
 
 def problem(document: Any, kind: type) -> str:

@@ -29,6 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NotRequired, TypedDict
 
+from subgraph.text import clean
+
 # Exit code of the command line → its meaning, for `--help`, README.md and docs/scripts.md.
 EXIT_CODES = {
     0: "done, or all agree",
@@ -73,6 +75,8 @@ class InternalError(Exception):
 class SubcutError(Exception):
     """What happened (`what`, one line naming the place) and what to do about it (`hint`).
 
+    Both are safe to show: names from a model or a file lose their control characters here.
+
     `code` names the problem and stays the same from release to release, while `what` may be reworded:
     `region.no-path`. It is empty for an error that a plugin raises without one. docs/errors.md lists all codes.
 
@@ -87,9 +91,9 @@ class SubcutError(Exception):
     exit_code = 70  # sysexits.h, EX_SOFTWARE: only of an error whose kind is not known here
 
     def __init__(self, what: str, hint: str = "", *, code: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
+        self.what = clean(what)
+        self.hint = clean(hint)
+        super().__init__(self.what)
         self.code = code
 
     def to_json(self) -> ErrorDocument:

@@ -84,7 +84,7 @@ def load(kind: str, name: str) -> ModuleType:
     }.get(kind, kind.removesuffix("s"))
     close = nearest(name, names(kind))
     raise UnknownName(
-        f"no {noun} '{clean(name)}'", "" if close else "give a path", close, code="plugin.unknown"
+        f"no {noun} '{name}'", "" if close else "give a path", close, code="plugin.unknown"
     )
 
 

@@ -154,7 +154,7 @@ def _fitting(word: str) -> list[str]:
     if found := sorted(glob.glob(word, recursive=True)):  # noqa: PTH207
         return found
     raise UsageError(
-        f"no model fits {clean(word)}",
+        f"no model fits {word}",
         "correct that line of [[tests]]",
         code="project.no-model-fits",
     )
@@ -304,7 +304,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     """  # noqa: E501
     if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
         raise UsageError(
-            f"{clean(typed)} is an address, not a file",
+            f"{typed} is an address, not a file",
             "download it first",
             code="model.is-address",
         )

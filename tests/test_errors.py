@@ -75,6 +75,12 @@ def test_unknown_kind_is_still_an_error() -> None:
     assert (error.what, error.code) == ("x", "")
 
 
+def test_names_in_an_error_are_safe_to_show() -> None:
+    error = SubcutError("no node 'a\x1b[31mb'", "did you mean 'c\x07'?")
+    assert (error.what, error.hint) == ("no node 'a[31mb'", "did you mean 'c'?")
+    assert str(error) == error.what
+
+
 def test_the_nearest_names_are_the_hint() -> None:
     assert has_line(UnknownName("no 'x'", nearest=["a", "b"]).hint, "'a' or 'b'")
 

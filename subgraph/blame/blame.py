@@ -73,7 +73,7 @@ class ReleasesAsked:
         """
         if ("," in self.span or self.switch) and not self.names:
             raise UsageError(
-                f"--versions {clean(self.span)}: which versions?",
+                f"--versions {self.span}: which versions?",
                 "--versions a,b,c, the oldest first",
                 code="blame.no-versions",
             )
@@ -89,10 +89,8 @@ class ReleasesAsked:
             and known[0] > known[1]
             and not first.startswith(f"{last}.")
         ):
-            what = f"--versions {clean(self.span)}: the first is newer than the last"
-            raise UsageError(
-                what, f"--versions {clean(last)}..{clean(first)}", code="blame.version-order"
-            )
+            what = f"--versions {self.span}: the first is newer than the last"
+            raise UsageError(what, f"--versions {last}..{first}", code="blame.version-order")
 
 
 @dataclass
@@ -278,7 +276,7 @@ class Blame:
         inside = [v for v in known if is_between(v, first, last if dots else first)]
         if not inside:
             raise UsageError(
-                f"--versions {clean(asked.span)}: no release lies there",
+                f"--versions {asked.span}: no release lies there",
                 f"{known[0]}..{known[-1]}",
                 code="blame.no-release",
             )
@@ -461,19 +459,19 @@ def _switch(command: str, version: str, deadline: Deadline) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(
-            f"--versions-command {clean(command)}: {e}",
+            f"--versions-command {command}: {e}",
             "'./use.sh {version}'",
             code="command.malformed",
         ) from e
     if done.returncode == CANNOT_TEST:
         raise BackendError(
-            f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}",
+            f"{version} is passed over: the command ended with {CANNOT_TEST}",
             code="blame.version-skipped",
         )
     if done.returncode:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
         raise BackendError(
-            f"{clean(version)}: the command ended with {done.returncode}: {clean(' '.join(last))}",
+            f"{version}: the command ended with {done.returncode}: {' '.join(last)}",
             code="blame.switch-failed",
         )
 
@@ -487,7 +485,7 @@ def _words(command: str) -> list[str]:
         return system.split(command)
     except ValueError as e:
         raise UsageError(
-            f"--versions-command {clean(command)}: {e}",
+            f"--versions-command {command}: {e}",
             "'./use.sh {version}'",
             code="command.malformed",
         ) from e

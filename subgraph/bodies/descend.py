@@ -149,9 +149,9 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[st
         return None
     if len(bodies) > 1:
         one, other = sorted(bodies)[:2]
-        where = f"in {clean(one)}" if one else "in the graph around"
+        where = f"in {one}" if one else "in the graph around"
         raise UsageError(
-            f"one node is {where}, another in {clean(other)}: a piece lies in one graph",
+            f"one node is {where}, another in {other}: a piece lies in one graph",
             "name nodes of one body",
             code="region.two-graphs",
         )

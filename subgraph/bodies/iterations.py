@@ -208,8 +208,7 @@ class _Source:
     def _weight(self, name: str) -> Record:
         if name not in self.graph.weights:
             raise ModelError(
-                f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not"
-                " read",
+                f"'{name}', which {self.body.name.text} reads, is sparse: that is not read",
                 code="weight.sparse",
             )
         tensor = self.graph.weights[name]
@@ -368,7 +367,7 @@ class _Scan(_Iterated):
     def opened(self) -> Iterator[None]:
         if opset_of(self.graph.model) < FIRST_SCAN:
             raise ModelError(
-                f"{clean(self.body.name.text)}: Scan of an opset before 9 runs over batches",
+                f"{self.body.name.text}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
                 code="body.scan-opset",
             )

@@ -140,13 +140,13 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     """
     if target.suffix.lower() != SUFFIX:
         raise UsageError(
-            f"-o {clean(str(target))}: a bundle is a .zip",
-            f"-o {clean(target.name)}.zip",
+            f"-o {target}: a bundle is a .zip",
+            f"-o {target.name}.zip",
             code="bundle.output-not-zip",
         )
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise ResultExists(
-            f"{clean(str(target))} is in the way: it is not a file",
+            f"{target} is in the way: it is not a file",
             "choose another -o FILE.zip",
             code="output.exists",
         )
@@ -160,7 +160,7 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     except (InputError, ValueError, AttributeError, RecursionError):
         is_earlier = False
     if not is_earlier:
-        what = f"{clean(str(target))} is not an earlier bundle of {clean(identity)}"
+        what = f"{target} is not an earlier bundle of {identity}"
         raise ResultExists(
             what,
             "--force replaces it; -o FILE.zip puts the new one elsewhere",
@@ -229,7 +229,7 @@ def _packed(
     if unknown := sorted(set(request.keep) - redactor.kept - {redact.ALL}):
         left = sorted(redactor.left)
         raise UnknownName(
-            f"--keep {clean(unknown[0])}: no text in this case has that name",
+            f"--keep {unknown[0]}: no text in this case has that name",
             "" if left else "omit --keep: no text is omitted",
             nearest(unknown[0], left) or left,
             code="bundle.unknown-text",
@@ -399,9 +399,8 @@ def unpack(path: Path, place: Path) -> bool:
             if _is_same(place, data, checksums):
                 return False
             raise ResultExists(
-                f"{clean(str(place))} is in the way: it is not what {clean(path.name)} holds",
-                f"-o DIR unpacks elsewhere; subcut replay {clean(str(place))} runs what stands"
-                " there",
+                f"{place} is in the way: it is not what {path.name} holds",
+                f"-o DIR unpacks elsewhere; subcut replay {place} runs what stands there",
                 code="output.exists",
             )
         _require_disk_space(place, archive.total)
@@ -424,9 +423,7 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
             archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}"
         ) from e
     if isinstance(document, dict) and (schema := str(document.get("schema"))) != BUNDLE_SCHEMA:
-        raise zip_archive.no_bundle(
-            archive.path, f"its list is of another kind, {clean(schema)[:80]}"
-        )
+        raise zip_archive.no_bundle(archive.path, f"its list is of another kind, {schema[:80]}")
     listed = from_json(
         BundleList,
         document,
@@ -438,7 +435,7 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
         folder, _, last = name.rpartition("/")
         if last.lower() in FILE_NAMES and folder.partition("/")[0] != CANDIDATE_FILES:
             raise zip_archive.refused(
-                archive.path, f"{clean(name)} would set what subcut does in that folder"
+                archive.path, f"{name} would set what subcut does in that folder"
             )
     return checksums, data
 
@@ -461,7 +458,7 @@ def _require_disk_space(place: Path, size: int) -> None:
     except OSError:
         return
     if size > free:
-        what = f"unpacked it has {size:,} bytes, and {clean(str(above))} has {free:,} left"
+        what = f"unpacked it has {size:,} bytes, and {above} has {free:,} left"
         raise OutputError(
             what, "free some space, or choose another -o DIR", code="output.disk-full"
         )

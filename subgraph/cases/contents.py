@@ -89,21 +89,16 @@ def of(folder: Path) -> CaseFiles:
     """
     if not folder.is_dir():
         raise UsageError(
-            f"no folder {clean(str(folder))}",
+            f"no folder {folder}",
             "name a case that cut or bisect left behind",
             code="folder.not-found",
         )
     manifest = case.read_plain_manifest(folder)
     if manifest is None:
-        raise UsageError(
-            f"{clean(str(folder))} is not a case", _hint(folder), code="case.not-a-case"
-        )
+        raise UsageError(f"{folder} is not a case", _hint(folder), code="case.not-a-case")
     if bundle := bundle_root(folder):
-        hint = (
-            f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip"
-            f" {clean(str(bundle))}"
-        )
-        raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint, code="case.is-bundle")
+        hint = f"zip it again: python -m zipfile -c {bundle.resolve().name}.zip {bundle}"
+        raise UsageError(f"{bundle} is an unpacked bundle", hint, code="case.is-bundle")
     above = case.read_plain_manifest(folder.resolve().parent)
     evidence = next((m for m in (manifest, above) if m and is_evidence(m["schema"])), None)
     names = list(map(str, manifest["files"]))
@@ -150,10 +145,10 @@ def _later(folder: Path) -> Iterator[str]:
 def _file(folder: Path, name: str) -> Path:
     """A listed file; a manifest may come from anywhere."""
     path = folder / name
-    where = clean(str(folder))
+    where = folder
     if why := zip_archive.name_problem(name):
         raise InputError(
-            f"{where} lists '{clean(name)}', which cannot be sent: {why}",
+            f"{where} lists '{name}', which cannot be sent: {why}",
             "make the case anew",
             code="bundle.unsafe-name",
         )
@@ -162,11 +157,11 @@ def _file(folder: Path, name: str) -> Path:
         for p in (path, *(folder / q for q in PurePosixPath(name).parents if str(q) != "."))
     ):
         raise InputError(
-            f"{where}: {clean(name)} is a link", "put the file itself there", code="bundle.link"
+            f"{where}: {name} is a link", "put the file itself there", code="bundle.link"
         )
     if not path.is_file():
         raise InputError(
-            f"{where} lacks {clean(name)}, which its manifest lists",
+            f"{where} lacks {name}, which its manifest lists",
             "make the case anew",
             code="case.file-missing",
         )
@@ -186,19 +181,19 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
         cases = [*first, *(name for name in tops if name not in first)]
     if not cases:
         raise UsageError(
-            f"{clean(str(folder))} holds no case",
+            f"{folder} holds no case",
             "nothing went wrong there: there is nothing to send",
             code="case.none-found",
         )
     for name in cases:
         inner = case.read_manifest(folder / name)
         if inner is None or not inner.is_case:
-            what = f"{clean(str(folder / name))} is not a case"
+            what = f"{folder / name} is not a case"
             raise UsageError(
                 what, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
             )
         if not inner.samples:
-            what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
+            what = f"{folder / name} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
     return tuple(cases)
 

@@ -43,7 +43,6 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
-from subgraph.text import clean
 
 MAX_NAMED = 8  # cases named in a hint
 
@@ -92,7 +91,7 @@ def find_case(folder: Path) -> FoundCase:
     """
     if not folder.is_dir():
         raise UsageError(
-            f"no folder {clean(str(folder))}",
+            f"no folder {folder}",
             "name a case: what cut or bisect left behind",
             code="folder.not-found",
         )
@@ -104,7 +103,7 @@ def find_case(folder: Path) -> FoundCase:
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"
-        raise UsageError(f"{clean(str(place))} is not a case", hint, code="case.not-a-case")
+        raise UsageError(f"{place} is not a case", hint, code="case.not-a-case")
     what = f"the manifest of the case {place}"
     hint = "make the case anew, or run the repro.py in it"
     try:
@@ -116,9 +115,7 @@ def find_case(folder: Path) -> FoundCase:
             None if around is None else _found_with(from_json(EvidenceRequest, around, what, hint))
         )
     except (ValueError, KeyError) as e:
-        raise UsageError(
-            f"{clean(what)} is damaged: {clean(str(e))}", hint, code="case.damaged"
-        ) from e
+        raise UsageError(f"{what} is damaged: {e}", hint, code="case.damaged") from e
     labels = tuple(sample.label for sample in manifest.samples)
     return FoundCase(
         place, labels, inputs, outputs, manifest.source, manifest.expected, found_with, bundle
@@ -144,14 +141,12 @@ def require_no_loop(folder: Path) -> None:
     except (OSError, ValueError, AttributeError):
         report = None
     inside = (
-        f"the search in its step: {clean(str(Path(report).parent))}"
+        f"the search in its step: {Path(report).parent}"
         if isinstance(report, str)
         else "it has no case"
     )
     shown = f"{LOOP_JSON} and steps.html there are the whole of it"
-    raise UsageError(
-        f"{clean(str(folder))} is of a loop, step by step; {shown}", inside, code="case.is-loop"
-    )
+    raise UsageError(f"{folder} is of a loop, step by step; {shown}", inside, code="case.is-loop")
 
 
 def _locate(folder: Path) -> tuple[Path, object]:
@@ -165,7 +160,7 @@ def _locate(folder: Path) -> tuple[Path, object]:
     if inner is None:
         names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
         if (folder / PLAN_JSON).is_file():
-            shown = clean(str(folder))
+            shown = folder
             raise UsageError(
                 f"{shown} is a plan, which holds no case",
                 f"open {shown}/report.html",
@@ -173,16 +168,14 @@ def _locate(folder: Path) -> tuple[Path, object]:
             )
         if not names:
             raise UsageError(
-                f"{clean(str(folder))} holds no region",
+                f"{folder} holds no region",
                 "the bisection named none",
                 code="case.none-found",
             )
         if len(names) > 1:
-            some = ", ".join(map(clean, names[:MAX_NAMED])) + (
-                ", …" if len(names) > MAX_NAMED else ""
-            )
+            some = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
             raise UsageError(
-                f"{clean(str(folder))} holds {len(names)} cases",
+                f"{folder} holds {len(names)} cases",
                 f"name the folder of one: {some}",
                 code="case.ambiguous",
             )
@@ -195,7 +188,7 @@ def _read_bundle_list(bundle: Path) -> BundleList:
     listed = read_document(bundle / BUNDLE_LIST, BundleList, hint)
     if listed.schema != BUNDLE_SCHEMA:
         raise InputError(
-            f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}",
+            f"{bundle / BUNDLE_LIST} is damaged: its schema is not {BUNDLE_SCHEMA}",
             hint,
             code="bundle.damaged",
         )
@@ -258,12 +251,12 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     identity = described.identity
     how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(identity.backend)
     if how:
-        place = system.quote(clean(str(found.place)))
+        place = system.quote(str(found.place))
         compare = (
             f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges"
             " what it gives"
         )
-        what = f"{clean(described.candidate)} was {how}: subcut cannot run it"
+        what = f"{described.candidate} was {how}: subcut cannot run it"
         raise UsageError(
             what,
             f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example",
@@ -291,7 +284,7 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     """
     home = bundle / CANDIDATE_FILES
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
-        what = f"words of candidate {clean(candidate.name)} were removed when the bundle was made"
+        what = f"words of candidate {candidate.name} were removed when the bundle was made"
         raise UsageError(
             what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
         )
@@ -315,7 +308,7 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
         )
     backend = absolute(candidate.backend)
     if backend.endswith(".py") and not Path(backend).is_file():
-        what = f"the candidate's file {clean(Path(backend).name)} is not in the bundle"
+        what = f"the candidate's file {Path(backend).name} is not in the bundle"
         raise UsageError(
             what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
         )

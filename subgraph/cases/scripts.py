@@ -15,7 +15,6 @@ from subgraph.cases.layout import CANDIDATE_FILES
 from subgraph.cases.redact import Redactor
 from subgraph.cases.zip_archive import name_problem
 from subgraph.errors import InputError, UsageError
-from subgraph.text import clean
 
 SKIPPED = ("__pycache__",)  # folders, besides hidden ones
 
@@ -32,7 +31,7 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
     for path in paths:
         if not path.exists():
             raise UsageError(
-                f"--candidate-files {clean(str(path))}: no such file",
+                f"--candidate-files {path}: no such file",
                 "name a file or a folder",
                 code="file.not-found",
             )
@@ -46,19 +45,19 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
                 kind for kind in redactor.leaks(_read(file)) if "secret" in kind or "token" in kind
             ]:
                 raise UsageError(
-                    f"{clean(str(file))} holds {kinds[0]}",
+                    f"{file} holds {kinds[0]}",
                     "take it out of there before it is sent",
                     code="bundle.secret",
                 )
             if why := name_problem(f"{CANDIDATE_FILES}/{name}"):
                 raise InputError(
-                    f"{clean(str(file))}: its name cannot be used: {why}",
+                    f"{file}: its name cannot be used: {why}",
                     "rename it",
                     code="bundle.unsafe-name",
                 )
             if files.setdefault(name, file) != file:
                 raise InputError(
-                    f"{clean(str(file))} and {clean(str(files[name]))} would be one file",
+                    f"{file} and {files[name]} would be one file",
                     "rename one",
                     code="bundle.same-name",
                 )
@@ -70,7 +69,7 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as e:
         raise InputError(
-            f"cannot read {clean(str(file))}: {e.strerror or e}",
+            f"cannot read {file}: {e.strerror or e}",
             "make it readable",
             code="file.unreadable",
         ) from e

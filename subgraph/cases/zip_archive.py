@@ -97,19 +97,19 @@ def require_names(names: list[str], where: str) -> None:
     for name in names:
         if why := name_problem(name):
             raise InputError(
-                f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}",
+                f"{where}: the name '{name[:200]}' cannot be used: {why}",
                 "rename it",
                 code="bundle.unsafe-name",
             )
         key = _folded(name)
         if key in taken:
-            what = f"'{clean(taken[key])}' and '{clean(name)}' would be one file"
+            what = f"'{taken[key]}' and '{name}' would be one file"
             raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
         taken[key] = name
     for name in names:
         for end in (k for k, letter in enumerate(name) if letter == "/"):
             if file := taken.get(_folded(name[:end])):
-                what = f"'{clean(file)}' would be a file, and a folder of '{clean(name)}'"
+                what = f"'{file}' would be a file, and a folder of '{name}'"
                 raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
 
 
@@ -178,7 +178,7 @@ def _open(source: Path | bytes) -> IO[bytes]:
         return source.open("rb")
     except OSError as e:
         raise InputError(
-            f"cannot read {clean(str(source))}: {e.strerror or e}",
+            f"cannot read {source}: {e.strerror or e}",
             "make it readable",
             code="file.unreadable",
         ) from e
@@ -251,7 +251,7 @@ class Archive:
                 if name in self._infos
                 else "lacks {}, which its list has"
             )
-            raise damaged(self.path, what.format(clean(name)))
+            raise damaged(self.path, what.format(name))
         for name, data in read.items():
             (folder / name).write_bytes(data)
         for name in sorted(checksums):
@@ -269,11 +269,11 @@ class Archive:
         for chunk in self._chunks(name):
             size += len(chunk)
             if size > checksum.bytes:
-                raise damaged(self.path, f"{clean(name)} is larger than its list says")
+                raise damaged(self.path, f"{name} is larger than its list says")
             hashed.update(chunk)
             out.write(chunk)
         if Checksum(size, hashed.hexdigest()) != checksum:
-            raise damaged(self.path, f"{clean(name)} is not what its list says")
+            raise damaged(self.path, f"{name} is not what its list says")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
         info = self._infos[name]
@@ -283,7 +283,7 @@ class Archive:
                 while chunk := file.read(min(CHUNK, left + 1)):
                     left -= len(chunk)
                     if left < 0:
-                        raise damaged(self.path, f"{clean(name)} is larger than it says")
+                        raise damaged(self.path, f"{name} is larger than it says")
                     yield chunk
         except (OSError, *DAMAGE) as e:
             raise damaged(self.path, _reason(e)) from e
@@ -345,9 +345,9 @@ def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
     """
     name = info.orig_filename  # unlike `filename` not cut at a NUL
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise refused(path, f"'{clean(name)[:200]}' is a link or a special file")
+        raise refused(path, f"'{name[:200]}' is a link or a special file")
     if why := name_problem(name.removesuffix("/")):
-        raise refused(path, f"the name '{clean(name)[:200]}': {why}")
+        raise refused(path, f"the name '{name[:200]}': {why}")
     return None if name.endswith("/") else name
 
 

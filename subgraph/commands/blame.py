@@ -183,7 +183,7 @@ def _releases(
         return None
     if command and "{version}" not in command:
         raise UsageError(
-            f"--versions-command {clean(command)}: it must name {{version}}",
+            f"--versions-command {command}: it must name {{version}}",
             "'./use.sh {version}'",
             code="command.lacks-place",
         )

@@ -73,7 +73,7 @@ def convert(
     source = Path(model)
     if not os.path.exists(model):  # noqa: PTH110
         raise UsageError(
-            f"no such file or folder: {clean(model)}", "check the path", code="file.not-found"
+            f"no such file or folder: {model}", "check the path", code="file.not-found"
         )
     target = _free(output, source, force=result.force)
     settings = project.Project()
@@ -116,13 +116,13 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
         return found
     if source.suffix.lower() == ".onnx":
         raise UsageError(
-            f"{clean(str(source))} is an ONNX model already",
+            f"{source} is an ONNX model already",
             "every command takes it as it is",
             code="convert.already-onnx",
         )
     if source.is_file() and (kind := recognize(source)):
         raise UsageError(
-            f"{clean(str(source))} is {kind.name}, which subcut does not convert",
+            f"{source} is {kind.name}, which subcut does not convert",
             kind.advice,
             code="convert.unsupported-format",
         )
@@ -131,7 +131,7 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
         " CMD names yours"
     )
     raise UsageError(
-        f"{clean(str(source))} is none of the formats that subcut converts",
+        f"{source} is none of the formats that subcut converts",
         known,
         code="convert.unknown-format",
     )
@@ -155,19 +155,19 @@ def _free(output: str | None, source: Path, *, force: bool) -> Path:
         target /= f"{source.resolve().stem}.onnx"
     if not target.parent.is_dir():
         raise UsageError(
-            f"no folder {clean(str(target.parent))}",
+            f"no folder {target.parent}",
             "make it, or name another with -o",
             code="folder.not-found",
         )
     if target.resolve() == source.resolve():
         raise UsageError(
-            f"{clean(str(source))} is an ONNX model already",
+            f"{source} is an ONNX model already",
             "name another file with -o",
             code="output.is-input",
         )
     if target.exists() and not force:
         raise ResultExists(
-            f"{clean(str(target))} is in the way",
+            f"{target} is in the way",
             "--force replaces it, -o names another",
             code="output.exists",
         )
@@ -364,7 +364,7 @@ def _files(sample: Mapping[str, Record]) -> dict[str, Path]:
     for name, record in sample.items():
         if record.form != "tensor":
             raise InputError(
-                f"input {clean(name)} is not a tensor: the original cannot be fed",
+                f"input {name} is not a tensor: the original cannot be fed",
                 "--no-check",
                 code="tensor.not-tensor",
             )

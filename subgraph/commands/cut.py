@@ -209,7 +209,7 @@ def _as_caffe(asked: Asked) -> tuple[str, ...]:
     path, _ = project.find_model(asked.model, asked.settings)
     if family_of(path) is not Family.CAFFE:
         raise UsageError(
-            f"--as caffe: {clean(path.name)} is no .prototxt",
+            f"--as caffe: {path.name} is no .prototxt",
             "name the prototxt, not its conversion",
             code="caffe.not-prototxt",
         )

@@ -84,7 +84,7 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
             changed files of the demo.
         OutputError: the folder cannot be written.
     """
-    shown = clean(str(place))
+    shown = place
     hint = "name a folder that does not exist yet: subcut demo DIR"
     try:
         if place.exists() and not place.is_dir():

@@ -63,7 +63,7 @@ def read_maps(words: Sequence[str] | None) -> dict[str, str]:
         if equals and not Path(word).is_file():
             if not ours or not theirs:
                 raise UsageError(
-                    f"--map {clean(word)}: expected OURS=THEIRS",
+                    f"--map {word}: expected OURS=THEIRS",
                     "--map conv1=input",
                     code="option.malformed",
                 )
@@ -82,21 +82,19 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
     """
     for model_file in reads:
         if is_of_tflite(model_file):
-            what = (
-                f"{clean(model_file.name)} is TensorFlow Lite's: it is cut and run, but not edited"
-            )
+            what = f"{model_file.name} is TensorFlow Lite's: it is cut and run, but not edited"
             raise UsageError(what, "edit the model that it was converted from", code="edit.tflite")
     path = Path(chosen.output or f"{model.stem}-new.onnx")
     for file in reads:
         if path.exists() and path.samefile(file):
             raise UsageError(
-                f"{clean(str(path))} is read: it cannot be written as well",
+                f"{path} is read: it cannot be written as well",
                 "choose another -o FILE",
                 code="output.is-input",
             )
     if path.exists() and not chosen.force:
         raise ResultExists(
-            f"{clean(str(path))} exists",
+            f"{path} exists",
             "choose another -o FILE, or --force to replace it",
             code="output.exists",
         )

@@ -143,9 +143,7 @@ def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
     except SubcutError as e:
         place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
         what = "; ".join(
-            filter(
-                None, (clean(e.what), clean(e.hint), f"correct {place}, or name one with -c SPEC")
-            )
+            filter(None, (e.what, e.hint, f"correct {place}, or name one with -c SPEC"))
         )
         log.warning("the project's candidate, %s, cannot be read: %s", clean(spec), what)
         return None

@@ -112,7 +112,7 @@ def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -
     ):
         if word and word not in names:
             raise UnknownName(
-                f"no entries of '{clean(word)}'",
+                f"no entries of '{word}'",
                 nearest=nearest(word, sorted(names)),
                 code="known.no-entry",
             )

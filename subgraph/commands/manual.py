@@ -370,7 +370,7 @@ def _continue(manual: Session, trust: bool) -> Result:
     path = Path(manual.model.path)
     if not path.is_file():
         raise UsageError(
-            f"the model {clean(str(path))} is gone",
+            f"the model {path} is gone",
             "put it back; or subcut manual reset",
             code="manual.model-gone",
         )
@@ -380,7 +380,7 @@ def _continue(manual: Session, trust: bool) -> Result:
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(
-                f"{clean(path.name)} has changed since this session began",
+                f"{path.name} has changed since this session began",
                 hint,
                 code="model.changed",
             )

@@ -127,7 +127,7 @@ def _gears(words: str | None) -> list[str]:
     asked = [word.strip() for word in (words or "").split(",") if word.strip()]
     if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
         raise UsageError(
-            f"--gears {clean(unknown[0])}: unknown",
+            f"--gears {unknown[0]}: unknown",
             f"some of {', '.join(GEARS)}",
             code="option.unknown-value",
         )
@@ -243,7 +243,7 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
         pairs = zip(own.records, model.values.records, strict=True)
         off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
         if off > MAX_CONVERTED:
-            what = f"{clean(graph.path.name)}, {how}, gives other values of '{clean(name)}'"
+            what = f"{graph.path.name}, {how}, gives other values of '{name}'"
             raise ModelError(
                 f"{what}: off by {off:.2g}",
                 "export it with opset 13 or newer",

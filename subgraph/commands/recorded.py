@@ -140,7 +140,7 @@ def known_layout(word: str | None) -> str:
     name = layouts.named(word or "")
     if name and name not in layouts.KNOWN:
         raise UsageError(
-            f"no layout '{clean(name)}'",
+            f"no layout '{name}'",
             f"known: {', '.join(layouts.KNOWN)}",
             code="layout.unknown",
         )

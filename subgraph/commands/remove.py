@@ -102,7 +102,7 @@ def remove(
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
             if kept.exists() and not file.force:
                 raise ResultExists(
-                    f"{clean(str(kept))} exists",
+                    f"{kept} exists",
                     "choose another --tail FILE, or --force to replace it",
                     code="output.exists",
                 )

@@ -99,16 +99,16 @@ def unpacked_folder(path: Path, output: str | None) -> Path:
     """
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():
-            beside = [clean(str(p)) for p in path.parent.glob("*.zip")]
+            beside = [str(p) for p in path.parent.glob("*.zip")]
             raise UnknownName(
-                f"no file {clean(str(path))}",
+                f"no file {path}",
                 nearest=nearest(str(path), beside),
                 code="file.not-found",
             )
         if output is not None:
             raise UsageError(
-                f"-o {clean(output)} is for a bundle",
-                f"{clean(str(path))} is none; leave -o out",
+                f"-o {output} is for a bundle",
+                f"{path} is none; leave -o out",
                 code="option.conflict",
             )
         return path

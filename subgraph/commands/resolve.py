@@ -100,7 +100,7 @@ class Asked:
         word = self.settings.get("model", self.model)
         if word and (kind := recognize_folder(Path(word))):
             raise UsageError(
-                f"{clean(word)} is {kind.name}, not an ONNX model",
+                f"{word} is {kind.name}, not an ONNX model",
                 kind.advice,
                 code="model.not-onnx",
             )
@@ -332,10 +332,7 @@ class Asked:
             "backends"
         )  # another finds model.tflite beside the model
         if model and is_of_tflite(model) and is_own and not takes_tflite:
-            what = (
-                f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's"
-                " operators"
-            )
+            what = f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators"
             hint = (
                 "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside"
                 " {model}"
@@ -383,7 +380,7 @@ class Asked:
             return "", ""
         if not os.path.isfile(library):  # noqa: PTH113
             raise UsageError(
-                f"no library {clean(library)}",
+                f"no library {library}",
                 "--custom-ops wants the file that registers the operators",
                 code="file.not-found",
             )
@@ -506,9 +503,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
         if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113
-            raise UsageError(
-                f"{option} {clean(path)}: no such file", "name a file", code="file.not-found"
-            )
+            raise UsageError(f"{option} {path}: no such file", "name a file", code="file.not-found")
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 

@@ -88,7 +88,7 @@ def sweep(
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(
-            f"--candidate {clean(twice[0])} is given twice", "say it once", code="option.repeated"
+            f"--candidate {twice[0]} is given twice", "say it once", code="option.repeated"
         )
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
     with open_sweep(

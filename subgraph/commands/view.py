@@ -234,16 +234,12 @@ def _read_run(place: str | None) -> _FoundRun | None:
     hint = "name the folder that `subcut bisect` wrote"
     found = results.read(Path(place) / RUN_JSON, hint)
     if isinstance(found, (SweepDocument, PlanDocument)):
-        raise InputError(f"{clean(place)} is not a bisection", hint, code="document.damaged")
+        raise InputError(f"{place} is not a bisection", hint, code="document.damaged")
     if isinstance(found, BisectDocument) and found.body:
-        what = (
-            f"{clean(place)} is the search inside {clean(found.body)}, which is not a model of"
-            " its own"
-        )
+        what = f"{place} is the search inside {found.body}, which is not a model of its own"
         raise UsageError(
             what,
-            f"open {clean(place)}/report.html, or view the bisection of the model, or the case"
-            " in it",
+            f"open {place}/report.html, or view the bisection of the model, or the case in it",
             code="view.body-run",
         )
     kind = found.schema.split("/")[0].removeprefix("subcut.")
@@ -264,7 +260,7 @@ def _read_plan(folder: Path) -> _FoundRun:
     found = read_document(folder / PLAN_JSON, PlanDocument, hint)
     manifest = case.read_manifest(folder)
     if manifest is None:
-        raise InputError(f"{clean(str(folder))} has no manifest", hint, code="case.damaged")
+        raise InputError(f"{folder} has no manifest", hint, code="case.damaged")
     agrees = {0: True, 1: False}.get(found.exit_code)
     report = str(folder / REPORT_FILES["html"])
     source = manifest.source
@@ -283,7 +279,7 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
         with contextlib.suppress(SubcutError):  # another file here may be damaged
             if path.is_file() and load(path).skeleton.structure == structure:
                 return str(path)
-    what = f"no model here is the one of {folder}: {clean(file)} as it was then"
+    what = f"no model here is the one of {folder}: {file} as it was then"
     raise UsageError(
         what,
         "stand in the folder of its model; one that was exported again is asked about again",

@@ -36,7 +36,7 @@ def parse_criterion(text: str) -> Rule:
     module = plugins.load("criteria", name)
     if not callable(getattr(module, "rule", None)):
         raise UsageError(
-            f"criterion '{clean(name)}' has no function rule(options)",
+            f"criterion '{name}' has no function rule(options)",
             "define it: it returns judge(pair, context)",
             code="plugin.no-function",
         )

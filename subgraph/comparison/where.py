@@ -146,7 +146,7 @@ def parse_where(text: str) -> Where:
     )
     if not m:
         raise UsageError(
-            f"--where {clean(text)}: expected a condition",
+            f"--where {text}: expected a condition",
             "--where 'confidence>0.5'",
             code="option.malformed",
         )
@@ -177,14 +177,11 @@ def select_elements(
         if mask.ndim > value.ndim or any(
             n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)
         ):
-            shapes = (
-                f"{clean(one.name)} is {shape_text(mask.shape)}, {clean(name)}"
-                f" {shape_text(value.shape)}"
-            )
+            shapes = f"{one.name} is {shape_text(mask.shape)}, {name} {shape_text(value.shape)}"
             raise UsageError(
-                f"--where {clean(str(one))} does not fit: {shapes}",
+                f"--where {one} does not fit: {shapes}",
                 "its axes must be the first ones of each output, as long or 1; --ignore"
-                f" {clean(name)} leaves it out",
+                f" {name} leaves it out",
                 code="where.wrong-shape",
             )
         found &= spread
@@ -195,7 +192,7 @@ def _holds(where: Where, record: Record) -> Array:
     value = record.value()
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
         raise UsageError(
-            f"--where {clean(str(where))}: {clean(where.name)} holds no numbers",
+            f"--where {where}: {where.name} holds no numbers",
             "name another output",
             code="where.not-numbers",
         )

@@ -16,7 +16,6 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, np_dtype, save, tensor_text
-from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -189,8 +188,8 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     counted = [n for n in (decoder.position_ids, decoder.cache_position) if n in named]
     if counted:
         raise InputError(
-            f"'{clean(counted[0])}' is counted from step to step",
-            f"leave -i {clean(counted[0])}=… out",
+            f"'{counted[0]}' is counted from step to step",
+            f"leave -i {counted[0]}=… out",
             code="loop.counted-input",
         )
     given = {name for name, _ in samples[0].files if name} | (
@@ -198,11 +197,10 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     )
     missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
     if missing:
-        what = f"nothing is given for '{clean(missing[0])}'"
+        what = f"nothing is given for '{missing[0]}'"
         raise InputError(
             what,
-            f"-i {clean(missing[0])}=FILE.npy:"
-            f" {'the prompt' if decoder.tokens else 'the sequence'}",
+            f"-i {missing[0]}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}",
             code="loop.input-missing",
         )
     with name_setting(feeding.setting):
@@ -213,16 +211,14 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
         try:
             values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
         except ValueError as e:
-            raise UsageError(
-                f"[constants] {clean(name)} = {clean(str(number))}: {e}", code="loop.wrong-value"
-            ) from e
+            raise UsageError(f"[constants] {name} = {number}: {e}", code="loop.wrong-value") from e
     prompt: Any = values.pop(decoder.tokens, None)
     mask: Any = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
     read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
         raise InputError(
-            f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape",
+            f"'{decoder.attention_mask}' is for the prompt: the two must have one shape",
             code="loop.wrong-shape",
         )
     if sequences and read.steps < 1:
@@ -246,7 +242,7 @@ def _as_rows(prompt: Any, decoder: Decoder) -> Any:
     if rows.ndim != 2 or not rows.size:
         shape = "×".join(map(str, rows.shape))
         raise InputError(
-            f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens",
+            f"'{decoder.tokens}' is {shape}: a prompt is (batch, length) tokens",
             code="loop.wrong-shape",
         )
     return rows.astype(np.int64)

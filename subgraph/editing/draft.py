@@ -224,9 +224,7 @@ class Draft:
         versions: tuple[int, int],
         changed: Sequence[str],
     ) -> Any:
-        what = (
-            f"{other.path.name} has opset {versions[0]}{f' of {clean(domain)}' if domain else ''}, "
-        )
+        what = f"{other.path.name} has opset {versions[0]}{f' of {domain}' if domain else ''}, "
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:
@@ -237,7 +235,7 @@ class Draft:
             with OnnxProcess(other.path) as process:
                 converted = process.convert(theirs, versions[1])
         except OnnxError as e:
-            why = clean(re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split())))
+            why = re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split()))
             raise ModelError(
                 f"{what}, and onnx cannot convert it: {why}", hint, code="opset.not-convertible"
             ) from e
@@ -277,7 +275,7 @@ class Draft:
         if len(order) < len(nodes):
             node = next(nodes[i] for i, n in enumerate(waiting) if n)
             raise ModelError(
-                f"'{clean(node.name or node.output[0])}' would depend on itself",
+                f"'{node.name or node.output[0]}' would depend on itself",
                 "check --map",
                 code="edit.cycle",
             )

@@ -75,7 +75,7 @@ def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
             (taker, other.inputs, "input", other),
         ):
             if name not in known:
-                what = f"'{clean(name)}' is not an {word} of {clean(graph.path.name)}"
+                what = f"'{name}' is not an {word} of {graph.path.name}"
                 raise UnknownName(
                     what, nearest=nearest(name, list(known)), code="edit.unknown-tensor"
                 )
@@ -86,8 +86,7 @@ def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
         b = read_type(other.inputs[taker].type)
         if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
             raise ModelError(
-                f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is"
-                f" {b.dtype} {b.dims}",
+                f"output '{output}' is {a.dtype} {a.dims}, input '{taker}' is {b.dtype} {b.dims}",
                 "--map joins others, or put a Cast or Reshape between them",
                 code="edit.types-differ",
             )

@@ -72,7 +72,7 @@ def _only_input(graph: Graph, i: int) -> str:
         return graph.reads[i][0]
     if len(names) != 1:
         raise UsageError(
-            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"
             " not constants",
             "only a node of one input and one output can be bypassed; `subcut replace` puts"
             " something else there",
@@ -85,7 +85,7 @@ def _only_output(graph: Graph, i: int) -> str:
     used = [n for n in graph.makes[i] if graph.readers.get(n) or n in graph.outputs]
     if len(used) > 1:
         raise UsageError(
-            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(used), 'output')} in use",
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(used), 'output')} in use",
             "only a node of one input and one output can be bypassed",
             code="edit.not-bypassable",
         )

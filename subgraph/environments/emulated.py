@@ -21,7 +21,6 @@ from subgraph import children
 from subgraph.errors import BackendError, UsageError
 from subgraph.storage.cache import cache_folder
 from subgraph.system import PYTHON, hardware
-from subgraph.text import clean
 
 PROCESSORS = {
     "aarch64": "arm64"
@@ -67,7 +66,7 @@ def named(word: str) -> str:
     )
     if not processor:
         raise UsageError(
-            f"arch={clean(word)} is not a processor that runs here",
+            f"arch={word} is not a processor that runs here",
             f"one of {', '.join(PROCESSORS)}",
             code="environment.unknown-processor",
         )

@@ -206,7 +206,7 @@ def _run(
         BackendError: it fails, with the last lines of what it says, and what to do, if no disk is
             full.
     """
-    shown = " ".join(map(clean, environment.requirements))
+    shown = " ".join(environment.requirements)
     outside = {
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
@@ -222,14 +222,14 @@ def _run(
         ) from e
     except OSError as e:
         raise BackendError(
-            f"cannot run {clean(command[0])}: {e.strerror or e}",
+            f"cannot run {command[0]}: {e.strerror or e}",
             "install Python's venv module",
             code="environment.no-venv",
         ) from e
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-        lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))
+        lines = (masked(line) for line in done.last_lines(LAST_LINES, *UNTOLD))
         raise BackendError(
             " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
         )

@@ -27,7 +27,6 @@ from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
 from subgraph.storage.cache import cache_folder
 from subgraph.system import link_folder
-from subgraph.text import clean
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -63,7 +62,7 @@ def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
             for name in plugins.own_names("backends")
             if plugins.constant("backends", name, NAME)
         ]
-        what = f"the releases of {clean(backend)} are not known"
+        what = f"the releases of {backend} are not known"
         raise UsageError(
             what,
             f"those of {', '.join(some)} are; --versions-command switches those of your own",
@@ -117,7 +116,7 @@ def parse(text: str) -> Version:
         return Version(text)
     except InvalidVersion as e:
         raise UsageError(
-            f"'{clean(text)}' is not a version",
+            f"'{text}' is not a version",
             "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22",
             code="release.malformed",
         ) from e
@@ -155,7 +154,7 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
             "--index-url and --find-links say where to look, as for pip; --versions names releases"
         )
         raise BackendError(
-            f"no index says which releases of {name} there are: {clean(last)}",
+            f"no index says which releases of {name} there are: {last}",
             hint,
             code="release.no-index",
         )

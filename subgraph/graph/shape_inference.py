@@ -32,7 +32,6 @@ from subgraph.graph.opsets import (
     schema,
 )
 from subgraph.graph.walk import all_nodes, assign, functions_of, operator
-from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
@@ -230,7 +229,7 @@ def infer_model(
             inferred, errors = _infer(onnx, model, track=True)
             errors = certain | errors
         except ModelError as e:
-            log.warning("%s; types that depend on values are as declared", clean(e.what))
+            log.warning("%s; types that depend on values are as declared", e.what)
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 

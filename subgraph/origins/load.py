@@ -11,7 +11,7 @@ from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
-from subgraph.text import clean, split_signature
+from subgraph.text import split_signature
 
 FORMATS = {
     Family.ONNX_JSON: "json",
@@ -83,7 +83,7 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     family = family_of(path)
     if weights and family is not Family.CAFFE:
         raise UsageError(
-            f"--weights belongs to a .prototxt; {clean(path.name)} is none",
+            f"--weights belongs to a .prototxt; {path.name} is none",
             "leave it out",
             code="option.conflict",
         )

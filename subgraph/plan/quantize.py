@@ -14,7 +14,6 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
-from subgraph.text import clean
 
 TYPES = ("int8", "uint8", "int16")
 TIMEOUT = 3600.0  # seconds
@@ -57,7 +56,7 @@ def run_lowering(
         OutOfTime: the time is used up.
     """
     folder = made.parent
-    name = clean(graph.path.name)
+    name = graph.path.name
     source = folder / "float.onnx"
     copy_model(graph, source)
     command = children.python("-m", script, source, made, *words)
@@ -72,7 +71,7 @@ def run_lowering(
     if done.code or not made.is_file():
         why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
         raise ModelError(
-            f"{tool} fails on {name}: {clean(why)}",
+            f"{tool} fails on {name}: {why}",
             "lower it by your own tool, and name that model with --candidate-model",
             code="plan.tool-failed",
         )

@@ -31,7 +31,7 @@ from subgraph.recordings.dumps import (
 from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
-from subgraph.text import clean, count, nearest
+from subgraph.text import count, nearest
 
 # Ends of files that hold lists, logs, models and programs
 NO_TENSORS = tuple(
@@ -225,7 +225,7 @@ def _require_format(format: str) -> str:
     """Raises UnknownName: no such format."""
     names = list_formats()
     if format not in names and not format.endswith(".py"):
-        what = f"no dump format '{clean(format)}'; known: {', '.join(names)}"
+        what = f"no dump format '{format}'; known: {', '.join(names)}"
         raise UnknownName(what, nearest=nearest(format, names), code="recording.unknown-format")
     return format
 

@@ -12,7 +12,6 @@ from subgraph.errors import Inconclusive, InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
-from subgraph.text import clean
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
@@ -63,7 +62,7 @@ def read_reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | 
         value = record.value(mapped=True) if record else None
     except InputError as e:
         raise Inconclusive(
-            f"the reference's value of {clean(tensor)} is lost: {e.what}",
+            f"the reference's value of {tensor} is lost: {e.what}",
             "free some space",
             code="reference.value-lost",
         ) from e

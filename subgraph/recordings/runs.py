@@ -270,7 +270,7 @@ def _choose_names(options: RecordingOptions) -> list[str]:
     if len(set(names)) < len(names):
         twice = next(name for k, name in enumerate(names) if name in names[:k])
         raise UsageError(
-            f"--recorded: '{clean(twice)}' is given twice",
+            f"--recorded: '{twice}' is given twice",
             "a label of its own for each: LABEL=DIR",
             code="option.repeated",
         )
@@ -286,7 +286,7 @@ def _apply_map(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> li
     for tensor, name in tensor_map.items():
         if name not in known:
             raise UnknownName(
-                f"--map: nothing recorded is called '{clean(name)}'",
+                f"--map: nothing recorded is called '{name}'",
                 nearest=nearest(name, list(known)),
                 code="map.unknown-name",
             )
@@ -406,10 +406,7 @@ def _make_feeding(
     samples = _find_recorded_inputs(runs, graph)
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
-        what = (
-            "it is unknown what the device was fed: the recording holds no input"
-            f" '{clean(lacking[0])}'"
-        )
+        what = f"it is unknown what the device was fed: the recording holds no input '{lacking[0]}'"
         raise UsageError(
             what,
             "name it with -i FILE, or --seed N if it was subcut's random input",
@@ -498,7 +495,7 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
         if way is None:
             have = shape_text(array.shape)
             want = shape_text(tuple(dims))
-            what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
+            what = f"{entry.file} holds {have} for the input '{name}', {want}"
             raise InputError(
                 what, "name what the device was fed with -i", code="recording.wrong-shape"
             )

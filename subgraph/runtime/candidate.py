@@ -335,14 +335,14 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
             Candidate(spec, backend, _options(spec, rest, folder), release=known)
         )
     if answer := FIELD_NAMES.get(backend.lower()):
-        raise UsageError(f"no candidate '{clean(head)}'", answer, code="candidate.other-name")
+        raise UsageError(f"no candidate '{head}'", answer, code="candidate.other-name")
     if found := _device(backend):
         return _of_device(spec, found, release if equals else None, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
         if not path.is_file():
             raise UsageError(
-                f"no file {clean(str(path))}",
+                f"no file {path}",
                 "a candidate can be a Python file with load(model, options)",
                 code="file.not-found",
             )
@@ -353,9 +353,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     if recipe := next(
         (name for name, words in RECIPES.items() if head.lower() in (name, *words)), None
     ):
-        what = (
-            f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
-        )
+        what = f"no candidate '{head}' here, but docs/candidates/{recipe}.md is a recipe for it"
         own = (
             f"; {plugins.help_of('backends', recipe).rstrip('.')}"
             if capabilities(recipe).script
@@ -367,12 +365,12 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
             code="candidate.is-recipe",
         )
     names = [*backends, *DEVICES, *others]
-    hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
+    hint = f"one of {', '.join(names)}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
     close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
     raise UnknownName(
-        f"no candidate '{clean(head)}'",
-        f"did you mean '{clean(close[0])}'? {hint}" if close else hint,
+        f"no candidate '{head}'",
+        f"did you mean '{close[0]}'? {hint}" if close else hint,
         close,
         code="candidate.unknown",
     )
@@ -401,8 +399,8 @@ def _of_device(
     head, _, rest = found.spec.partition(":")
     if not found.name and not options.keys() & {"providers", "ep"}:
         raise UsageError(
-            f"which provider of {clean(found.package)}?",
-            f"{clean(found.package)}:providers=NAME",
+            f"which provider of {found.package}?",
+            f"{found.package}:providers=NAME",
             code="candidate.no-provider",
         )
     own = _options(spec, rest, "")
@@ -441,7 +439,7 @@ def _in_environment(candidate: Candidate) -> Candidate:
         )
     if python and not Path(python).is_file():
         raise UsageError(
-            f"python={clean(python)}: no such file",
+            f"python={python}: no such file",
             "python=/path/to/venv/bin/python",
             code="file.not-found",
         )
@@ -472,7 +470,7 @@ def _check_forms(where: str, forms: Mapping[str, str]) -> None:
     for key, words in forms.items():
         if key not in FORMS:
             raise UnknownName(
-                f"{where}: '{clean(key)}' is no setting of a command",
+                f"{where}: '{key}' is no setting of a command",
                 nearest=nearest(key, FORMS)[:1],
                 code="candidate.unknown-key",
             )
@@ -489,7 +487,7 @@ def _check_command(where: str, step: str, command: str) -> None:
         empty = not system.split(command)
     except ValueError as e:
         raise UsageError(
-            f"{where}: {clean(command)}: {e}", "quote it as for a shell", code="command.malformed"
+            f"{where}: {command}: {e}", "quote it as for a shell", code="command.malformed"
         ) from e
     if empty:
         raise UsageError(
@@ -510,13 +508,13 @@ def _module_options(spec: str, option: str, text: str, folder: str) -> dict[str,
     path = Path(folder, file)
     if not file.endswith(".py") or not function.isidentifier():
         raise UsageError(
-            f"candidate {clean(spec)}: which function makes the module?",
+            f"candidate {spec}: which function makes the module?",
             "torch:module.py:build",
             code="torch.no-function",
         )
     if not path.is_file():
         raise UsageError(
-            f"no file {clean(str(path))}",
+            f"no file {path}",
             "torch:module.py:build, a function that returns (module, args)",
             code="file.not-found",
         )
@@ -531,11 +529,11 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
         if not word:
             continue
         if not sep or not re.fullmatch(r"[\w.-]+", key):
-            what = f"candidate {clean(spec)}: '{clean(word)}' is not a setting"
+            what = f"candidate {spec}: '{word}' is not a setting"
             raise UsageError(what, "BACKEND:key=value,key=value", code="candidate.malformed")
         if key in options:
             raise UsageError(
-                f"candidate {clean(spec)}: '{key}' is given twice",
+                f"candidate {spec}: '{key}' is given twice",
                 "say it once",
                 code="option.repeated",
             )
@@ -550,7 +548,7 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
     where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
         raise UsageError(
-            f"{where} must be a table", f"[candidates.{clean(name)}]", code="candidate.wrong-value"
+            f"{where} must be a table", f"[candidates.{name}]", code="candidate.wrong-value"
         )
     _check(where, table)
     if "spec" in table:
@@ -587,7 +585,7 @@ def _check(where: str, table: Mapping[str, Any]) -> None:
     for key, value in table.items():
         if key not in SETTINGS:
             raise UnknownName(
-                f"{where} has an unknown key '{clean(key)}'",
+                f"{where} has an unknown key '{key}'",
                 nearest=nearest(key, SETTINGS)[:1],
                 code="candidate.unknown-key",
             )
@@ -646,6 +644,6 @@ def parse_memory(text: str) -> int:
     size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
     if not size:
         raise UsageError(
-            f"memory limit {clean(text)}: expected a size", "8G, 500M", code="option.malformed"
+            f"memory limit {text}: expected a size", "8G, 500M", code="option.malformed"
         )
     return size

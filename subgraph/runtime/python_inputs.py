@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from subgraph.errors import UsageError
 from subgraph.lazy import np
 from subgraph.storage import folders
-from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -54,7 +53,7 @@ def _name_arrays(sample: Any, names: Collection[str]) -> Mapping[str, Any]:
     if not hasattr(sample, "__array__"):
         raise _wrong_type(sample)
     if len(names) != 1:
-        known = ", ".join(map(clean, names))
+        known = ", ".join(names)
         raise UsageError(
             f"an array has no name, and the model has {len(names)} inputs: {known}",
             "pass {name: array}",

@@ -29,7 +29,6 @@ from subgraph.runtime.stretches.model import StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
-from subgraph.text import clean
 
 PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
@@ -70,8 +69,7 @@ def parse_limit(text: str | None) -> int | None:
     size = parse_memory(text)
     if size < MIN_LIMIT:
         what = (
-            f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by"
-            " itself"
+            f"--memory {text}: the process that runs the reference takes a third of 256M by itself"
         )
         raise UsageError(what, "256M or more", code="option.out-of-range")
     return size

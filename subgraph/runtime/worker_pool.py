@@ -190,7 +190,7 @@ class Workers:
                 try:
                     result = self._run_here(replace(job, options={**options, "host": host}), turns)
                 except Unreachable as e:
-                    log.warning("%s does not answer: %s", clean(host), clean(e.what))
+                    log.warning("%s does not answer: %s", clean(host), e.what)
                     self._hosts.note(host, answered=False)
                     tried.append(host)
                     continue
@@ -204,13 +204,13 @@ class Workers:
         if not tried:
             return self._run_here(replace(job, options=options), turns)
         if self._hosts.none_answers:
-            names = ", ".join(map(clean, self._hosts.names))
+            names = ", ".join(self._hosts.names)
             raise BackendError(
                 f"none of the hosts answers: {names}",
                 "the same command goes on once one does",
                 code="hosts.no-answer",
             )
-        raise Unreachable(f"no answer from {', '.join(map(clean, tried))}", code="hosts.no-answer")
+        raise Unreachable(f"no answer from {', '.join(tried)}", code="hosts.no-answer")
 
     def _run_here(self, job: Job, turns: Turns) -> RunResult:
         with turns, self.borrow(loads=1, fresh=job.fresh) as worker:

@@ -86,7 +86,7 @@ def _map_to_nodes(judge: Judge, model: Path) -> Mapping[int, str]:
         with judge.runtime.workers.borrow(loads=1) as worker:
             lines = worker.names(FUNCTION, model, judge.runtime.candidate.options)
     except SubcutError as e:
-        log.info("who computes each node is not known: %s", clean(e.what))
+        log.info("who computes each node is not known: %s", e.what)
         return {}
     named = (line.split(" ", 1) for line in lines)
     return {

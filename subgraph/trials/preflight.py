@@ -83,7 +83,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
-    name = clean(model.path.name)
+    name = model.path.name
     region = trials.model.whole()
     declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
     if any(declares_nothing.tensors):
@@ -105,7 +105,7 @@ def _require_one_operator(judge: Judge) -> None:
             break  # each further one would take as long
     why, lines = _why(result)
     what = (
-        f"candidate {clean(judge.runtime.candidate.name)} runs nothing, not even one Relu of"
+        f"candidate {judge.runtime.candidate.name} runs nothing, not even one Relu of"
         f" {dtype}: {why}"
     )
     hint = (
@@ -145,7 +145,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         find = partial(_find_kept_answer, trials, region)
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
     if breach.clause:
-        what = f"candidate {clean(trials.runtime.candidate.name)}{breach.clause}"
+        what = f"candidate {trials.runtime.candidate.name}{breach.clause}"
         raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)
 
 

@@ -94,7 +94,7 @@ def parse_drop(text: str) -> tuple[float, bool]:
     m = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
     if not m:
         raise UsageError(
-            f"--drop {clean(text)}: expected a drop of the score",
+            f"--drop {text}: expected a drop of the score",
             "--drop 0.5% or --drop 0.01",
             code="option.malformed",
         )
@@ -161,12 +161,12 @@ class ByScore:
             raise
         except SubcutError as e:
             raise UsageError(
-                f"--score {clean(self.wanted.words)} failed: {e.what}", HOW, code="score.failed"
+                f"--score {self.wanted.words} failed: {e.what}", HOW, code="score.failed"
             ) from e
         scores = run.by_name["score"].within(str(folder)).array()
         if not np.all(np.isfinite(scores)):
             raise UsageError(
-                f"--score {clean(self.wanted.words)} gave {scores.reshape(-1)[0]}",
+                f"--score {self.wanted.words} gave {scores.reshape(-1)[0]}",
                 "it must return a number",
                 code="score.not-number",
             )
@@ -292,7 +292,7 @@ def open_score(
             raise
         except SubcutError as e:
             raise UsageError(
-                f"--score {clean(wanted.words)}: {e.what}",
+                f"--score {wanted.words}: {e.what}",
                 "--score FILE.py:FUNCTION",
                 code="score.not-loadable",
             ) from e
@@ -308,7 +308,7 @@ def _function(words: str) -> tuple[Path, str, bool]:
         file = Path(f"{path}.py" if sep else words)
         if not file.is_file():
             raise UsageError(
-                f"--score {clean(words)}: no file {clean(str(file))}",
+                f"--score {words}: no file {file}",
                 "--score FILE.py:FUNCTION",
                 code="file.not-found",
             )
@@ -330,7 +330,7 @@ def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) 
     text = next((label for label in labels if label.dtype.kind == "O"), None)
     if text is not None and is_own and not hasattr(plugins.load("scores", wanted.words), "TEXT"):
         raise InputError(
-            f"--labels {clean(wanted.labels.name)} holds '{clean(str(text))}'",
+            f"--labels {wanted.labels.name} holds '{text}'",
             f"{wanted.words} takes numbers",
             code="labels.not-numbers",
         )
@@ -353,7 +353,7 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
         return _read_folders(file, names)
     if not file.is_file():
         raise InputError(
-            f"--labels {clean(str(file))}: no such file",
+            f"--labels {file}: no such file",
             "an .npy with a row per sample, or a .csv",
             code="file.not-found",
         )
@@ -364,7 +364,7 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
         have = count(len(found), "label")
         want = count(len(names), "sample")
         raise InputError(
-            f"--labels {clean(file.name)} has {have}, the inputs are {want}",
+            f"--labels {file.name} has {have}, the inputs are {want}",
             "one for each sample, in their order",
             code="labels.wrong-count",
         )
@@ -385,7 +385,7 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
             own.setdefault(name, set()).add(int(path.name) if numbered else k)
     if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
         has = "several folders in it have" if unclear in own else "no folder in it has"
-        what = f"--labels {clean(folder.name)}: {has} a file '{clean(unclear)}'"
+        what = f"--labels {folder.name}: {has} a file '{unclear}'"
         raise InputError(
             what,
             "a folder per class, with files that are named as the samples",
@@ -409,7 +409,7 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
         ]
     except (OSError, UnicodeError, ValueError) as e:
         raise InputError(
-            f"--labels {clean(file.name)} cannot be read: {e}",
+            f"--labels {file.name} cannot be read: {e}",
             "lines LABEL, or SAMPLE,LABEL",
             code="labels.unreadable",
         ) from e

@@ -161,15 +161,15 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
             "no node of the model computes an output" if graph.maker else "the model has no nodes"
         )
         raise ModelError(
-            f"{clean(graph.path.name)}: {what}",
-            f"subcut inspect {clean(str(graph.path))}",
+            f"{graph.path.name}: {what}",
+            f"subcut inspect {graph.path}",
             code="model.no-outputs",
         )
     for option, name in choice.options:
         if name not in outputs:
             close = nearest(name, outputs) or outputs
             raise UnknownName(
-                f"{clean(option)}: the model has no such output",
+                f"{option}: the model has no such output",
                 nearest=map(clean, close),
                 code="tensor.not-an-output",
             )

@@ -312,7 +312,7 @@ class ViewSession:
             words += [*(self._words_of_comparison(asked) if several else ()), *self.options.tested]
         else:
             raise UsageError(
-                f"the page runs cut, compare and bisect, not {clean(str(kind))}",
+                f"the page runs cut, compare and bisect, not {kind}",
                 code="view.unknown-command",
             )
         return {"run": self.runs.start(kind, [*words, *self._words_of_inputs(asked)])}
@@ -467,14 +467,14 @@ class ViewSession:
         if recording:
             if recording not in self.options.recordings:
                 raise UsageError(
-                    f"no recording '{clean(recording)}' was named",
+                    f"no recording '{recording}' was named",
                     "subcut view MODEL --recorded DIR",
                     code="view.unknown-recording",
                 )
             return [f"--recorded={recording}"]
         if candidate not in self.options.candidates:
             raise UsageError(
-                f"no candidate '{clean(candidate)}' was named",
+                f"no candidate '{candidate}' was named",
                 "subcut view MODEL -c SPEC",
                 code="view.unknown-candidate",
             )
@@ -491,7 +491,7 @@ class ViewSession:
             name = _word(file, "input")
             path = self.file(f"{DROPPED}/{_word(file, 'file')}")
             if name and name not in self.graph.inputs:
-                raise UsageError(f"the model has no input '{clean(name)}'", code="input.unknown")
+                raise UsageError(f"the model has no input '{name}'", code="input.unknown")
             words.append(f"--input={name}={path}" if name else f"--input={path}")
         typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
         return words + [f"--{option}={text}" for option, text in typed.items() if text]
@@ -507,7 +507,7 @@ class ViewSession:
         suffix = Path(name).suffix.lower()
         if suffix not in FILE_KINDS:
             raise InputError(
-                f"{clean(name)}: the page takes {', '.join(FILE_KINDS)}",
+                f"{name}: the page takes {', '.join(FILE_KINDS)}",
                 "name others with -i FILE",
                 code="input.unknown-kind",
             )
@@ -523,7 +523,7 @@ class ViewSession:
         if left:
             Path(out.name).unlink()
             raise InputError(
-                f"{clean(name)} ended {left} bytes too soon",
+                f"{name} ended {left} bytes too soon",
                 "drop it again",
                 code="view.upload-cut-short",
             )

@@ -32,7 +32,7 @@ from subgraph.search import Settings
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
-from subgraph.text import clean, count
+from subgraph.text import count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
@@ -162,14 +162,14 @@ def restore(session: Session, model: ReferenceModel) -> None:
     """
     values = model.values
     if len(session.samples) != len(values.samples):
-        place = clean(str(session.folder))
+        place = session.folder
         raise UsageError(f"inputs in {place} are gone", GONE, code="manual.inputs-gone")
     home = str(session.folder.resolve())
     for known, fed in zip(values.records, session.samples, strict=True):
         for record in fed.tensors:
             kept = record.within(home)
             if missing := [file for file in kept.files if not Path(file).is_file()]:
-                raise UsageError(f"{clean(missing[0])} is gone", GONE, code="manual.inputs-gone")
+                raise UsageError(f"{missing[0]} is gone", GONE, code="manual.inputs-gone")
             known[record.name] = kept
     values.samples = [
         replace(sample, label=fed.label)

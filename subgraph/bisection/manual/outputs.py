@@ -113,7 +113,7 @@ def list_expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
             for file in (*own, *stored.files):
                 if file.dtype not in dtypes.TYPE_NUMBERS:
                     raise InputError(
-                        f"a manifest is damaged: unknown type {clean(file.dtype)}",
+                        f"a manifest is damaged: unknown type {file.dtype}",
                         WRITE_AGAIN,
                         code="manual.damaged",
                     )
@@ -153,7 +153,7 @@ class TaskFolders:
             return cls(cuts, [place / FROM_DEVICE for place in cuts])
         if not source.is_dir():
             raise InputError(
-                f"no folder {clean(str(source))}",
+                f"no folder {source}",
                 "name the folder that holds the outputs",
                 code="folder.not-found",
             )

@@ -44,7 +44,6 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import opset_of
-from subgraph.text import clean
 
 __all__ = [
     "FLOATS",
@@ -101,7 +100,7 @@ def rewritings(
     for name in names:
         if not hasattr(plugins.load("rewrites", name), "rewrite"):
             raise UsageError(
-                f"{clean(name)} is not a rewriting",
+                f"{name} is not a rewriting",
                 "it needs a function rewrite(source)",
                 code="plugin.no-function",
             )

@@ -38,7 +38,7 @@ import numpy as np
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.precision import Precision
-from subgraph.text import clean, count
+from subgraph.text import count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
@@ -291,7 +291,7 @@ def refuse_options(name: str, options: str) -> None:
     """
     if options.strip():
         raise UsageError(
-            f"criterion '{name}' takes no words, not '{clean(options)}'",
+            f"criterion '{name}' takes no words, not '{options}'",
             f"write {name}",
             code="criterion.malformed",
         )
@@ -309,9 +309,7 @@ def parse_number(text: str, usage: str) -> float:
     except ValueError:
         value = float("nan")
     if value != value:
-        raise UsageError(
-            f"'{clean(text)}' is no number", f"write {usage}", code="criterion.malformed"
-        )
+        raise UsageError(f"'{text}' is no number", f"write {usage}", code="criterion.malformed")
     return value
 
 

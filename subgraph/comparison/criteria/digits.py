@@ -18,7 +18,6 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
-from subgraph.text import clean
 
 DEFAULT = 5
 MAX_DIGITS = 17  # a float64 has no more
@@ -34,7 +33,7 @@ def rule(options: str) -> Rule:
     text = options.strip() or str(DEFAULT)
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_DIGITS):
         raise UsageError(
-            f"criterion 'digits' does not understand '{clean(options)}'",
+            f"criterion 'digits' does not understand '{options}'",
             f"write {USAGE}",
             code="criterion.malformed",
         )

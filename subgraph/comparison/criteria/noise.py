@@ -137,7 +137,7 @@ from subgraph.comparison.precision import mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.graph.quantization import CARRIERS, QUANTIZERS
 from subgraph.precision import Precision
-from subgraph.text import clean, count
+from subgraph.text import count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
@@ -176,7 +176,7 @@ def _parse(options: str) -> tuple[float | None, float | None]:
         name, sign, text = (part.strip() for part in option.partition("="))
         if name not in ("k", "floor") or not sign or name in values:
             raise UsageError(
-                f"criterion 'noise' does not understand '{clean(option)}'",
+                f"criterion 'noise' does not understand '{option}'",
                 f"write {USAGE}",
                 code="criterion.malformed",
             )

@@ -21,7 +21,6 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
-from subgraph.text import clean
 
 DEFAULT = {"rtol": 1e-3, "atol": 1e-5}
 USAGE = "numpy:rtol=1e-3,atol=1e-5"
@@ -66,7 +65,7 @@ def _parse(option: str) -> tuple[str, float]:
     name, _, text = (part.strip() for part in option.partition("="))
     if name not in DEFAULT or not text:
         raise UsageError(
-            f"criterion 'numpy' does not understand '{clean(option)}'",
+            f"criterion 'numpy' does not understand '{option}'",
             f"write {USAGE}",
             code="criterion.malformed",
         )

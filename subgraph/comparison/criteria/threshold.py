@@ -20,7 +20,6 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
-from subgraph.text import clean
 
 DEFAULT = "max_rel<=1e-3"
 USAGE = "threshold:cosine>0.999 or threshold:max_abs<1e-3,cosine>0.99"
@@ -70,7 +69,7 @@ def _parse(option: str) -> Limit:
     match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*", option)
     if not match:
         raise UsageError(
-            f"criterion 'threshold' does not understand '{clean(option)}'",
+            f"criterion 'threshold' does not understand '{option}'",
             f"write {USAGE}",
             code="criterion.malformed",
         )

@@ -36,7 +36,6 @@ from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, source
 from subgraph.runtime.inputs import Feeding, ImageOptions
-from subgraph.text import clean
 
 SCHEMA = "subcut.lint/1"
 WARNING = "warning"
@@ -198,7 +197,7 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
             raise UsageError(
-                f"{clean(name)} is not a lint rule",
+                f"{name} is not a lint rule",
                 "it needs a function check(context)",
                 code="plugin.no-function",
             )

@@ -93,7 +93,7 @@ class Builder:
             ModelError: a dimension is less than one, or there are too many elements.
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
-            what = f"{self.where}: '{clean(tensor)}' would have the shape {shape_text(shape)}"
+            what = f"{self.where}: '{tensor}' would have the shape {shape_text(shape)}"
             raise ModelError(what, "correct the sizes in front of it", code="caffe.wrong-shape")
         self.shapes[tensor] = tuple(shape)
 

@@ -204,7 +204,7 @@ class Parameters:
                 close = get_close_matches(field, kinds, 1)
                 hint = f"did you mean '{close[0]}'? " if close else ""
                 of = "" if name in ("net", "layer") else f" in {name}"
-                what = f"{where}, line {value.line}: unknown field '{clean(field)}'{of}"
+                what = f"{where}, line {value.line}: unknown field '{field}'{of}"
                 raise ModelError(
                     what,
                     f"{hint}what subcut does not know may change the result",
@@ -259,8 +259,7 @@ def _value(kind: str, value: Value, where: str, field: str) -> Any:
             return convert(value.text)
         except (ValueError, KeyError):
             what = (
-                f"{where}, line {value.line}: '{field}' must be {expected}, not"
-                f" '{clean(value.text[:40])}'"
+                f"{where}, line {value.line}: '{field}' must be {expected}, not '{value.text[:40]}'"
             )
             raise ModelError(what, "correct that line", code="caffe.wrong-value") from None
     raise ModelError(

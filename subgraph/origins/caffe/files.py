@@ -22,7 +22,6 @@ from subgraph.origins.caffe.text import Message
 from subgraph.origins.converted import converted
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
-from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
@@ -58,7 +57,7 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
     if path.suffix.lower() == ".caffemodel":
         if weights:
             raise UsageError(
-                f"{clean(str(path))} holds weights, and so does --weights",
+                f"{path} holds weights, and so does --weights",
                 "name the .prototxt first",
                 code="caffe.weights-twice",
             )
@@ -70,7 +69,7 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
     if weights:
         if not os.path.isfile(weights):  # noqa: PTH113
             raise UsageError(
-                f"--weights {clean(weights)}: no such file",
+                f"--weights {weights}: no such file",
                 "name a .caffemodel, or random:SEED",
                 code="file.not-found",
             )
@@ -94,11 +93,11 @@ def _beside(path: Path, suffix: str, hint: str) -> Path:
         )
         return found[0]
     if not found:
-        raise UsageError(f"no {suffix} beside {clean(str(path))}", hint, code="caffe.file-missing")
-    some = ", ".join(clean(p.name) for p in found[:8]) + (", …" if len(found) > 8 else "")
+        raise UsageError(f"no {suffix} beside {path}", hint, code="caffe.file-missing")
+    some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
     option = "--weights FILE" if suffix == ".caffemodel" else "it first"
     raise UsageError(
-        f"which {suffix} belongs to {clean(path.name)}? there are {len(found)} beside it",
+        f"which {suffix} belongs to {path.name}? there are {len(found)} beside it",
         f"name {option}: {some}",
         code="caffe.ambiguous-file",
     )

@@ -180,7 +180,7 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
             raise _unknown(fields.name, kind, message, where)
         if fields.name in seen:
             raise ModelError(
-                f"{where}, line {message.line}: two layers are called '{clean(fields.name)}'",
+                f"{where}, line {message.line}: two layers are called '{fields.name}'",
                 "rename one",
                 code="caffe.same-name",
             )
@@ -290,7 +290,7 @@ def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
     if len(shapes) == 1 and text.type in ("Input", "DummyData"):
         shapes *= len(text.tops)
     if len(shapes) != len(text.tops):
-        what = f"{where}: layer '{clean(text.name)}' ({text.type}) declares no shape of its tops"
+        what = f"{where}: layer '{text.name}' ({text.type}) declares no shape of its tops"
         raise ModelError(
             what,
             'write it as type: "Input" input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }',
@@ -306,7 +306,7 @@ def _declare(
     for name, shape in inputs:
         if name in current:
             raise ModelError(
-                f"{builder.where}: two inputs are called '{clean(name)}'",
+                f"{builder.where}: two inputs are called '{name}'",
                 "rename one",
                 code="caffe.same-name",
             )
@@ -325,8 +325,8 @@ def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) 
             else "a layer in front of it must have it as its top"
         )
         raise ModelError(
-            f"{where}, line {text.message.line}: no layer makes '{clean(blob)}', the bottom of"
-            f" '{clean(text.name)}'",
+            f"{where}, line {text.message.line}: no layer makes '{blob}', the bottom of"
+            f" '{text.name}'",
             hint,
             code="caffe.no-producer",
         )

@@ -44,7 +44,7 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     run(commands, f"{clean(name)} cannot convert {clean(model.name)}", written.parent)
     if not written.is_file():
         raise ModelError(
-            f"{clean(name)} ended well and wrote no {written.name}",
+            f"{name} ended well and wrote no {written.name}",
             system.join(commands),
             code="convert.no-model",
         )
@@ -52,13 +52,13 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
         graph = load(written)
     except ModelError as e:
         raise ModelError(
-            f"what {clean(name)} wrote is not an ONNX model that can be read",
+            f"what {name} wrote is not an ONNX model that can be read",
             e.what,
             code="convert.unreadable-model",
         ) from e
     if not graph.outputs:
         raise ModelError(
-            f"{clean(name)} wrote a model without outputs",
+            f"{name} wrote a model without outputs",
             system.join(commands),
             code="model.no-outputs",
         )
@@ -84,7 +84,7 @@ def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
                 if force
                 else "--force replaces it, -o names another"
             )
-            raise ResultExists(f"{clean(str(place))} is in the way", hint, code="output.exists")
+            raise ResultExists(f"{place} is in the way", hint, code="output.exists")
     try:
         for place, file in moves.items():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -105,13 +105,13 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
         words = system.split(template)
     except ValueError as e:
         raise UsageError(
-            f"--with {clean(template)}: {e}",
+            f"--with {template}: {e}",
             "'python -m tf2onnx.convert … {model} … {output}'",
             code="command.malformed",
         ) from e
     if not all(any(place in word for word in words) for place in ("{model}", "{output}")):
         raise UsageError(
-            f"--with {clean(template)}: it must name {{model}} and {{output}}",
+            f"--with {template}: it must name {{model}} and {{output}}",
             "both are filled in",
             code="command.lacks-place",
         )
@@ -171,7 +171,7 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
                 done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
             except OSError as e:  # `scratch` takes any other for a full disk
                 raise UsageError(
-                    f"cannot run {clean(words[0])}: {e.strerror or e}",
+                    f"cannot run {words[0]}: {e.strerror or e}",
                     "check its path",
                     code="command.not-runnable",
                 ) from e
@@ -181,7 +181,7 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
         ) from e
     done.require_space()
     if done.code:
-        lines = [clean(line) for line in done.last_lines(LAST_LINES)]
+        lines = done.last_lines(LAST_LINES)
         what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
         raise ModelError(
             " | ".join([what, *lines]),

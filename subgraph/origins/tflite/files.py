@@ -19,7 +19,6 @@ from subgraph.origins.converted import converted
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
 from subgraph.storage.digest import file_digest
 from subgraph.system import free_memory
-from subgraph.text import clean
 from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
@@ -51,7 +50,7 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 
 def _run(direction: str, source: Path, target: Path, name: str, signature: str = "") -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
-        what = f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed"
+        what = f"{name}: TensorFlow Lite takes ai-edge-litert, which is not installed"
         raise UsageError(what, install("tflite"), code="package.not-installed")
     paths = source.resolve(), target.resolve()
     words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
@@ -62,7 +61,7 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"{clean(name)}: reading it took more than {SECONDS} s",
+            f"{name}: reading it took more than {SECONDS} s",
             "compare its checksum",
             code="tflite.timeout",
         ) from e
@@ -75,22 +74,18 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
         )
     if how == UNNAMED:
         raise UsageError(
-            f"{clean(name)}: {clean(why)}",
-            f"name one: {clean(name)}:SIGNATURE",
+            f"{name}: {why}",
+            f"name one: {name}:SIGNATURE",
             code="tflite.signature",
         )
     if how == REFUSED:
         hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
-        raise ModelError(
-            f"{clean(name)} cannot be cut: {clean(why)}", hint, code="tflite.not-cuttable"
-        )
+        raise ModelError(f"{name} cannot be cut: {why}", hint, code="tflite.not-cuttable")
     if how == UNWRITTEN:
-        raise OutputError(
-            f"{clean(name)}: {clean(why)}", "free some space", code="output.disk-full"
-        )
+        raise OutputError(f"{name}: {why}", "free some space", code="output.disk-full")
     if how == DAMAGED:
         raise ModelError(
-            f"{clean(name)} is damaged: {clean(why)}",
+            f"{name} is damaged: {why}",
             "compare its size and checksum with the original",
             code="model.damaged",
         )

@@ -58,7 +58,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
             pytorch.onnx.export(module, tuple(args), str(path), dynamo=True, verbose=False)
     except Exception as e:  # the user's code runs, and may raise anything
         raise ModelError(
-            f"PyTorch cannot export {clean(type(module).__name__)}: {clean(first_line(e))}",
+            f"PyTorch cannot export {type(module).__name__}: {first_line(e)}",
             code="torch.export-failed",
         ) from e
     return path

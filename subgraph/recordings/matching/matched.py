@@ -207,7 +207,7 @@ class MatchedSample:
         """
         reference = self.reference(name)
         if reference is None:
-            raise InputError(f"'{clean(name)}' is not a tensor", code="tensor.not-tensor")
+            raise InputError(f"'{name}' is not a tensor", code="tensor.not-tensor")
         value = self.matches[name].value(reference)
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))

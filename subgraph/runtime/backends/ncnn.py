@@ -21,7 +21,6 @@ from subgraph.runtime import command_line
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import vulkan
-from subgraph.text import clean
 
 RELEASES = (
     "ncnn",
@@ -185,7 +184,7 @@ class _Net:
         self._axes = (found[0], found[1])
         files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
         if any(read(str(folder / name)) for read, name in files):
-            lost = "; ".join(map(clean, LOST.findall(said))) or "a layer that it does not have"
+            lost = "; ".join(LOST.findall(said)) or "a layer that it does not have"
             raise Refused(
                 f"ncnn refuses what pnnx made of the model: {lost[:400]}",
                 code="backend.refused-model",
@@ -281,7 +280,7 @@ def _converted(model: Path, folder: Path, half: bool) -> str:
             lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
         )
         raise Refused(
-            f"pnnx does not convert the model: {clean(last)[:400]}", code="backend.refused-model"
+            f"pnnx does not convert the model: {last[:400]}", code="backend.refused-model"
         )
     return said
 

@@ -309,7 +309,7 @@ class _Page:
             errors = re.findall(r"\[err\] (.*(?:FATAL|ERROR|rror while).*)", str(e))[:1] or [
                 _foreign.message(e, "╔" if "╔" in str(e) else "Browser logs")
             ]
-            what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
+            what = f"{browser or 'chromium'} cannot be started: {errors[0]}"
             instead = {
                 WEBKIT: f"playwright install {WEBKIT}",
                 "firefox": "apt install firefox-esr, or browser=PATH",
@@ -352,7 +352,7 @@ def fetched(release: str) -> Path:
     """
     if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
         raise UsageError(
-            f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on",
+            f"'{release}' is no version of {PACKAGE} from 1.19 on",
             f"version={NEWEST}",
             code="release.malformed",
         )
@@ -390,7 +390,7 @@ def _fetch(package: str, into: Path) -> None:
     archives = list(into.glob("*.tgz"))
     if done.returncode or not archives:
         raise BackendError(
-            f"npm cannot fetch {package}: {clean(_foreign.message(Exception(done.stderr)))}",
+            f"npm cannot fetch {package}: {_foreign.message(Exception(done.stderr))}",
             "npm ping",
             code="web.npm-failed",
         )

@@ -29,7 +29,6 @@ from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import BackendError, UsageError
-from subgraph.text import clean
 
 LAST_SECONDS = 5.0
 
@@ -80,7 +79,7 @@ def check(spec: str) -> str:
         plugins.load("executors", scheme)
     elif sep or not spec.rpartition(":")[0] or not spec.rpartition(":")[2].isidentifier():
         raise UsageError(
-            f"--executor {clean(spec)}: which executor?",
+            f"--executor {spec}: which executor?",
             "dask://HOST:8786, or MODULE:FUNCTION",
             code="executor.malformed",
         )
@@ -126,12 +125,12 @@ def _made(spec: str) -> Executor:
     except Exception as e:  # whatever a module or a function of the user's raises
         why = f"{type(e).__name__}: {e}"
         raise BackendError(
-            f"--executor {clean(spec)}: {clean(why)}",
+            f"--executor {spec}: {why}",
             "a function that returns an Executor",
             code="executor.failed",
         ) from e
     if not isinstance(executor, Executor):
-        what = f"--executor {clean(spec)} gave {type(executor).__name__}"
+        what = f"--executor {spec} gave {type(executor).__name__}"
         raise BackendError(
             what,
             "a function that returns a concurrent.futures.Executor",

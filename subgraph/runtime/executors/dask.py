@@ -54,7 +54,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
         client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:
         raise BackendError(
-            f"nobody answers at dask://{clean(address)}",
+            f"nobody answers at dask://{address}",
             "is `dask scheduler` running?",
             code="executor.no-answer",
         ) from e
@@ -83,7 +83,7 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
             what = f"{place} has had no worker for {WORKER_SECONDS:g} s"
             raise BackendError(
                 what,
-                f"start some beside the devices: dask worker {clean(address)}",
+                f"start some beside the devices: dask worker {address}",
                 code="executor.no-workers",
             ) from e
     # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker
@@ -91,8 +91,8 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
     for worker, error in client.run(exec, "import subgraph", on_error="return").items():
         if isinstance(error, Exception):
             what = (
-                f"the worker {clean(worker)} of {place} cannot load subcut: {type(error).__name__}:"
-                f" {clean(str(error))}"
+                f"the worker {worker} of {place} cannot load subcut: {type(error).__name__}:"
+                f" {error}"
             )
             raise BackendError(
                 what,
@@ -102,9 +102,9 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if resources and not any(_has(worker, resources) for worker in workers):
         wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
-        what = f"no worker of {place} has {clean(wanted)}"
+        what = f"no worker of {place} has {wanted}"
         raise BackendError(
-            what, f"dask worker HOST:PORT --resources {clean(wanted)}", code="executor.no-resource"
+            what, f"dask worker HOST:PORT --resources {wanted}", code="executor.no-resource"
         )
 
 

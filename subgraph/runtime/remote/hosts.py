@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from subgraph.errors import UsageError
-from subgraph.text import clean
 
 MAX_LOSSES = 2  # in a row; then a host is used only where no other is left
 POLL = 0.2  # seconds between two looks whether anybody still waits
@@ -70,7 +69,7 @@ def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
     for name, count in table.items():
         if type(count) not in (int, float) or not count > 0:
             raise UsageError(
-                f"{where}: resources: {clean(name)} must be a number above 0",
+                f"{where}: resources: {name} must be a number above 0",
                 "resources = { npu = 1 }",
                 code="executor.wrong-resources",
             )

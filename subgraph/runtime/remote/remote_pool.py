@@ -92,7 +92,7 @@ class RemoteWorkers(Workers):
         """
         if self._closed:
             raise stopped()
-        what = f"this takes a process of {clean(self.candidate.name)} on this machine"
+        what = f"this takes a process of {self.candidate.name} on this machine"
         raise BackendError(what, "leave --executor out", code="executor.needs-local")
 
     def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
@@ -169,7 +169,7 @@ class RemoteWorkers(Workers):
     def _why_lost(self, error: Exception, connection: Connection) -> str:
         """Why a task gave nothing, where another try may give something; else raises what to tell
         the user."""
-        spec = clean(self.candidate.executor)
+        spec = self.candidate.executor
         why = f"{type(error).__name__}: {clean(str(error))[:200]}"
         if isinstance(error, (SubcutError, InternalError)):  # nobody waits for it, or it is ours
             raise error

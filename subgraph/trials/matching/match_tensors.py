@@ -27,7 +27,7 @@ from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.scale import Scale
-from subgraph.text import clean, nearest
+from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
@@ -155,7 +155,7 @@ def read_map(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as e:
         raise UsageError(
-            f"cannot read --map {clean(str(path))}: {e}",
+            f"cannot read --map {path}: {e}",
             "a text file with a line OURS THEIRS for each",
             code="map.unreadable",
         ) from e
@@ -167,7 +167,7 @@ def read_map(path: Path) -> dict[str, str]:
             continue
         if len(words) != 2:
             raise UsageError(
-                f"--map {clean(str(path))}, line {number}: expected OURS THEIRS",
+                f"--map {path}, line {number}: expected OURS THEIRS",
                 "two names of tensors",
                 code="map.malformed",
             )
@@ -184,7 +184,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
         if name not in graph.maker and name not in graph.inputs:
             close = nearest(name, [*graph.inputs, *graph.maker])
             raise UnknownName(
-                f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}",
+                f"--map: no tensor '{name}' in {graph.path.name}",
                 nearest=close,
                 code="map.unknown-name",
             )
