@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["LazyModule", "np", "ort"]
+__all__ = ["LazyModule", "metadata", "np", "ort"]
 
 
 class LazyModule:
@@ -22,8 +22,11 @@ class LazyModule:
 
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     import numpy as np
     import onnxruntime as ort
 else:
+    metadata = LazyModule("importlib.metadata")
     np = LazyModule("numpy")
     ort = LazyModule("onnxruntime")

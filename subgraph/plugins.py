@@ -23,6 +23,7 @@ from types import CodeType, ModuleType
 from zlib import crc32
 
 from subgraph.errors import UnknownName, UsageError
+from subgraph.lazy import metadata
 from subgraph.text import clean, nearest
 
 HOME = Path(__file__).parent
@@ -145,9 +146,7 @@ def _folder(kind: str) -> Path:
 
 def _entry_points(kind: str) -> dict[str, str]:
     """Name → module of the plugins of installed packages, none of which is imported."""
-    from importlib.metadata import entry_points
-
-    return {e.name: e.value for e in entry_points(group=f"subcut.{kind}")}
+    return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
 
 
 def _from_package(name: str, module: str) -> ModuleType:

@@ -1,21 +1,28 @@
-"""The version of subcut: imported by all, imports nothing of ours."""
+"""The version of subcut, and of the packages that take part."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from subgraph.lazy import metadata
 
 __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
     """Of subcut, Python and the packages that take part, without importing them."""
-    import sys
-    from importlib.metadata import version
-
     python = ".".join(map(str, sys.version_info[:3]))
     package, release = _onnxruntime()
     return {
         "subcut": __version__,
         "python": python,
-        "onnx": version("onnx"),
+        "onnx": metadata.version("onnx"),
         package: release,
-        "numpy": version("numpy"),
+        "numpy": metadata.version("numpy"),
     }
 
 
@@ -26,12 +33,9 @@ def install(extra: str) -> str:
     By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not
     find it.
     """
-    import shlex
-    from importlib.metadata import PackageNotFoundError, requires
-
     try:
-        known = [line.partition(";") for line in requires("subcut") or ()]
-    except PackageNotFoundError:  # run from a clone that is not installed
+        known = [line.partition(";") for line in metadata.requires("subcut") or ()]
+    except metadata.PackageNotFoundError:  # run from a clone that is not installed
         known = []
     names = [
         name.strip() for name, _, where in known if f'extra == "{extra}"' in where.replace("'", '"')
@@ -45,25 +49,24 @@ def _onnxruntime() -> tuple[str, str]:
     Builds for other hardware are packages of other names with the same module, and may lie over the
     plain one.
     """
-    import re
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-    from importlib.util import find_spec
-    from pathlib import Path
-
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:
-        raise PackageNotFoundError("onnxruntime")
+        raise metadata.PackageNotFoundError("onnxruntime")
     said = re.search(
         r"^__version__ = [\"'](.+)[\"']",
         Path(spec.origin).read_text(encoding="utf-8"),
         re.MULTILINE,
     )
     try:
-        plain = version("onnxruntime")
-    except PackageNotFoundError:
+        plain = metadata.version("onnxruntime")
+    except metadata.PackageNotFoundError:
         plain = ""
     release = said[1] if said else plain
     if release == plain:
         return "onnxruntime", plain
-    names = packages_distributions().get("onnxruntime", ())  # reads the files of all packages
-    return next((name for name in names if version(name) == release), "onnxruntime"), release
+    names = metadata.packages_distributions().get(
+        "onnxruntime", ()
+    )  # reads the files of all packages
+    return next(
+        (name for name in names if metadata.version(name) == release), "onnxruntime"
+    ), release

@@ -18,13 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
-from subgraph import plugins, system
+from subgraph import plugins, results, system
+from subgraph.cases import case
 from subgraph.documents import KEY
+from subgraph.lazy import metadata
 from subgraph.runtime.backends import Options, capabilities
 from subgraph.runtime.candidate import RUN, WITH_FORMS, stated_options
 from subgraph.storage.convert import StoredFile
@@ -383,9 +385,6 @@ class Redactor:
 @cache
 def leaving_keys() -> Mapping[str, frozenset[str]]:
     """Return the keys of texts that may leave, by the type that `documents` has for them."""
-    from subgraph import results
-    from subgraph.cases import case
-
     modules = (import_module(f"subgraph.results.{name}") for name in results.MODULES)
     kinds = filter(is_dataclass, chain.from_iterable(vars(m).values() for m in (case, *modules)))
     known = [*chain.from_iterable(map(fields, kinds)), *fields(StoredFile)]

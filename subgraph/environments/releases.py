@@ -25,6 +25,7 @@ from subgraph import children, plugins
 from subgraph.environments import emulated, installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
+from subgraph.lazy import metadata
 from subgraph.storage.cache import cache_folder
 from subgraph.system import link_folder
 
@@ -224,8 +225,6 @@ def beside(backend: str) -> str:
     """
     if plugins.constant("backends", backend, "NPM"):
         return package(backend)[1]
-    from importlib import metadata  # late: it takes 25 ms, which every command would pay
-
     try:
         return metadata.version(package(backend)[0])
     except metadata.PackageNotFoundError:

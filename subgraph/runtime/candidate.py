@@ -638,10 +638,8 @@ def parse_memory(text: str) -> int:
     Raises:
         UsageError: the text is not a size.
     """
-    from fractions import Fraction  # late: it takes 15 ms, which every command would pay
-
     m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
+    size = int(float(m[1]) * UNITS[m[2]]) if m else 0
     if not size:
         raise UsageError(
             f"memory limit {text}: expected a size", "8G, 500M", code="option.malformed"

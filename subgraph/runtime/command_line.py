@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -102,8 +103,6 @@ class Code:
 def code_of_command(command: str, folder: str = "") -> Code:
     """The files that a command line names, and the code below the folders of its scripts; also
     below `folder`, in which it runs, or where Python looks for modules by itself."""
-    import shutil
-
     base = Path(folder or ".").absolute()
     inner = (
         base / word for word in _TOKEN.findall(command)

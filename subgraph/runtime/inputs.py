@@ -28,7 +28,7 @@ from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
-from subgraph.text import clean, count
+from subgraph.text import clean, count, nearest
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -374,8 +374,6 @@ def _require_input(graph: Graph, name: str) -> None:
             "only inputs can be fed, and weights that the model lists among its inputs",
             code="input.is-weight",
         )
-    from subgraph.text import nearest
-
     raise UnknownName(
         f"the model has no input '{name}'",
         nearest=nearest(name, graph.inputs),

@@ -15,8 +15,10 @@ import errno
 import io
 import json
 import os
+import queue
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,6 +37,7 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.lazy import np
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
 from subgraph.runtime import command_line
@@ -60,6 +63,7 @@ from subgraph.runtime.protocol import (
     not_thrown,
     seal,
 )
+from subgraph.storage import tensors
 from subgraph.storage.tensors import Record, Value
 
 
@@ -145,8 +149,7 @@ def _import_numpy() -> None:
     key = "OPENBLAS_NUM_THREADS"
     users = os.environ.get(key)
     os.environ.setdefault(key, "1")
-    import numpy as np  # noqa: F401
-
+    _ = np.ndarray
     if users is None:
         del os.environ[key]  # commands of a backend have their own numpy
 
@@ -188,9 +191,6 @@ def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
 def _requests(pipe: int) -> Iterator[bytes]:
     """Lines from the pipe. A thread reads them from now on, and ends the process group when the
     pipe closes."""
-    import queue
-    import threading
-
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -394,8 +394,6 @@ class Server:
             BackendError: The model is not loaded.
             OSError: An output cannot be written.
         """
-        from subgraph.storage import tensors
-
         folder = request.into
         if request.key not in self.models:
             what = f"the process has no model '{request.key}'"
@@ -446,8 +444,6 @@ class Server:
             ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError:
                 the disk is full.
         """
-        from subgraph.storage import tensors
-
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
             if isinstance(value, list):
@@ -476,8 +472,6 @@ def _array(value: Any) -> Any:
     Raises:
         TypeError: it holds other objects than texts.
     """
-    import numpy as np
-
     array = np.asarray(value)
     if array.dtype.kind == "O" and (
         odd := [v for v in array.flat if not isinstance(v, (str, bytes))]
@@ -488,8 +482,6 @@ def _array(value: Any) -> Any:
 
 def _type_of(value: Any, declared: str, form: str) -> str:
     """The type of a value: the declared one if the value has it, or is empty and tells no type."""
-    from subgraph.storage import tensors
-
     if declared and (value is None or (isinstance(value, list) and not value)):
         return declared
     text = tensors.type_of(value)

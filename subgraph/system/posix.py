@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
+import grp
 import math
 import os
+import pwd
+import re
+import resource
 import select
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -177,8 +183,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
         """Let it use so much processor time from now on."""
         if sys.platform == "linux":
             with contextlib.suppress(OSError):  # it has ended
-                import resource
-
                 used = (
                     Path(f"/proc/{self.pid}/stat")
                     .read_text(encoding="ascii", errors="replace")
@@ -197,8 +201,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
         """Bound what it may allocate, and the processor time that it may use, where it is not
         bounded more already."""
         if sys.platform == "linux":
-            import resource
-
             with contextlib.suppress(ProcessLookupError):
                 for kind, amount in (
                     (resource.RLIMIT_DATA, memory),
@@ -357,7 +359,6 @@ def _waiting(words: Sequence[str | Path], env: Mapping[str, str] | None) -> list
     Raises:
         FileNotFoundError: there is no such program.
     """
-    import shutil  # 3 ms
 
     if shutil.which(words[0], path=(os.environ if env is None else env).get("PATH")) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(words[0]))
@@ -366,7 +367,6 @@ def _waiting(words: Sequence[str | Path], env: Mapping[str, str] | None) -> list
 
 def _pipe() -> tuple[int, int]:
     """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
-    import fcntl
 
     ends = os.pipe()
     high = (
@@ -382,8 +382,6 @@ def _kill_when_closed(held: int, group: int) -> bool:
     """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes.
     False: it cannot."""
     if sys.platform == "linux":
-        import fcntl
-
         with contextlib.suppress(OSError):
             fcntl.fcntl(held, fcntl.F_SETOWN, -group)
             fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
@@ -563,17 +561,14 @@ def home_folder() -> str:
     """The user's home folder by the system's list of users, whatever the environment says; "" if it
     is not there."""
     try:
-        import pwd
-
         return pwd.getpwuid(os.getuid()).pw_dir
-    except (ImportError, KeyError, OSError):
+    except (KeyError, OSError):
         return ""
 
 
 def processor() -> str:
     """What the system calls its processor; "" where it does not say."""
     import platform
-    import re
 
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -626,7 +621,6 @@ class Lock:
             BlockingIOError: another process holds it (only without `wait`). OSError: there is no
                 such path.
         """
-        import fcntl
 
         self.works = False
         mode = (
@@ -722,8 +716,6 @@ def _is_private(status: os.stat_result, is_parent: bool) -> bool:
 def is_group_of_one_user(group: int) -> bool:
     """Return whether a group is this user's own: many systems make one for each user, who writes
     files for it."""
-    import grp
-    import pwd
 
     try:
         user = pwd.getpwuid(os.geteuid())

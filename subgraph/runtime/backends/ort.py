@@ -5,6 +5,7 @@ Every search starts processes with this module: what only `passes` needs is impo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -69,9 +70,7 @@ LEVELS = {
 
 def version() -> str:
     """The runtime's version."""
-    import onnxruntime
-
-    return str(onnxruntime.__version__)
+    return str(ort.__version__)
 
 
 def precision(options: Mapping[str, Any]) -> str:
@@ -123,14 +122,13 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
         Refused: it does not accept this model.
     """  # noqa: E501
     try:
-        import onnxruntime  # noqa: F401
+        ort.set_default_logger_severity(4)
     except ImportError as e:
         raise BackendError(
             f"onnxruntime cannot be loaded: {e}",
             "pip install onnxruntime",
             code="backend.not-loadable",
         ) from e
-    ort.set_default_logger_severity(4)
     settings = make_settings(options)
     off = _turned_off(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
@@ -425,7 +423,5 @@ def _refusal(e: Exception, is_reference: bool) -> Refused:
 
 def warm() -> None:
     """Import the runtime ahead of the first model."""
-    import contextlib
-
     with contextlib.suppress(ImportError):  # `load` reports it
-        import onnxruntime  # noqa: F401
+        version()
