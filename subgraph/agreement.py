@@ -154,7 +154,8 @@ def _reason(verdict: Verdict) -> str:
     about = unread[0] if unread and verdict.status is Status.AGREE else verdict.worst
     if about is None:
         return verdict.why
-    return f"{about.name}: {about.why}{f', sample {about.sample}' if about.sample else ''}"
+    sample = f", sample {about.sample}" if about.sample else ""
+    return f"{about.name}: {about.why}{sample}"
 
 
 def _found(bisection: Bisection, seen: str) -> Disagreement | None:

@@ -164,7 +164,8 @@ class Answering:
             return None
         try:
             reply = json.loads(line)
-            error, size = str(reply["error"]), int(reply["bytes"])
+            error = str(reply["error"])
+            size = int(reply["bytes"])
         except (ValueError, KeyError, TypeError) as e:
             what = f"the reply of a script is unreadable: {type(e).__name__}: {e}"
             raise InternalError(what, code="worker.unreadable-reply") from e

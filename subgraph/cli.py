@@ -434,7 +434,7 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]
 
         traceback.print_exc()
     if isinstance(e, OSError):
-        what = f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}"
+        what = ": ".join(filter(None, (str(e.strerror or e), e.filename)))
         return {
             "kind": "OSError",
             "code": "internal.os-error",

@@ -134,7 +134,8 @@ class _DepartureError(Exception):
     adds its step."""
 
     def __init__(self, words: str, *steps: str) -> None:
-        self.words, self.steps = words, list(steps)  # the innermost first
+        self.words = words
+        self.steps = list(steps)  # the innermost first
 
     def __str__(self) -> str:
         return f"{''.join(reversed(self.steps)).removeprefix('.') or 'it'}: {self.words}"

@@ -209,7 +209,7 @@ def from_run(number: int | None) -> str:
 
 def count(number: int, noun: str) -> str:
     """`1 node`, `17 nodes`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def prediction(top1: float, top5: float) -> str:

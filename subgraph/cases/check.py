@@ -10,6 +10,7 @@ import filecmp
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import inf, isfinite
 from pathlib import Path
 
@@ -119,15 +120,17 @@ def _difference(expected: Record, actual: Record, folder: Path) -> OutputDiffere
         apart = distance(np.asarray(a), np.asarray(b))
         if apart is None:
             return replace(difference, why="other NaN or infinities")
-        error, scale = max(error, apart[0]), max(scale, apart[1])
+        error = max(error, apart[0])
+        scale = max(scale, apart[1])
     relative = error / scale if scale else error
     return OutputDifference(expected.name, True, _json(error), _json(scale), _json(relative))
 
 
 def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:
-    return any(t.data_type == FLOAT16 for t in cut.model.graph.initializer) or any(
-        s.tensors[n].dtype == "float16" for s in samples for n in (*cut.inputs, *cut.outputs)
-    )
+    if any(t.data_type == FLOAT16 for t in cut.model.graph.initializer):
+        return True
+    boundary = product(samples, (*cut.inputs, *cut.outputs))
+    return any(sample.tensors[name].dtype == "float16" for sample, name in boundary)
 
 
 def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun) -> bool:

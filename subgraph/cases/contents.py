@@ -129,17 +129,16 @@ def _hint(folder: Path) -> str:
 def _later(folder: Path) -> Iterator[str]:
     """Files that were put beside a case after its manifest was written; the whole models of `blame`
     stay here."""
-    for path in sorted(
+    found = [
         path
-        for name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT)
-        for path in folder.glob(f"**/{BLAME}/{name}")
-    ):
+        for path in sorted(folder.glob(f"**/{BLAME}/*"))
+        if path.name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT)
+    ]
+    for place, suffixes in LATER.items():
+        found += [p for p in sorted((folder / place).rglob("*")) if p.suffix in suffixes]
+    for path in found:
         if path.is_file() and not path.is_symlink():
             yield path.relative_to(folder).as_posix()
-    for place, suffixes in LATER.items():
-        for path in sorted((folder / place).rglob("*")):
-            if path.suffix in suffixes and path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix()
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -201,9 +200,7 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
 def names(case_files: CaseFiles) -> frozenset[str]:
     """Names that go along anyway: of the files, and of nodes and tensors in their models, and of
     the model."""
-    names = {
-        file for name in case_files.files for file in (name, name.partition("/")[2])
-    }  # below a case's folder
+    names = {*case_files.files, *(name.partition("/")[2] for name in case_files.files)}
     for path in case_files.files.values():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph

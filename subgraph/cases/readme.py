@@ -119,9 +119,8 @@ def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     if outcome is None:
         return ""
     why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
-    return shorten(
-        clean(f"{'FAIL' if outcome.status == 'fail' else outcome.status}   {why}")
-    ).rstrip()
+    status = "FAIL" if outcome.status == "fail" else outcome.status
+    return shorten(clean(f"{status}   {why}")).rstrip()
 
 
 def _files(data: ReadmeData) -> Iterator[str]:

@@ -324,14 +324,14 @@ class Redactor:
             ours.add("label")
         if is_judged:
             ours.add("why")
-        return {
-            k if is_map or k in self.names or self._is_known_key(k) else REMOVED: (
-                v
-                if k in ours
-                else self.document(v, key if is_map and not isinstance(v, Mapping) else k, inside)
+        redacted = {}
+        for k, v in value.items():
+            kind = key if is_map and not isinstance(v, Mapping) else k
+            is_known = is_map or k in self.names or self._is_known_key(k)
+            redacted[k if is_known else REMOVED] = (
+                v if k in ours else self.document(v, kind, inside)
             )
-            for k, v in value.items()
-        }
+        return redacted
 
     def _value(self, value: str, key: str, inside: str) -> str:
         if not value or _DIGEST.fullmatch(value):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,10 +88,9 @@ class CaseRequest:
     @property
     def command(self) -> str:
         """The command line of this request, model left out."""
-        words = ["subcut", "cut", *(w for n in self.start for w in ("--start", n))]
-        words += [w for n in self.end for w in ("--end", n)] + [
-            w for f in self.inputs for w in ("-i", f)
-        ]
+        words = ["subcut", "cut"]
+        for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.inputs)):
+            words += chain.from_iterable((flag, value) for value in values)
         for name, shape in self.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         plain = CaseRequest(self.start, self.end)
@@ -273,7 +273,8 @@ def _groups(
         frozen = (
             freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
         )
-        values = tuple(Path(f).read_bytes() for n in frozen for f in sample.tensors[n].files)
+        files = chain.from_iterable(sample.tensors[n].files for n in frozen)
+        values = tuple(Path(file).read_bytes() for file in files)
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
 
@@ -508,11 +509,9 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
 
 def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
     """A line per file, with type and shape (several of a sequence)."""
-    return [
-        (
-            (work / f.file).stat().st_mtime,
-            f"{head} {s.dtype} {', '.join(map(shape_text, s.shapes))} {f.file}",
-        )
-        for s in tensor.samples
-        for f in s.files
-    ]
+    lines = []
+    for sample in tensor.samples:
+        about = f"{head} {sample.dtype} {', '.join(map(shape_text, sample.shapes))}"
+        files = [f.file for f in sample.files]
+        lines += [((work / file).stat().st_mtime, f"{about} {file}") for file in files]
+    return lines

@@ -27,12 +27,12 @@ from subgraph.storage import folders
 from subgraph.text import clean
 
 MAX_ENTRIES = 50_000  # a sweep where every test fails leaves 20,000 files
-MAX_NAME, MAX_PART, MAX_PARTS = 1000, 240, 32  # bytes of a name, bytes of one part of a path, parts
+MAX_NAME = 1000  # bytes
+MAX_PART = 240  # bytes of one part of a path
+MAX_PARTS = 32
 MAX_TOTAL = 1 << 40  # bytes unpacked
-MAX_RATIO, SMALL = (
-    100,
-    64 << 20,
-)  # unpacked, a zip has at most SMALL bytes, or MAX_RATIO times its own
+MAX_RATIO = 100  # of the bytes of an unpacked zip and its own
+SMALL = 64 << 20  # bytes that an unpacked zip may have with any ratio
 CHUNK = 1 << 20
 LEVEL = 1  # of compression: tensors shrink no further at 9
 LARGE = (

@@ -103,7 +103,8 @@ def bisect(
 
     begin = time.monotonic()  # the processes that start from here on are part of --max-time
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
+    model_path = asked.model_path
+    _ = asked.criterion  # a mistake there is reported first
     chosen = OutputChoice.parse(**vars(compared))
     limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = (
@@ -176,14 +177,16 @@ def opened(
         runs: Sequence[RecordedRun] = ()
         if recordings:
             found = stack.enter_context(open_runs(graph, recordings, setup.feeding))
-            runs, setup = found.runs, replace(setup, feeding=found.feeding)
+            runs = found.runs
+            setup = replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
         there = inside.opened(
             graph, [end for end in ends if end], setup.feeding, reference, setup.output
         )
         graph, feeding, names = stack.enter_context(there)
-        setup, left = replace(setup, feeding=feeding), iter(names)
+        setup = replace(setup, feeding=feeding)
+        left = iter(names)
         ends = [next(left) if end else "" for end in ends]
         within = "..".join(ends) if any(ends) else ""
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))

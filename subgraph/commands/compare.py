@@ -242,11 +242,9 @@ def _compare(
         named = (*choice.at, *choice.start, *choice.end)
         there = inside.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
         graph, feeding, names = stack.enter_context(there)
-        setup, choice, is_part = (
-            replace(setup, feeding=feeding),
-            choice.inside(names),
-            choice.is_part,
-        )
+        setup = replace(setup, feeding=feeding)
+        suffix = "-at" if choice.is_part else ""
+        choice = choice.inside(names)
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials.runtime)
             words = choice.words(trials.model)
@@ -276,7 +274,7 @@ def _compare(
                     value_pairs(trials, select_tensors(trials.model, words)),
                     free_values(choice.save),
                 )
-    place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
+    place = ResultPlace(setup.output, f"compare-{_name(setup)}{suffix}")
     return evidence.save_document(found, place, source_of(graph), [graph.path])
 
 

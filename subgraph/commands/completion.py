@@ -40,7 +40,9 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
         open_ended = breaks
         if i == at:
             current = len(out) - 1
-            kept = len(out[-1]) - (0 if breaks else len(word)) if out[-1].endswith(word) else 0
+            kept = 0
+            if out[-1].endswith(word):
+                kept = len(out[-1]) - len(word) * (not breaks)
     return out, current, kept
 
 

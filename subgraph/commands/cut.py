@@ -178,7 +178,8 @@ def cut(
             if opened is not graph:
                 first = len(request.start)
                 begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
-                graph, request = opened, replace(request, start=begin, end=last)
+                graph = opened
+                request = replace(request, start=begin, end=last)
             if dry_run:
                 return _plan(graph, request, place)
             return _result(write_case.extract(graph, request, place, reference, feeding))

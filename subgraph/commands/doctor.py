@@ -24,11 +24,9 @@ from subgraph.text import clean
 from subgraph.version import versions
 
 IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
-ABSENT, LACKS, FAILS = (
-    "not installed",
-    "not here",
-    "fails",
-)  # the package, the device, or it does not start
+ABSENT = "not installed"  # the package
+LACKS = "not here"  # the device
+FAILS = "fails"  # it does not start
 
 
 def doctor() -> Result:
@@ -138,4 +136,4 @@ def _is_executable(program: str, folder: str) -> bool:
 
 
 def _what_and_hint(e: SubcutError) -> str:
-    return f"{e.what}{f' ({e.hint})' if e.hint not in ('', 'subcut doctor') else ''}"
+    return e.what if e.hint in ("", "subcut doctor") else f"{e.what} ({e.hint})"

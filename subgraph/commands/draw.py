@@ -179,7 +179,9 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
         makes={k: graph.makes[i] for i, k in at.items()},
     )
     width = float(shown.width or WIDTH)
-    names = {p.graph.label(i): f"#{p.first + i}" for p in part.all() for i in p.inside}
+    names: dict[str, str] = {}
+    for p in part.all():
+        names |= {p.graph.label(i): f"#{p.first + i}" for i in p.inside}
     keys = _open(drawer, shown, [at[i] for i in inside if i in at], names)
     layout = drawer.layout(keys, width, tall=bool(values))
     boxes = sum(box.kind not in FRAMES for box in layout.boxes)
@@ -281,7 +283,9 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[
     if isinstance(found, (BisectDocument, IntervalDocument)):
         known = found.findings
     findings = sorted(known, key=is_proven)
-    wrong = {i: is_proven(finding) for finding in findings for i in finding.indices}
+    wrong: dict[int, bool] = {}
+    for finding in findings:
+        wrong |= dict.fromkeys(finding.indices, is_proven(finding))
     if not (values or failed or wrong):
         raise UsageError(
             f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"

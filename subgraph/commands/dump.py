@@ -58,7 +58,8 @@ def dump(
         and not model.endswith(".onnx")
         and not os.path.exists(split_signature(Path(model))[0])  # noqa: PTH110
     ):
-        words, model = [model, *words], None
+        words = [model, *words]
+        model = None
     asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
     with asked.reference() as reference:
         graph = load(asked.model_path)

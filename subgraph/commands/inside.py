@@ -52,9 +52,11 @@ def bodies(graph: Graph) -> list[str]:
     """Each body of the graph's nodes, as it is named, with its size."""
     from subgraph.bodies.name import attributes, holds_bodies
 
-    return [
-        f"{clean(graph.label(i))}/{clean(name)} ({count(len(body.node), 'node')})"
-        for i in range(len(graph.nodes))
-        if holds_bodies(graph, i)
-        for name, body in attributes(graph, i).items()
-    ]
+    named = list[str]()
+    for i in range(len(graph.nodes)):
+        if holds_bodies(graph, i):
+            named += [
+                f"{clean(graph.label(i))}/{clean(name)} ({count(len(body.node), 'node')})"
+                for name, body in attributes(graph, i).items()
+            ]
+    return named

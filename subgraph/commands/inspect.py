@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from subgraph.inspection.summary import OpCount
     from subgraph.runtime.candidate import Candidate
 
-MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
+MAX_VALUE = 400  # characters of a line of an attribute or of metadata
+MAX_LINES = 40  # of an attribute or of metadata
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
-FIRST_ROWS, LAST_ROWS = 40, 12  # of the table of all tensors: what two screens hold
+FIRST_ROWS = 40  # of the table of all tensors: two screens hold the first and the last ones
+LAST_ROWS = 12
 WIDTH = 100  # columns of a text that goes to no terminal
 MIN_NAME = 16  # columns to which a name is shortened where a table is too wide
 NAMES = ("node", "tensor", "declared", "shape")  # columns that may be shortened
@@ -175,7 +177,8 @@ def _document(
                 names,
             ),
         ):
-            node, first = names[0] if node else None, len(start)
+            node = names[0] if node else None
+            first = len(start)
             begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
             return _describe(
                 there, node, begin, () if node else last, feeding if fed else None, runtime

@@ -175,7 +175,7 @@ def _group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
     for fix, same in by_fix.items():
         rows = list(_folded(same, same[0].severity))
         for node, reason in rows[:MAX_LINES]:
-            yield f"{head}  {node}{': ' if node else ''}{clean(reason)}"
+            yield f"{head}  {': '.join(filter(None, (node, clean(reason))))}"
         if len(rows) > MAX_LINES:
             yield f"{head}  … and {len(rows) - MAX_LINES} more (--json has them all)"
         if fix:

@@ -286,9 +286,8 @@ def reset(
     with suppress(OSError):  # it holds something else
         folder.rmdir()
     document = to_json(ManualReset(folder=str(folder), left=[str(p) for p in left]))
-    return Result(
-        document, f"removed {clean(str(folder))}{', except for other files' if left else ''}"
-    )
+    others = ", except for other files" if left else ""
+    return Result(document, f"removed {clean(str(folder))}{others}")
 
 
 ACTIONS: dict[str, Callable[..., Result]] = {

@@ -27,9 +27,8 @@ def next_commands(
     first = document.findings[0]
     case = first.case or "CASE"
     words = [clean(str(document.model.path)), "--within", f"{first.nodes[0]}..{first.nodes[-1]}"]
-    words += (
-        [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
-    )
+    if not feeding.records:
+        words += chain.from_iterable(("-i", file) for file in feeding.inputs)
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
     precision = compared.run.precision or document.precision
     words += ["--precision", precision] if precision != Precision.FP32 else []

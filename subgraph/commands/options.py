@@ -18,6 +18,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -52,7 +53,8 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
                 continue
             if isinstance(annotation, type) and is_dataclass(annotation):
                 offered = [p for p in _options_of(annotation) if p.name not in without]
-                groups[name], members[name] = annotation, [p.name for p in offered]
+                groups[name] = annotation
+                members[name] = [p.name for p in offered]
                 flat += offered
             else:
                 flat.append(_parameter(name, parameters[name].default, annotation))
@@ -232,15 +234,13 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
             model = model_file(model, ctx.params.get("weights"))
         nodes = protobuf.read(model).model.graph.node
-        names = [
-            name
-            for n in nodes
-            for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)
-        ]
+        names = [node.name for node in nodes]
+        if incomplete.startswith("tensor:"):
+            names = list(chain.from_iterable(node.output for node in nodes))
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
-    prefix = re.match("(?:node:|tensor:)?", incomplete)
-    names = [f"{prefix[0] if prefix else ''}{name}" for name in dict.fromkeys(names) if name]
+    (prefix,) = re.findall("^(?:node:|tensor:)?", incomplete)
+    names = [prefix + name for name in dict.fromkeys(names) if name]
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
@@ -255,12 +255,10 @@ def complete_candidates(incomplete: str) -> list[str]:
         before, _, word = rest.rpartition(",")
         begin = f"{head}:{before}," if before else f"{head}:"
         stated = stated_options(head).items()
-        words = [
-            f"{name}={value}"
-            for name, values in stated
-            for value in values or [""]
-            if "*" not in name
-        ]
+        words = list[str]()
+        for name, values in stated:
+            if "*" not in name:
+                words += [f"{name}={value}" for value in values or [""]]
         return [f"{begin}{option}" for option in words if option.startswith(word)]
     try:
         own = project.load().values.get("candidates", {})

@@ -317,7 +317,8 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
         )
     if found and (why := if_time(partial(why_many, planner, found), "")):
         notes.append(why)
-    nodes = {i for k in (found.kept if found else ()) for i in planner.places[k].nodes}
+    kept = found.kept if found else ()
+    nodes = set[int]().union(*(planner.places[k].nodes for k in kept))
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
         notes.append(
             f"{count(unnamed, 'kept node')} without a name: the lists of other tools cannot name"

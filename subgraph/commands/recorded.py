@@ -172,7 +172,9 @@ def compare_recorded(
     from subgraph.trials.compare import select_tensors
 
     asked = _of_module(asked, recordings)
-    criterion, path, feeding = asked.criterion, asked.model_path, feeding or asked.feeding
+    criterion = asked.criterion
+    path = asked.model_path
+    feeding = feeding or asked.feeding
     npu = criterion == MSACCUCMP
     with (
         asked.reference() as reference,
@@ -197,7 +199,8 @@ def compare_recorded(
             for c in compared
         ]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
-    place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
+    suffix = "-at" if choice.is_part else ""
+    place = ResultPlace(asked.output, f"compare-{recordings.name}{suffix}")
     reads = [graph.path, *recordings.paths]
     saved = evidence.save_document(comparison, place, source_of(graph), reads)
     advised = zip(saved.recordings, advices, strict=True)

@@ -86,7 +86,7 @@ def replay(
     for label, verdict, refused in zip(labels, verdicts, is_refused, strict=True):
         word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
         word = "refused" if refused else word
-        lines.append(f"  {f'{clean(label)}  ' if label else ''}{word}  {clean(verdict.why)}")
+        lines.append("  " + "  ".join(filter(None, (clean(label), word, clean(verdict.why)))))
         lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]
     return Result(to_json(document), "\n".join(lines), code)
 

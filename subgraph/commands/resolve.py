@@ -295,10 +295,8 @@ class Asked:
         settings = self.settings
         runtime = self.runtime
         typed = spec
-        spec, usual = (
-            settings.get("candidate", spec),
-            "litert" if model and is_of_tflite(model) else PLAIN,
-        )
+        spec = settings.get("candidate", spec)
+        usual = "litert" if model and is_of_tflite(model) else PLAIN
         with name_setting(settings.setting(candidate=typed)):
             candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
         timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))

@@ -197,7 +197,9 @@ def _operators(document: SweepDocument) -> Iterator[str]:
         head = ["operator", "tests", *chain.from_iterable(words)]
         cells = [head]
         for name, tests, totals in mixed:
-            counts = [str(totals[k][w] or "-") for k, columns in enumerate(words) for w in columns]
+            counts = list[str]()
+            for k, columns in enumerate(words):
+                counts += [str(totals[k][w] or "-") for w in columns]
             cells.append([clean(name), str(tests), *counts])
         lines = aligned(cells, range(1, len(head)))
         if len(document.candidates) > 1:
@@ -275,10 +277,8 @@ def _refusals(document: SweepDocument) -> Iterator[str]:
         cells = [(str(len(same)), shorten(clean(same[0]), WIDTH)) for same in frequent]
         if cells:
             by = _suffix(document, candidate.name, "by")
-            yield (
-                f"refused{by}, the"
-                f" {'reasons' if len(reasons) == len(cells) else 'most frequent reasons'}:"
-            )
+            which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
+            yield f"refused{by}, the {which}:"
             yield from (f"  {line}" for line in aligned(cells, [0]))
 
 
@@ -336,7 +336,8 @@ def _totals(document: SweepDocument) -> Iterator[str]:
     operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
     joint = " and" if operators else " of"
     networks = f"{joint} {count(tests.networks, 'network')}" if tests.networks else ""
-    number = f"{tests.count:,} {'test' if tests.count == 1 else 'tests'}{operators}{networks}"
+    noun = "test" if tests.count == 1 else "tests"
+    number = f"{tests.count:,} {noun}{operators}{networks}"
     for k, candidate in enumerate(document.candidates):
         totals = _by_word(candidate.totals)
         late = sum(
@@ -344,9 +345,7 @@ def _totals(document: SweepDocument) -> Iterator[str]:
         )
         parts = [f"{totals[word]:,} {word}" for word in TOTALS if totals[word] or word in ALWAYS]
         name = f"{clean(candidate.name)}: " if len(document.candidates) > 1 else ""
-        yield (
-            f"{name}{number}:"
-            f" {', '.join(parts)}{f'; {late:,} refused only while running' if late else ''}"
-        )
+        running = f"; {late:,} refused only while running" if late else ""
+        yield f"{name}{number}: {', '.join(parts)}{running}"
         if any(totals[word] for word in BAD):
             yield f"cases {clean(str(candidate.folder))}/"

@@ -15,6 +15,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from subgraph import children
@@ -166,7 +167,7 @@ def _fetching(processor: str, folder: Path) -> list[list[str]]:
     apt = [
         "apt-get",
         "-q",
-        *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")),
+        *chain.from_iterable(("-o", f"{key}={value}") for key, value in settings.items()),
     ]
     wanted = ["install", "--download-only", "--yes", "--no-install-recommends", *PACKAGES]
     return [[*apt, "update"], [*apt, *wanted]]
@@ -199,14 +200,16 @@ def wheels(processor: str) -> list[str]:
         BackendError: its system is damaged.
     """
     library = next(
-        (f for lib in ("lib", "usr/lib") for f in system(processor).glob(f"{lib}/*/libc.so.6")),
+        chain.from_iterable(
+            system(processor).glob(f"{lib}/*/libc.so.6") for lib in ("lib", "usr/lib")
+        ),
         None,
     )
     found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
     if not found:
         raise _damaged(processor)
     names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
-    platforms = (word for name in names for word in ("--platform", f"manylinux{name}_{processor}"))
+    platforms = chain.from_iterable(("--platform", f"manylinux{n}_{processor}") for n in names)
     return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import util
+from itertools import chain
 from pathlib import Path
 
 from subgraph import children
@@ -122,7 +123,7 @@ def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
     )
     return [
         *(["--index-url", index_url] if index_url else []),
-        *(w for p in places for w in ("--find-links", p)),
+        *chain.from_iterable(("--find-links", place) for place in places),
     ]
 
 

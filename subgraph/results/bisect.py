@@ -304,7 +304,8 @@ class ModelDifference:
     @property
     def text(self) -> str:
         """`conv1: pads: [1, 1] in ours, [0, 0] in theirs`."""
-        ours, theirs = self.ours or "none", self.theirs or "none"
+        ours = self.ours or "none"
+        theirs = self.theirs or "none"
         return f"{self.node}: {self.part}: {ours} in ours, {theirs} in theirs"
 
 

@@ -258,11 +258,9 @@ class Candidate(RuntimeBuild):
         is_command = self.runs_commands
         code = self._code().files
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
-        words = [
-            w
-            for c in self.commands
-            for w in (command_line.words_and_values(c) if is_command else [c])
-        ]
+        words = list(self.commands)
+        if is_command:
+            words = list(chain.from_iterable(map(command_line.words_and_values, words)))
         files = {word: contents(folder / word) for word in words}
         interpreters = [*code, command_line.own_interpreter()] if self.script else code
         return {

@@ -137,7 +137,8 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
         )
         if not known:
             continue
-        (least, small, first), (most, large, last) = known[0], known[-1]
+        least, small, first = known[0]
+        most, large, last = known[-1]
         is_image = len(spec.dims or ()) >= 3
         if (
             is_image

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, product
 from pathlib import Path
 
 from subgraph import system
@@ -28,7 +29,8 @@ PLACES = {
 }
 SCRIPTS = (".py", ".sh", ".bat", ".cmd", ".ps1")
 CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
-MAX_FILES, MAX_FOLDERS = 500, 1000  # of code, and that are looked into: reading them takes a second
+MAX_FILES = 500  # of code: reading them takes a second
+MAX_FOLDERS = 1000  # that are searched for code
 MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
 LEFT_OUT = {
     "subcut_out",
@@ -86,7 +88,8 @@ def words_and_values(command: str) -> list[str]:
         words = system.split(command)
     except ValueError:
         return [command]
-    return [part for word in words for part in (word, word.partition("=")[2]) if part]
+    parts = chain.from_iterable((word, word.partition("=")[2]) for word in words)
+    return list(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -173,28 +176,13 @@ def _contents(path: Path, size: int, changed: int) -> str:
 def installed(files: Iterable[Path]) -> list[str]:
     """The packages, with their versions, that are installed for the Python interpreters among these
     files, sorted."""
-    homes = {
-        home
-        for f in files
-        if re.match(r"python[\d.]*(\.exe)?$", f.name)
-        for home in (f.parent, f.resolve().parent)
-    }
-    libraries = {
-        library
-        for home in homes
-        for name in _LIBRARIES
-        for library in (
-            *home.parent.glob(f"lib/python3*/{name}"),
-            home.parent / "Lib" / name,
-            home / "Lib" / name,
-        )
-    }
-    return sorted(
-        info.stem
-        for library in libraries
-        for end in ("dist", "egg")
-        for info in library.glob(f"*.{end}-info")
-    )
+    interpreters = [f for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name)]
+    homes = chain.from_iterable((f.parent, f.resolve().parent) for f in interpreters)
+    found = set[Path]()
+    for home, name in product(set(homes), _LIBRARIES):
+        for place in ("lib/python3*", "Lib", f"{home.name}/Lib"):
+            found.update(home.parent.glob(f"{place}/{name}/*-info"))
+    return sorted(info.stem for info in found if info.suffix in (".dist-info", ".egg-info"))
 
 
 def imported() -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -261,7 +261,9 @@ class Feeding:
             [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
         )
         files = [
-            [(name, f) for name, r in sample.items() for f in r.files or (NOTHING,)]
+            list(
+                chain.from_iterable(product([n], r.files or (NOTHING,)) for n, r in sample.items())
+            )
             for sample in self.records
         ]
         return [(label, [*of]) for label, of in zip(self.labels or numbered, files, strict=True)]

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
 EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
-BARS, MIN_LENGTH = 60, 16  # bars that are drawn, along axes that are at least so long
+BARS = 60  # that are drawn
+MIN_LENGTH = 16  # of an axis along which a bar is drawn
 MAX_SHOWN = 8  # numbers of an input
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 TEXT_BYTES = 128  # of memory that a random text takes
@@ -261,10 +262,9 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
             f"--shape {spec.name}=1x3x224x224, or -i FILE",
             code="input.no-shape",
         )
-    shape = [
-        d if isinstance(d, int) else sizes.get(d or "", 1 if axis == 0 else None)
-        for axis, d in enumerate(spec.dims)
-    ]
+    shape = [d if isinstance(d, int) else sizes.get(d or "") for d in spec.dims]
+    if shape and shape[0] is None:
+        shape[0] = 1  # of a batch
     if None in shape:
         axis = shape.index(None)
         example = "x".join("?" if n is None else str(n) for n in shape)
@@ -387,10 +387,10 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
     if unknown and step and flat.size % step == 0:
         dims[unknown[0]] = flat.size // step
     if any(not isinstance(d, int) for d in dims) or math.prod(dims) * dtype.itemsize != flat.size:
+        size = f"a multiple of {step}" if unknown else step
         raise InputError(
             f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype}"
-            f" {shape_text(tuple(spec.dims or ()))}) takes"
-            f" {f'a multiple of {step}' if unknown else step}",
+            f" {shape_text(tuple(spec.dims or ()))}) takes {size}",
             f"check type and layout, or give --shape {spec.name}=…",
             code="tensor.wrong-size",
         )

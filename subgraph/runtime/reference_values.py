@@ -37,12 +37,10 @@ class ReferenceValues:
     def __init__(
         self, graph: Graph, reference: Reference, samples: Sequence[Sample], folder: Path
     ) -> None:
-        self.graph, self.reference, self.samples, self.folder = (
-            graph,
-            reference,
-            samples,
-            folder.resolve(),
-        )
+        self.graph = graph
+        self.reference = reference
+        self.samples = samples
+        self.folder = folder.resolve()
         self.records: list[dict[str, Record]] = [{} for _ in samples]
         self.captured: list[Captured] = []
         self.watched = Watched()

@@ -356,7 +356,8 @@ def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> R
     others: list[tuple[str, ...]] = [()] * samples
     for group, part in parts:
         for place, k in enumerate(group):
-            tensors[k], others[k] = part.tensors[place], part.others[place]
+            tensors[k] = part.tensors[place]
+            others[k] = part.others[place]
     build = sum(part.build for _, part in parts)
     run = sum(part.run for _, part in parts)
     made = min((part.made for _, part in parts), default=0.0)

@@ -138,14 +138,16 @@ class Worker:
         self._pipes = Pipes(self._process)
         self._cleanup.callback(self._pipes.close)
         self._pipes.send(self._word + b"\n")
-        self._received, self._searched = bytearray(), 0  # bytes searched for the end of a line
+        self._received = bytearray()
+        self._searched = 0  # bytes searched for the end of a line
         self._replies = 0
         self._printed = bytearray()  # the end of standard error
         self._starting = True
         self._task = ""  # of the present request
         self._pending = False  # a request has no reply yet, or was given up
         self._ended = self._closing = self._closed = False
-        self._request_lock, self._kill_lock = threading.Lock(), threading.Lock()
+        self._request_lock = threading.Lock()
+        self._kill_lock = threading.Lock()
 
     # ------------------------------------------------------------ requests
 

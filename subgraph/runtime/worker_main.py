@@ -275,9 +275,8 @@ class Server:
                     f"{self.backend} cannot be used: {e}", "subcut doctor", code="backend.unusable"
                 ) from e
             own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
-            raise kind(
-                f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint, code=code
-            ) from e
+            why = (own or _one_line)(e)
+            raise kind(f"{self.backend} {fails}: {why}", hint, code=code) from e
 
     def _require_device(self, error: BaseException) -> None:
         """

@@ -299,7 +299,8 @@ class Workers:
         """End all processes, busy ones too: their requests raise WorkerDied."""
         with self._lock:
             self._closed = True
-            workers, self._all = self._all, set()
+            workers = self._all
+        self._all = set()
         for worker in workers:
             worker.close()
 

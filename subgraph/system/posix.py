@@ -94,12 +94,12 @@ class ProcessGroup(subprocess.Popen[bytes]):
         **options: Any,
     ) -> None:
         if waits := options.get("stdin") == subprocess.DEVNULL:
-            words, options["stdin"] = _waiting(words, env), subprocess.PIPE
-        self._mark, self._ended = os.urandom(16).hex(), threading.Event()
-        self._most_memory, self._last_second = (
-            math.inf,
-            math.inf,
-        )  # what is watched here, with a thread for it
+            words = _waiting(words, env)
+            options["stdin"] = subprocess.PIPE
+        self._mark = os.urandom(16).hex()
+        self._ended = threading.Event()
+        self._most_memory = math.inf  # what is watched here, with a thread for it
+        self._last_second = math.inf
         self._watcher: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         held, lifeline = _pipe()
@@ -216,7 +216,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
     def _watch(self, memory: float = math.inf, seconds: float = math.inf) -> None:
         """Have a thread kill the group when it exceeds a limit: the system has none for another
         process."""
-        self._most_memory, self._last_second = min(memory, self._most_memory), seconds
+        self._most_memory = min(memory, self._most_memory)
+        self._last_second = seconds
         if self._watcher is None:
             self._watcher = threading.Thread(target=self._keep_watch, daemon=True)
             self._watcher.start()
@@ -262,7 +263,8 @@ class Pipes:
         self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
         for number in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(number, False)
-        self._unsent, self._prints = b"", True  # may more come from standard error?
+        self._unsent = b""
+        self._prints = True  # more may come from standard error
 
     def send(self, data: bytes) -> None:
         """Send as much as the pipe takes; `wait` sends the rest."""

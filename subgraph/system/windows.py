@@ -48,20 +48,20 @@ LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 LOCK_AT = (
     1 << 62
 )  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
-RETRY, RETRY_FOR = (
-    0.01,
-    3.0,
-)  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
+# Where another program has a file open: a virus scanner, an indexer, a reader.
+RETRY = 0.01  # seconds between two attempts
+RETRY_FOR = 3.0  # seconds
 CREATE_SUSPENDED = 4
-LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, BREAKAWAY_OK, KILL_ON_JOB_CLOSE = (
-    4,
-    0x200,
-    0x800,
-    0x2000,
-)  # JOB_OBJECT_LIMIT_…
-PROCESS_ID_LIST, EXTENDED_LIMITS = 3, 9  # of JOBOBJECTINFOCLASS
+LIMIT_JOB_TIME = 4  # JOB_OBJECT_LIMIT_…
+LIMIT_JOB_MEMORY = 0x200
+BREAKAWAY_OK = 0x800
+KILL_ON_JOB_CLOSE = 0x2000
+PROCESS_ID_LIST = 3  # of JOBOBJECTINFOCLASS
+EXTENDED_LIMITS = 9
 MAX_PROCESSES = 4096  # of a job, that are looked at
-FAIL_IMMEDIATELY, EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION = 1, 2, 33  # of LockFileEx
+FAIL_IMMEDIATELY = 1  # of LockFileEx
+EXCLUSIVE_LOCK = 2
+ERROR_LOCK_VIOLATION = 33
 CRASHES = {
     0xC0000005: "SIGSEGV",  # access violation
     0xC00000FD: "SIGSEGV",  # stack overflow

@@ -167,12 +167,10 @@ def assigned(
     providers = prepared(options, settings, own)
     session = ort.InferenceSession(given, settings, providers=providers, enable_fallback=0)
     parts = session.get_provider_graph_assignment_info()
-    found = (
-        (part.ep_name, tensors[node.name])
-        for part in parts
-        for node in part.get_nodes()
-        if node.name in tensors
-    )
+    found = []
+    for part in parts:
+        names = (node.name for node in part.get_nodes() if node.name in tensors)
+        found += [(part.ep_name, tensors[name]) for name in names]
     return [f"{name.removesuffix(SUFFIX)} {tensor}" for name, tensor in found]
 
 

@@ -114,13 +114,8 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
             code="command.missing",
         )
     check_places("cmd", step, command)
-    named = any(
-        f"{{{place}}}" in word
-        for word in words
-        for place in PLACES[step]
-        if place not in ("keep", "host")
-    )
-    if named:
+    line = " ".join(words)
+    if any(f"{{{place}}}" in line for place in PLACES[step] if place not in ("keep", "host")):
         return words
     return words + [
         "{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]

@@ -129,7 +129,9 @@ def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]
     """  # noqa: E501
     if len(compiled.inputs) == len(inputs):
         return {i: i for i in range(len(inputs))}
-    names = {name: i for i, port in enumerate(compiled.inputs) for name in port.names}
+    names = {}
+    for i, port in enumerate(compiled.inputs):
+        names.update(dict.fromkeys(port.names, i))
     return {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
 
 

@@ -239,9 +239,8 @@ def _summary(model: Path) -> str:
     graph = protobuf.read(model).model.graph
     known = {value.name: value.name for value in graph.input}
     known |= {w.name: f"weight {w.data_type} {list(w.dims)}" for w in graph.initializer}
-    known |= {
-        name: f"{node.op_type} {k}" for node in graph.node for k, name in enumerate(node.output)
-    }
+    for node in graph.node:
+        known |= {name: f"{node.op_type} {k}" for k, name in enumerate(node.output)}
     nodes = []
     for node in graph.node:
         attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)

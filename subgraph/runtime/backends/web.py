@@ -103,7 +103,8 @@ def version(options: Mapping[str, Any]) -> str:
     release = str(options.get("version", NEWEST))
     if why := _lacks(browser, release):
         raise BackendError(f"web {why}", "subcut doctor", code="web.unusable")
-    return f"{release} in {WEBKIT if browser == WEBKIT else _browser_version(browser)}"
+    shown = WEBKIT if browser == WEBKIT else _browser_version(browser)
+    return f"{release} in {shown}"
 
 
 @cache
@@ -240,7 +241,9 @@ class _Page:
 
     def __init__(self, release: str, browser: str, provider: str) -> None:
         """`provider`: and the number of its threads, which a page cannot change."""
-        self.asked, self.spoilt, self.living = (release, browser, provider), False, set[int]()
+        self.asked = (release, browser, provider)
+        self.spoilt = False
+        self.living = set[int]()
         self.server = ReleaseServer(fetched(release))
         self._browser: Any = self._launched(browser, provider)
         self._page: Any = self._browser.new_page()
@@ -422,7 +425,8 @@ class ReleaseServer:
     its address is answered."""  # noqa: E501
 
     def __init__(self, dist: Path) -> None:
-        self._dist, self._secret = dist, secrets.token_urlsafe(16)
+        self._dist = dist
+        self._secret = secrets.token_urlsafe(16)
         self._given: dict[str, bytes] = {}
         self._taken: dict[str, bytes] = {}
         outer = self

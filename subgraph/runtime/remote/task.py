@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, 
     try:
         reply, files = _performed(json.loads(request), content)
     except SubcutError as e:
-        reply, files = TaskReply(e.to_json()), {}
+        reply = TaskReply(e.to_json())
+        files = {}
     return json.dumps(to_json(reply)), files
 
 
@@ -150,7 +152,7 @@ def _run(workers: Workers, job: Job) -> TaskReply:
 
 def has_files(job: Job) -> bool:
     """Return whether this machine has the model and its inputs."""
-    files = [file for sample in job.feeds for record in sample for file in record.files]
+    files = chain.from_iterable(record.files for record in chain.from_iterable(job.feeds))
     return all(Path(file).is_file() for file in (str(job.model), *files))
 
 

@@ -272,17 +272,19 @@ class _Nodes:
     """
 
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
-        self.graph, self.asked = graph, frozenset(asked)
+        self.graph = graph
+        self.asked = frozenset(asked)
         needed = graph.ancestors(graph.maker[n] for n in self.asked if n in graph.maker)
-        kinds = graph.kinds([n for i in needed for n in (*graph.makes[i], *graph.reads[i])])
+        named = chain.from_iterable((*graph.makes[i], *graph.reads[i]) for i in needed)
+        kinds = graph.kinds(list(named))
         makers = {graph.maker[n] for n in self.asked if n in graph.maker}
         own = {
             i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])
         }
         self.order = [i for i in _late(graph, needed) if i in own]
-        self.last_read = {
-            n: k for k, i in enumerate(self.order) for n in graph.reads[i] if kinds[n] != CONSTANT
-        }
+        self.last_read = dict[str, int]()
+        for k, i in enumerate(self.order):
+            self.last_read |= {n: k for n in graph.reads[i] if kinds[n] != CONSTANT}
 
     @cached_property
     def costs(self) -> list[Cost]:
@@ -318,7 +320,9 @@ class _Nodes:
         known = {n: sum(_bytes(r, shape) for shape in r.shapes) for n, r in records.items()}
         largest = max(known.values(), default=0)
         change = [0] * (len(self.order) + 2)
-        made = {n: k for k, i in enumerate(self.order) for n in graph.makes[i]}
+        made = dict[str, int]()
+        for k, i in enumerate(self.order):
+            made |= dict.fromkeys(graph.makes[i], k)
         for name, last in self.last_read.items():
             held = known.get(name, largest)
             change[made.get(name, -1) + 1] += held

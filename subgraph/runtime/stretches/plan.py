@@ -38,7 +38,9 @@ def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int)
         cost = costs[k]
         weights += sum(size for name, size in cost.weights.items() if name not in seen)
         seen.update(cost.weights)
-        kept, work, most_live = kept + cost.kept, max(work, cost.work), max(most_live, live[k + 1])
+        kept += cost.kept
+        work = max(work, cost.work)
+        most_live = max(most_live, live[k + 1])
         if k > start and live[start] + weights + kept + work + most_live > limit:
             return k
     return len(costs)
