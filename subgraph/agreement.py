@@ -1,5 +1,5 @@
-"""Is a model right on a candidate? Where it is not: the culprit, why, where it lies, as a failing
-test says it.
+"""A model on a candidate as a test: if it is not right, the failure names the culprit, its cause
+and its place.
 
 The whole model runs once on each side. Only where that is not right, a bisection begins.
 """
@@ -37,7 +37,7 @@ from subgraph.verdict import Status, Verdict
 
 @dataclass(frozen=True)
 class Search:
-    """How a disagreement is narrowed down.
+    """The options of the search after a disagreement.
 
     Attributes:
         output: the folder of its result and of stored answers. max_time: as `90s`, `10m`.
@@ -51,7 +51,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Why a model is not known to be right.
+    """The reason why a model is not known to be right.
 
     Attributes:
         lines: for people, the verdict first. places: `case` and `report`, where they were written.
@@ -149,7 +149,7 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
 
 
 def _reason(verdict: Verdict) -> str:
-    """Why, with the output and the sample that decide."""
+    """Return the reason, with the output and the sample that decide."""
     unread = [output for output in verdict.outputs if output.status is Status.UNRESOLVED]
     about = unread[0] if unread and verdict.status is Status.AGREE else verdict.worst
     if about is None:
@@ -159,7 +159,7 @@ def _reason(verdict: Verdict) -> str:
 
 
 def _found(bisection: Bisection, seen: str) -> Disagreement | None:
-    """What a search says that began because one run of the whole was not right."""
+    """Return the result of a search that began because one run of the full model was not right."""
     shown = reports.cleaned(bisection.result)
     if shown.agree and (shown.whole.status is Status.FAIL or shown.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
@@ -173,5 +173,6 @@ def _found(bisection: Bisection, seen: str) -> Disagreement | None:
 
 
 def _explanation(document: BisectDocument) -> Iterable[str]:
-    """Why the first finding is wrong, as far as it is known: an optimizer, rounding, a bug."""
+    """Yield the causes of the first finding, as far as they are known: an optimizer, rounding, a
+    bug."""
     return (line for finding in document.findings[:1] if (line := reports.evidence(finding)[0]))

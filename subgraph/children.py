@@ -29,7 +29,7 @@ DISK_FULL = re.compile(
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, -n if signal n ended it, and what it printed."""
+    """The end of a command: its exit code, -n if signal n ended it, and its output."""
 
     code: int
     out: bytes
@@ -96,7 +96,7 @@ def run(
 
 
 def _listened(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
-    """What a process prints to its end."""
+    """Return the output of a process until its end."""
     assert process.stdout
     late = threading.Event()
 

@@ -381,7 +381,8 @@ def main() -> None:
 
 
 def _goes_on(words: list[str]) -> bool:
-    """Does the same command go on from the runs that were stored before it was interrupted?"""
+    """Return whether the same command continues from the runs that were stored before it was
+    interrupted."""
     stores = bool(RESUMABLE & set(words))
     recorded = any(word.startswith("--recorded") for word in words)  # then no candidate runs
     return stores and not recorded and "--fresh" not in words

@@ -98,8 +98,8 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _writer(kind: Any) -> Callable[[Any], Any]:
-    """What `to_json` does with values of a type; found once, which takes longer than to write most
-    values."""
+    """Return the function by which `to_json` writes values of a type; it is found once, which takes
+    longer than to write most values."""
     if is_dataclass(kind):
         known = [
             (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
@@ -402,7 +402,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def _plain(kind: Any) -> tuple[type, tuple[type, ...]]:
-    """What JSON has in the place of a type, and what of Python that may be."""
+    """Return the type that JSON has for a type, and the Python types that are accepted."""
     origin = get_origin(kind) or kind
     if origin is Annotated:
         return float, (int, float, str)

@@ -73,7 +73,7 @@ class InternalError(Exception):
 
 
 class SubcutError(Exception):
-    """What happened (`what`, one line naming the place) and what to do about it (`hint`).
+    """An error with a fact (`what`, one line that names the place) and an action (`hint`).
 
     Both are safe to show: names from a model or a file lose their control characters here.
 

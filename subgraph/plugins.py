@@ -99,16 +99,16 @@ def help_of(kind: str, name: str) -> str:
 
 
 def defines(kind: str, name: str, function: str) -> bool:
-    """Does a plugin that is a file define this function? Read without importing it; False if it
-    cannot be read."""
+    """Return whether a plugin that is a file defines this function. It is read without importing
+    it; False if it cannot be read."""
     return any(
         isinstance(node, ast.FunctionDef) and node.name == function for node in _body(kind, name)
     )
 
 
 def constant(kind: str, name: str, constant: str) -> object:
-    """What a plugin that is a file sets a name to; read without importing it, None if it is not
-    there or no literal."""
+    """Return the value to which a plugin that is a file sets a name; it is read without importing
+    it, None if it is absent or no literal."""
     for node in _body(kind, name):
         if isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Name) and t.id == constant for t in node.targets

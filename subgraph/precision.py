@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Precision(StrEnum):
-    """What is known of the arithmetic; the finest comes first.
+    """The known properties of the arithmetic; the finest comes first.
 
     Attributes:
         eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255 steps over the tensor's
@@ -51,7 +51,7 @@ class Precision(StrEnum):
 
     @property
     def narrow(self) -> bool:
-        """Is it a float type of 16 bits?"""
+        """Whether it is a float type of 16 bits."""
         return math.isfinite(self.largest)
 
     @property

@@ -64,13 +64,14 @@ PLAIN = {
 
 
 def plain(e: UnicodeError) -> tuple[str, int]:
-    """What a terminal shows that lacks a character; to be registered as a handler of errors (`codecs`).
+    """Return a replacement for a character that a terminal lacks; to be registered as a handler of
+    errors (`codecs`).
 
     >>> import codecs
     >>> codecs.register_error("plain", plain)
     >>> "1 → 2 × 3 ☃".encode("ascii", "plain")
     b'1 -> 2 x 3 ?'
-    """  # noqa: E501
+    """
     assert isinstance(e, UnicodeEncodeError)
     return "".join(PLAIN.get(c, "?") for c in e.object[e.start : e.end]), e.end
 
@@ -213,11 +214,12 @@ def count(number: int, noun: str) -> str:
 
 
 def prediction(top1: float, top5: float) -> str:
-    """What became of the classes that a model ranks highest, from their `top1` and `top5` agreement, 0 … 1.
+    """Describe the change of the classes that a model ranks highest, from their `top1` and `top5`
+    agreement, 0 … 1.
 
     >>> prediction(top1=1.0, top5=0.8)
     'prediction unchanged, top-5 agrees in 80 %'
-    """  # noqa: E501
+    """
     if top1 < 1:
         return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace(
             "%", " %"
@@ -255,8 +257,8 @@ def agreement(
 
 
 def source_line(source: Mapping[str, Any]) -> str:
-    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None;
-    with `derived`, of the node "before" or "behind" it.
+    """Describe the source of a node: `module`, `class`, `file`, `line` and `code` of the user's, of
+    which any may be None; with `derived`, of the node "before" or "behind" it.
 
     Empty for a module alone, which was read from the node's name and says no more than it.
 

@@ -46,12 +46,13 @@ class NamedCode:
 
     @property
     def is_foreign(self) -> bool:
-        """Does a file name it, and is there anything to run?"""
+        """Whether a file names it, and there is code to run."""
         return bool(self.origin and self.shown)
 
 
 def require(code: NamedCode, trust: bool) -> str:
-    """What will run, to be logged; "" if there is nothing, or nothing but the user's own.
+    """Return the code that will run, to be logged; "" if there is nothing, or nothing but the
+    user's own.
 
     Raises:
         UsageError: it is not trusted.
@@ -85,7 +86,7 @@ def remember(code: NamedCode) -> None:
 
 
 def _extent(code: NamedCode) -> str:
-    """What trust covers beyond what is shown, and that it ends there."""
+    """Return what trust covers beyond the shown code, and that it ends there."""
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
     some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")

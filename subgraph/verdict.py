@@ -13,7 +13,7 @@ from subgraph.text import count
 
 
 class Status(StrEnum):
-    """Does the candidate agree? Unresolved if that is not known.
+    """Whether the candidate agrees; unresolved if that is not known.
 
     >>> Status("fail") is Status.FAIL
     True

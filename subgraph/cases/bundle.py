@@ -52,7 +52,7 @@ MAX_LIST = 64 << 20  # bytes of the list of files
 
 @dataclass(frozen=True)
 class BundleRequest:
-    """What is to be packed, and how.
+    """The case that is packed, and the options.
 
     Attributes:
         folder: a case, a bisection or a sweep. target: the zip; its one folder has the same name.
@@ -133,7 +133,8 @@ def plain_name(path: Path) -> str:
 
 
 def require_free(target: Path, identity: str, *, force: bool = False) -> None:
-    """May a bundle go there? Yes where nothing stands, or an earlier bundle of the same identity.
+    """Check that a bundle can go there: nothing is there, or an earlier bundle of the same
+    identity.
 
     Raises:
         ResultExists: something else stands there. UsageError: its name does not end in .zip.
@@ -263,7 +264,7 @@ def _found_with(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, An
 def _unchanged(
     files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """What goes along as the user wrote it, or as the candidate said it."""
+    """Yield everything that goes along as the user wrote it, or as the candidate said it."""
     if found_with:
         identity = found_with["request"]["identity"]
         options = identity["options"].items()
@@ -441,7 +442,7 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
 
 
 def _is_same(place: Path, data: bytes, checksums: Mapping[str, Checksum]) -> bool:
-    """Does the folder hold this bundle, each file as it was?"""
+    """Return whether the folder holds this bundle, each file unchanged."""
     try:
         return (place / BUNDLE_LIST).read_bytes() == data and all(
             not (place / name).is_symlink() and zip_archive.checksum_of(place / name) == checksum

@@ -48,7 +48,7 @@ KEYS = frozenset(
 
 @dataclass(frozen=True)
 class ResultPlace:
-    """Where a result goes; `force`: it may replace any other result of subcut there."""
+    """The place of a result; `force`: it may replace any other result of subcut there."""
 
     parent: Path
     name: str
@@ -61,8 +61,7 @@ class ResultPlace:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What identifies the model that a result was made from, or the folder, as a manifest has
-    it."""
+    """The identity of the model or the folder that a result was made from, as a manifest has it."""
 
     file: File = ""
     folder: str | None = absent()
@@ -117,7 +116,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class ReferenceEntry:
-    """How the reference values were computed."""
+    """The computation of the reference values."""
 
     runtime: Word
     options: Mapping[str, object] | None = absent()
@@ -164,7 +163,7 @@ class RegionEntry:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far an output of the cut is from the captured one.
+    """The difference between an output of the cut and the captured one.
 
     Attributes:
         comparable: floating values whose NaN and infinities stand in the same places; else `why`
@@ -202,7 +201,7 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenManifest:
-    """What the manifest of each kind of result holds.
+    """The fields of the manifest of each kind of result.
 
     Attributes:
         files: All files of the result; `write_manifest` lists them.
@@ -280,7 +279,7 @@ class CaseManifest(WrittenManifest):
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a candidate gave on a case.
+    """The result of a candidate on a case.
 
     Attributes:
         status: The status of its verdict.
@@ -369,7 +368,7 @@ Case: TypeAlias = ResultFolder[CaseManifest]
 
 
 def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> ResultPlace:
-    """Where a result goes: `place`, or beside it with a number where something else stands.
+    """Return the place of a result: `place`, or beside it with a number if another result is there.
 
     Replaced are only results of subcut from the same model or folder, in which nothing was added,
     and with `place.force` every result of subcut. Never: a folder that subcut did not write, the
@@ -398,7 +397,7 @@ def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = 
 
 
 def _is_replaceable(place: ResultPlace, source: ModelSource, reads: Sequence[Path]) -> bool:
-    """May a result go exactly here?
+    """Return whether a result may go exactly here.
 
     Raises:
         ResultExists: as `free_place`.
@@ -438,7 +437,7 @@ def _is_replaceable(place: ResultPlace, source: ModelSource, reads: Sequence[Pat
 
 
 def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
-    """Does an unchanged result of the same request stand there?"""
+    """Return whether an unchanged result of the same request is there."""
     manifest = read_manifest(place.path)
     return (
         manifest is not None
@@ -452,7 +451,8 @@ def _holds(folder: Path, path: Path) -> bool:
 
 
 def _is_ours(path: Path, manifest: Manifest, source: ModelSource) -> bool:
-    """Does a folder hold a result from this source, with no file that subcut did not write?"""
+    """Return whether a folder holds a result from this source, and no file that subcut did not
+    write."""
     identity = attrgetter("file", "folder", "structure_sha256")
     if identity(manifest.source) != identity(source):
         return False
@@ -513,14 +513,14 @@ def plain(request: object) -> Any:
 
 
 def source_of(graph: Graph) -> ModelSource:
-    """What identifies the model that a graph was read from."""
+    """Return the identity of the model that a graph was read from."""
     return ModelSource(
         graph.path.name, bytes=graph.skeleton.size, structure_sha256=graph.skeleton.structure
     )
 
 
 def reference_of(reference: Reference) -> ReferenceEntry:
-    """How a reference computes its values."""
+    """Describe the computation of the reference values."""
     options = reference.options
     if not reference.fixed:
         return ReferenceEntry(Path(reference.backend).name, dict(options))

@@ -1,5 +1,5 @@
-"""Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit
-for bit.
+"""The check of a cut: it runs alone on the captured inputs and must return the captured outputs,
+bit for bit.
 
 So must the same cut at another opset, as onnx converts it.
 """
@@ -98,7 +98,7 @@ def _json(value: float) -> float | None:
 
 
 def _difference(expected: Record, actual: Record, folder: Path) -> OutputDifference | None:
-    """How far two values are apart; None where their files are equal byte for byte.
+    """Return the difference of two values; None if their files are equal byte for byte.
 
     Only floating values with NaN and infinities in the same places are comparable: an index or a
     sign of infinity that differs is never a rounding.
@@ -134,7 +134,7 @@ def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:
 
 
 def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun) -> bool:
-    """Does a second run of the whole model give the captured values?"""
+    """Return whether a second run of the full model returns the captured values."""
     for sample, folder in zip(samples, folders, strict=True):
         second = folder / "again"
         second.mkdir()
@@ -182,7 +182,8 @@ def at_opset(
 
 
 def type_problem(cut: Cut) -> str:
-    """Why onnx refuses the element types of a cut that was made without a run; "" if it does not.
+    """Return the reason why onnx refuses the element types of a cut that was made without a run; ""
+    if it does not.
 
     Asked, in 0.3 s, only where floats of several types meet, or an operator excludes a type that
     enters or leaves.
@@ -206,7 +207,8 @@ def type_problem(cut: Cut) -> str:
 
 
 def run_checker(path: Path) -> None:
-    """
+    """Run onnx.checker on a model.
+
     Raises:
         ModelError: onnx.checker refuses the model.
     """

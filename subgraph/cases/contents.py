@@ -214,7 +214,8 @@ def names(case_files: CaseFiles) -> frozenset[str]:
 
 
 def has_own_criterion(case_files: CaseFiles, evidence: Mapping[str, Any] | None) -> bool:
-    """Did a criterion of subcut judge? Then the sentences of its judgements are ours."""
+    """Return whether a criterion of subcut judged, so that the sentences of its judgements are
+    ours."""
     known = {*plugins.own_names("criteria"), *plugins.own_names("metrics")}
     documents = [
         _read_json(path)

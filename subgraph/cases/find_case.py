@@ -128,7 +128,8 @@ def bundle_root(folder: Path) -> Path | None:
 
 
 def require_no_loop(folder: Path) -> None:
-    """
+    """Check that the folder is not the result of `bisect --loop`.
+
     Raises:
         UsageError: the folder is what `bisect --loop` left, which holds no case; that of the search
             is named.
@@ -225,7 +226,8 @@ def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ..
 
 
 def _found_with(request: EvidenceRequest) -> EvidenceRequest:
-    """
+    """Check the limits of a request.
+
     Raises:
         ValueError: a limit is nothing.
     """

@@ -85,7 +85,7 @@ def readme(data: ReadmeData) -> str:
 
 
 def _problem(data: ReadmeData) -> Iterator[str]:
-    """What is wrong, in two lines."""
+    """Yield the problem, in two lines."""
     manifest = data.cases[data.first]
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
     ops = [clean(str(n["op"])) for n in manifest["region"]["nodes"]]
@@ -139,7 +139,7 @@ def _files(data: ReadmeData) -> Iterator[str]:
 
 
 def _own_files(data: ReadmeData) -> set[str]:
-    """What lies in the folder of the most telling case."""
+    """Return the files in the folder of the most telling case."""
     head = f"{data.first}/" if data.first else ""
     return _tops(f.removeprefix(head) for f in data.files if f.startswith(head))
 

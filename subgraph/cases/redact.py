@@ -1,5 +1,5 @@
-"""What may leave this machine: known fields of documents do, free text does not; and the facts of
-the machine.
+"""The redaction of documents that leave this machine: known fields leave, free text does not; and
+the facts of the machine.
 
 A field leaves if it holds names of the case, words of ours, versions, digests or numbers. Any other
 text is left out: what a candidate printed, sentences, paths. Of a command line the program's name,
@@ -113,7 +113,7 @@ JUDGED = frozenset(
 
 @dataclass(frozen=True)
 class Redactor:
-    """What may leave this machine, and what is known to be private on it; `this_machine` finds it.
+    """The rules of redaction, and the private texts of this machine, which `this_machine` finds.
 
     Attributes:
         names: of nodes, tensors and files of the case. scripts: names of the candidate's files that
@@ -428,7 +428,7 @@ def joined(words: Iterable[str]) -> str:
 
 
 def same(line: str, plain: str) -> bool:
-    """Is a command line the same but for its quotes?"""
+    """Return whether two command lines differ only in their quotes."""
     try:
         return system.split(line) == system.split(plain)
     except ValueError:
@@ -436,7 +436,8 @@ def same(line: str, plain: str) -> bool:
 
 
 def _spelled(folder: str) -> re.Pattern[str]:
-    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON doubles.
+    r"""Return a pattern of the spellings of a folder; one of Windows in any case, with `/` or `\`,
+    which JSON doubles.
 
     >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")), bool(_spelled("/home/me").search("/HOME/me"))
     (True, False)
@@ -447,7 +448,7 @@ def _spelled(folder: str) -> re.Pattern[str]:
 
 
 def this_machine(secrets: Iterable[str] = ()) -> Redactor:
-    """What is private on this machine, and further `secrets`."""
+    """Return the private texts of this machine, and further `secrets`."""
     homes = {
         os.path.expanduser("~"),  # noqa: PTH111
         os.environ.get("HOME", ""),

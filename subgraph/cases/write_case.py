@@ -82,7 +82,7 @@ class CaseRequest:
 
     @property
     def feeding(self) -> Feeding:
-        """What the model is fed."""
+        """The inputs of the model."""
         return Feeding(self.inputs, self.shapes, self.seed, self.picture)
 
     @property
@@ -255,8 +255,8 @@ def _drop_stale(place: ResultPlace, number: int, request: object, source: ModelS
 
 
 def _numbered(place: ResultPlace, number: int) -> ResultPlace:
-    """Where the group of this number goes: the first has the plain name, the second ends in
-    `-2`."""
+    """Return the place of the group of this number: the first has the plain name, the second ends
+    in `-2`."""
     return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
 
 
@@ -281,7 +281,7 @@ def _groups(
 
 @dataclass(frozen=True)
 class CaseBuilder:
-    """What all groups of samples share; `build` makes the folder of one group.
+    """The values that all groups of samples share; `build` makes the folder of one group.
 
     Attributes:
         above: the nodes that the reference runs. stems: tensor → file stem. scratch: holds a folder
@@ -473,8 +473,8 @@ def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
 
 
 def _write_log(manifest: CaseManifest, work: Path) -> None:
-    """What was done, a line each, in the words of MindStudio's dump log. The only file with times
-    in it.
+    """Write the log of the cut, one line per fact, in the words of MindStudio's dump log. No other
+    file has times in it.
 
     A line about a file has the time at which its bytes were written; a layer that of the model
     which holds it.

@@ -61,7 +61,7 @@ class Checksum:
 
 
 def name_problem(name: str) -> str:
-    """Why a file in a bundle may not have this name; "" where it may.
+    """Return the reason why a file in a bundle may not have this name; "" if it may.
 
     >>> name_problem("inputs/x.npy"), name_problem("../x"), name_problem("C:/x")
     ('', 'it leads elsewhere', 'a character that not every system takes')

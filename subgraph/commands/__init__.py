@@ -27,7 +27,7 @@ class Result:
 
 
 def command_line() -> str:
-    """What the user typed, for a document."""
+    """Return the command line that the user typed, for a document."""
     return masked(system.join(["subcut", *sys.argv[1:]]))
 
 

@@ -159,7 +159,8 @@ def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
 def _releases(
     versions: str | None, command: str | None, index_url: str | None, find_links: list[str] | None
 ) -> ReleasesAsked | None:
-    """
+    """Return the releases that the options request; None if there are none.
+
     Raises:
         UsageError: an option is without its other half.
     """
@@ -191,7 +192,7 @@ def _releases(
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
-    """What explains the first finding of a search."""
+    """Explain the first finding of a search."""
     from subgraph.blame.answer import explain, summary
     from subgraph.blame.blame import Blame, widen_to_surroundings
     from subgraph.graph import region as regions

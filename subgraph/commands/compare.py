@@ -44,7 +44,7 @@ SEVERITY = ("", "agree", "unresolved", "fail")
 
 @dataclass(frozen=True)
 class PartOptions:
-    """What is compared of the model; without these, every tensor in place and alone."""
+    """The part of the model that is compared; without these, every tensor in place and alone."""
 
     at: Texts = option(
         "--at",

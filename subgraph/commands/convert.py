@@ -138,14 +138,15 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
 
 
 def _place(folder: Path, target: Path) -> Path:
-    """Where a converter writes: a folder of its own, of which only the model and its weights are
-    taken."""
+    """Return the path at which a converter writes, in a separate folder of which only the model and
+    its weights are taken."""
     (folder / "converted").mkdir()
     return folder.resolve() / "converted" / target.name
 
 
 def _free(output: str | None, source: Path, *, force: bool) -> Path:
-    """
+    """Return the path of the new model.
+
     Raises:
         UsageError: the folder of the new model does not exist, or it would be the source.
         ResultExists: a file is in the way.
@@ -250,7 +251,7 @@ def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: 
 
 
 def _refusal(check: Asked, graph: Graph) -> str:
-    """Why the reference does not load the new model; "" if it does."""
+    """Return the reason why the reference does not load the new model; "" if it does."""
     with check.reference() as reference, folders.temporary() as folder:
         try:
             reference.load_model("converted", load(graph.path).model, graph.path, folder)

@@ -310,8 +310,8 @@ def _text(case: Case) -> str:
 
 
 def _compiler_hint(manifest: CaseManifest) -> str:
-    """How to compile the cut on the device if the model's own inputs are not in it; "" if nothing
-    needs saying."""
+    """Return how to compile the cut on the device if the model's own inputs are not in it; else
+    ""."""
     inner = bool(manifest.inputs) and all(t.producer for t in manifest.inputs)
     of_ascend = manifest.recording is not None and manifest.recording.format in ASCEND
     return AIPP if inner and of_ascend else ""
@@ -375,7 +375,7 @@ def _shape(tensor: TensorEntry) -> str:
 
 
 def _fed(manifest: CaseManifest) -> str:
-    """Where the values of the model's inputs came from."""
+    """Describe the sources of the values of the model's inputs."""
     if len(manifest.samples) > 1:
         return count(len(manifest.samples), "sample")
     fed = manifest.samples[0].fed

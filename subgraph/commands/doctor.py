@@ -81,7 +81,7 @@ def _start(name: str) -> BackendRow:
 
 
 def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
-    """What a device lacks here; nothing is installed, nor started."""
+    """Describe the parts that a device lacks here; nothing is installed, nor started."""
     found = DEVICES[name]
     environment = candidate.parse(name).installation
     if lacks := found.missing():
@@ -96,7 +96,8 @@ def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow
 
 
 def _processor(name: str) -> BackendRow:
-    """What this machine lacks for the kernels of another processor, `arch=NAME`."""
+    """Describe the parts that this machine lacks for the kernels of another processor,
+    `arch=NAME`."""
     if lacks := "" if emulated.is_own(name) else emulated.missing(name):
         return BackendRow(f"arch={name}", False, "", lacks, LACKS)
     says = "this machine's own" if emulated.is_own(name) else f"under {emulated.version(name)}"

@@ -202,7 +202,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
 
 
 def _told(region: Region) -> list[str]:
-    """What a region has, and what enters and leaves it."""
+    """Describe a region, with the tensors that enter and leave it."""
     inputs = (*region.inputs, *region.shapes)
     parts = (
         count(len(region.nodes), "node"),

@@ -1,5 +1,5 @@
-"""What `replace`, `merge` and `remove` share: the file written, and what the change did to the
-outputs."""
+"""Functions of `replace`, `merge` and `remove`: the written file, and the effect of the change on
+the outputs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_maps(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
-    """Where the new model goes.
+    """Return the path of the new model.
 
     Raises:
         UsageError: the file is one that is read. ResultExists: it exists, and is not to be

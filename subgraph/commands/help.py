@@ -35,7 +35,7 @@ LAST = ("Examples:", "Exit code", "Terms")
 
 
 def start_page() -> str:
-    """What `subcut` alone shows: the tasks, with one command each."""
+    """Return the page of `subcut` alone: the tasks, with one command each."""
     width = max(map(len, TASKS))
     return "\n".join(
         [
@@ -56,7 +56,7 @@ def section_of(command: str) -> str:
 
 
 class HelpPage:
-    """What typer's commands and groups ask for when they write their page."""
+    """The methods that typer's commands and groups call to write their page."""
 
     help: str | None
 

@@ -271,7 +271,7 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
 
 @dataclass(frozen=True)
 class _Form:
-    """How much a table shows.
+    """The extent of a table.
 
     Attributes:
         width: Columns that its lines may take; None to show all rows, names and sizes whole.

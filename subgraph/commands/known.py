@@ -102,7 +102,8 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
 
 
 def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -> list[Entry]:
-    """
+    """Return the entries of a runtime and of an operator.
+
     Raises:
         UnknownName: no entry is of that runtime, or of that operator.
     """

@@ -94,8 +94,8 @@ def lint(
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
-    """What the rules look at. Shapes that contradict the model's own are a second size, for one
-    rule, and not fed.
+    """Return the context of the rules. Shapes that contradict the model's own are a second size,
+    for one rule, and not fed.
 
     Raises:
         InputError, UnknownName: a file or a shape does not fit the model.

@@ -389,7 +389,7 @@ def _continue(manual: Session, trust: bool) -> Result:
 
 
 def _asked(manual: Session, *, trust: bool = False) -> Asked:
-    """What the state of a session asks for."""
+    """Return the options that the state of a session holds."""
     request = manual.request
     runtime = options.RuntimeOptions(
         reference=request.reference, custom_ops=request.custom_ops or None
@@ -399,8 +399,8 @@ def _asked(manual: Session, *, trust: bool = False) -> Asked:
 
 
 def _remember_code(manual: Session) -> None:
-    """What the user typed or trusted at the start is trusted in the state, too, until one of the
-    two is changed."""
+    """Trust the code in the state that the user typed or trusted at the start, until one of the two
+    changes."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
     if reference := _asked(manual).described_reference():
         remember(reference.code)

@@ -1,4 +1,4 @@
-"""What to type after `bisect --recorded`: commands in the form of the very device that recorded."""
+"""Commands that follow `bisect --recorded`, in the form of the device that recorded."""
 
 from __future__ import annotations
 

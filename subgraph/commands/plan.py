@@ -218,7 +218,8 @@ def _opened(
 
 
 def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
-    """
+    """Check that the model that is lowered has the outputs of the user's model.
+
     Raises:
         ModelError: the model that is lowered gives other outputs than the user's.
     """
@@ -298,7 +299,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
 
 
 def _notes(planner: Planner, found: Found | None) -> list[str]:
-    """What a user should know of the plan, a sentence each."""
+    """Return the facts about a plan that a user needs, a sentence each."""
     from subgraph.plan.reasons import why_many
     from subgraph.runtime.deadline import if_time
     from subgraph.verdict import Status

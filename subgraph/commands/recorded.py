@@ -34,8 +34,8 @@ NEEDS_CANDIDATE = "{} goes with a candidate, not with {}"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What `compare` looks at: `at`, what lies between `start` and `end`, the outputs, or all; up
-    to the first bad one?
+    """The tensors that `compare` compares: `at`, those between `start` and `end`, the outputs, or
+    all; and whether the first bad one ends it.
 
     Attributes:
         in_place: No node is run alone.
@@ -57,7 +57,7 @@ class TensorChoice:
 
     @property
     def is_part(self) -> bool:
-        """Are only some nodes named?"""
+        """Whether only some nodes are named."""
         return bool(self.at or self.start or self.end)
 
     def inside(self, names: Sequence[str]) -> TensorChoice:
@@ -312,7 +312,8 @@ def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
 
 
 def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
-    """How likely each node is to blame, by its index, as recordings tell."""
+    """Return the probability of each node to be the culprit, by its index, according to
+    recordings."""
     from subgraph.recordings import interval
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples

@@ -140,7 +140,7 @@ def _as_tensor(graph: Graph, word: str) -> str:
 
 
 def _raised(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:
-    """What the conversion to the newer opset alone does to the outputs."""
+    """Describe the effect of the conversion to the newer opset alone on the outputs."""
     from subgraph.editing.effect import effect
     from subgraph.graph.opsets import opset_of
 

@@ -50,8 +50,8 @@ MODULE = "torch:"  # how the SPEC of a PyTorch module begins
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command line asks for, and a project file where that says nothing. Each value is made
-    when it is wanted.
+    """Options from the command line, with the project file as fallback. Each value is computed at
+    its first use.
 
     Attributes:
         model: as it was named. weights: of a model of Caffe's. path: the model's file, where that
@@ -117,7 +117,7 @@ class Asked:
 
     @cached_property
     def feeding(self) -> Feeding:
-        """What the model is fed: of a case's folder, unless inputs are named, those of the case.
+        """The inputs of the model; of a case's folder those of the case, unless inputs are named.
 
         Raises:
             UsageError: a shape, mean or scale cannot be read.
@@ -155,7 +155,7 @@ class Asked:
 
     @property
     def stored(self) -> bool:
-        """May answers of earlier runs be used?"""
+        """Whether cached results of earlier runs may be used."""
         return not self.result.fresh
 
     # ------------------------------------------------------------ what judges
@@ -345,7 +345,7 @@ class Asked:
         return candidate
 
     def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
-        """What trials on a candidate depend on beside the model.
+        """Return everything that trials on a candidate depend on in addition to the model.
 
         Raises:
             UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
@@ -409,8 +409,8 @@ class Asked:
         return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
 
     def jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
-        """How many candidates run at once: where nothing is said, as many as this one's hosts or
-        executor take.
+        """Return the number of candidates that run at once; by default as many as this one's hosts
+        or executor take.
 
         Raises:
             UsageError: less than one. BackendError: the executor is not reached.

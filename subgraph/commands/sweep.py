@@ -242,7 +242,8 @@ def _wrapped(head: str, names: Iterable[str]) -> list[str]:
 
 
 def _differing(document: SweepDocument) -> Iterator[str]:
-    """Where candidates differ: how each ended, and in how many tests of which operators."""
+    """Yield the tests in which candidates differ: the outcome of each, and the number of tests by
+    operator."""
     names = [clean(c.name) for c in document.candidates]
     groups: dict[tuple[str, ...], list[str]] = {}
     differing = set(document.differ)
@@ -305,8 +306,8 @@ def _notes(document: SweepDocument) -> Iterator[str]:
 
 
 def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
-    """Where plain onnxruntime differs from what the tests expect, and what that means for the
-    verdicts."""
+    """Yield the tests in which plain onnxruntime differs from the expected values, and the
+    consequence for the verdicts."""
     from subgraph.sweep.expected import needs_noise
 
     failing = plain.refuses + plain.crashes

@@ -187,7 +187,7 @@ def offer_candidate(
 
 
 def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
-    """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
+    """Return the known faults of the candidates in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
         with contextlib.suppress(
@@ -288,7 +288,8 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
 
 
 def _require_same(found: _FoundRun, graph: Graph, folder: str) -> None:
-    """
+    """Check that the bisection is of this model.
+
     Raises:
         UsageError: the bisection is of another model.
     """

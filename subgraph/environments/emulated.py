@@ -75,7 +75,7 @@ def named(word: str) -> str:
 
 
 def is_own(processor: str) -> bool:
-    """Is it the processor of this machine?"""
+    """Return whether it is the processor of this machine."""
     return platform.machine().lower() in (processor, PROCESSORS[processor])
 
 
@@ -107,7 +107,7 @@ def version(processor: str) -> str:
 
 
 def missing(processor: str) -> str:
-    """What this machine lacks, in a line; "" if nothing."""
+    """Name the parts that this machine lacks, in a line; "" if none."""
     if lacks := hardware.not_on("Linux", "qemu for single programs"):
         return f"{processor} {lacks}"
     if not qemu(processor):
@@ -214,8 +214,8 @@ def wheels(processor: str) -> list[str]:
 
 
 def around(interpreter: Path) -> list[str]:
-    """What stands before another program of the processor whose interpreter runs this; empty for
-    this machine's."""
+    """Return the words before another program of the processor whose interpreter runs this; empty
+    for this machine's."""
     if interpreter.name != STARTED:
         return []
     processor = platform.machine()
@@ -245,5 +245,5 @@ def write_interpreter(processor: str, work: Path, folder: Path) -> None:
 
 
 def packages(processor: str, work: Path) -> Path:
-    """Where an environment's packages lie."""
+    """Return the folder of an environment's packages."""
     return work / "lib" / f"python{python_version(processor)}" / "site-packages"

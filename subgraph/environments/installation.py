@@ -52,7 +52,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Installation:
-    """What is installed, as pip names it: `tf2onnx==1.17.0`.
+    """The packages of an environment, as pip names them: `tf2onnx==1.17.0`.
 
     Attributes:
         sources: options for pip that say from where.
@@ -69,7 +69,7 @@ class Installation:
 
     @property
     def folder(self) -> Path:
-        """Where it lies, or will."""
+        """The folder of the environment, which may not exist yet."""
         words = [list(self.requirements), list(self.sources)]
         own = [*["alone"] * self.alone, *filter(None, [self.processor])]
         key = digest("environment/1", sys.version, sys.base_prefix, *words, *own)
@@ -186,7 +186,7 @@ def every() -> list[Path]:
 
 
 def requirements(folder: Path) -> list[str]:
-    """What the environment in a folder was made for."""
+    """Return the requirements that the environment in a folder was made for."""
     return (folder / REQUIREMENTS).read_text(encoding="utf-8").split()
 
 
@@ -202,7 +202,8 @@ def _run(
     hint: str = FROM_WHERE,
     timeout: float = SECONDS,
 ) -> None:
-    """
+    """Run a command in an environment.
+
     Raises:
         BackendError: it fails, with the last lines of what it says, and what to do, if no disk is
             full.

@@ -163,7 +163,8 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
 
 
 def _published_by_npm(name: str) -> list[str]:
-    """
+    """Return the releases that npm lists.
+
     Raises:
         BackendError: as `published`.
     """
@@ -283,7 +284,8 @@ class Interpreter(NamedTuple):
 
 @cache
 def read_interpreter(python: Path) -> Interpreter:
-    """
+    """Return the properties of a Python interpreter.
+
     Raises:
         BackendError: it does not start.
     """

@@ -1,5 +1,5 @@
-"""What a search, a comparison, a recording or a sweep found, as documents: data alone, one file per
-kind.
+"""The results of a search, a comparison, a recording or a sweep, as documents: data alone, one file
+per kind.
 
 Their dataclasses are the only description: `documents.to_json` writes them, `documents.from_json`
 reads and checks them, `documents.schema` publishes them. A field with a default is one that

@@ -82,7 +82,7 @@ class OtherModel:
 
 @dataclass(frozen=True)
 class EvidenceLine:
-    """What speaks for rounding, or for a bug; the conclusion is the first.
+    """A fact that supports rounding, or a bug; the conclusion is the first.
 
     Attributes:
         kind: model: is the candidate's own model to blame? noise: the error beside rounding noise.
@@ -113,7 +113,7 @@ class InnerFinding:
 
 @dataclass(frozen=True)
 class InsideDocument:
-    """What the search in a body found.
+    """The result of the search in a body.
 
     Attributes:
         body: as the user names it: `loop1/body@3`.
@@ -131,7 +131,8 @@ class InsideDocument:
     why: str = ""
 
     def is_same_fault(self, outer: Verdict) -> bool:
-        """Was something found, and no refusal where the node as a whole runs?"""
+        """Return whether the search found something, and no refusal of a part if the node as a
+        whole runs."""
         return any(
             bool(f.nodes)
             and (f.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
@@ -150,7 +151,7 @@ class RunEnvironment:
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What an agreement rests on.
+    """The tensors that an agreement rests on.
 
     Attributes:
         outputs: how many of the model. runs: of the whole model, in which they were compared.

@@ -13,7 +13,7 @@ SCHEMA = "subcut.blame/1"
 
 
 class ReleaseState(StrEnum):
-    """What a release does with the region."""
+    """The outcome of a release on the region."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -70,7 +70,7 @@ class Versions:
 
 @dataclass(frozen=True, kw_only=True)
 class BlameDocument:
-    """What is to blame, and what cures it.
+    """The cause of a fault, and its cures.
 
     Attributes:
         region: labels of its nodes. whole: it is the whole model, of which no smaller region was

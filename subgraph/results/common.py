@@ -1,5 +1,5 @@
-"""What the documents share: the model, the runtimes, the forms that were tried, the verdict on the
-whole."""
+"""The parts that documents share: the model, the runtimes, the forms that were tried, the verdict
+on the full model."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class FormDocument:
-    """What a form of the whole model gave: as shipped (the user's file), or pinned (with shapes of
-    its inputs)."""
+    """The result of a form of the full model: as shipped (the user's file), or pinned (with shapes
+    of its inputs)."""
 
     form: Word
     status: Status
@@ -127,7 +127,7 @@ class ComparedOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreDocument:
-    """What a score of the task says of the whole model, which then no criterion judges.
+    """The score of the full model on the task, if it judges instead of a criterion.
 
     Attributes:
         words: its name. limit: the least score that is accepted.

@@ -37,7 +37,7 @@ class FirstBadDocument:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """Why a tensor alone has no judgement: its node was refused, crashed …"""
+    """The reason why a tensor alone has no judgement: its node was refused, crashed …"""
 
     status: Status
     signature: Signature | None
@@ -47,7 +47,7 @@ class NotJudged:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How the run of the full model with intermediate tensors as outputs ended.
+    """The outcome of the run of the full model with intermediate tensors as outputs.
 
     The fields are those of a `VerdictDocument` without its outputs.
     """
@@ -83,8 +83,8 @@ class RowDocument:
 
 @dataclass(frozen=True)
 class ComparedTensors:
-    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in
-    place or alone.
+    """The tensors that a comparison rests on: numbers of the model's outputs and of intermediate
+    tensors, in place or alone.
 
     Attributes:
         others: tensors that carry values and were not asked about.

@@ -1,4 +1,4 @@
-"""What `subcut bisect --loop` found, as JSON."""
+"""The result of `subcut bisect --loop`, as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from subgraph.results.bisect import BisectDocument
 
 
 class LoopOutcome(StrEnum):
-    """What is wrong with a loop."""
+    """The outcome of a loop."""
 
     AGREE = "agree"
     STEP = "step"  # a step goes wrong, fed with the reference's state

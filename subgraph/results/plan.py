@@ -76,7 +76,7 @@ class PlanSeconds:
 
 @dataclass(frozen=True)
 class PlaceError:
-    """How far the outputs are off with one place alone lowered, as `KeptPlace.error`."""
+    """The error of the outputs with one place alone lowered, as `KeptPlace.error`."""
 
     name: Name
     error: Number

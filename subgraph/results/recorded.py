@@ -20,7 +20,7 @@ INTERVAL_SCHEMA: Final = "subcut.interval/1"
 
 @dataclass(frozen=True)
 class Departure:
-    """Where a recording goes wrong by itself.
+    """The place at which a recording goes wrong by itself.
 
     Attributes:
         run: the recording. before: what it departs from: an earlier recording, or the reference.

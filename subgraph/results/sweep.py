@@ -15,7 +15,7 @@ SCHEMA: Final = "subcut.sweep/1"
 
 
 class SweepOutcome(StrEnum):
-    """How a test ended, the most interesting first."""
+    """The outcome of a test, the most interesting first."""
 
     WRONG = "wrong"
     CRASHED = "crashed"  # the process ended
@@ -30,8 +30,8 @@ Totals: TypeAlias = Mapping[SweepOutcome, int]  # tests by outcome, all outcomes
 
 @dataclass(frozen=True)
 class TestsEntry:
-    """What was run: onnx's version, and numbers of tests, operators, networks and tests left
-    out."""
+    """The tests that ran: onnx's version, and numbers of tests, operators, networks and omitted
+    tests."""
 
     onnx: Version
     count: int

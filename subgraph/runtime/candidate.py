@@ -126,7 +126,7 @@ class RuntimeBuild:
 
 @dataclass(frozen=True)
 class Candidate(RuntimeBuild):
-    """What is compared with the reference. Its build: see `RuntimeBuild`.
+    """The runtime that is compared with the reference. Its build: see `RuntimeBuild`.
 
     Attributes:
         name: as the user typed it; shown in reports.
@@ -191,25 +191,25 @@ class Candidate(RuntimeBuild):
 
     @property
     def can(self) -> Capabilities:
-        """What its backend can do."""
+        """The capabilities of its backend."""
         return capabilities(self.backend)
 
     @property
     def runs_commands(self) -> bool:
-        """Does it run command lines of the user's?"""
+        """Whether it runs command lines of the user."""
         return any(self.options.get(step) for step in self.can.commands)
 
     @property
     def keeps_nodes(self) -> bool:
-        """Does a command of it name `{keep}`, the file of what stays in float?"""
+        """Whether one of its commands names `{keep}`, the file of the nodes that stay in float."""
         return self.runs_commands and any(
             "{keep}" in c.replace("{{keep}}", "") for c in self.commands
         )
 
     @property
     def commands(self) -> list[str]:
-        """What it runs outside of subcut: command lines, a Python file, libraries, files among the
-        options."""
+        """Everything that it runs outside of subcut: command lines, a Python file, libraries, files
+        among the options."""
         if self.runs_commands:
             return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
         files = [
@@ -238,7 +238,7 @@ class Candidate(RuntimeBuild):
 
     @property
     def code(self) -> NamedCode:
-        """What it runs outside of subcut, for the question whether that is trusted."""
+        """The code that it runs outside of subcut, which needs trust."""
         settings = self.identity("") | {
             "installed": ""
         }  # nobody is asked again after each `pip install`
@@ -460,7 +460,8 @@ def _release(backend: str, text: str | None) -> str:
 
 
 def _check_forms(where: str, forms: Mapping[str, str]) -> None:
-    """
+    """Check the form of a command's tensors.
+
     Raises:
         UnknownName: a setting that a command does not have. UsageError: its tensors cannot have
             this form.
@@ -575,7 +576,8 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
 
 
 def _check(where: str, table: Mapping[str, Any]) -> None:
-    """
+    """Check the table of a candidate in a project file.
+
     Raises:
         UnknownName: an unknown key. UsageError: a value of another type, or keys that exclude each
             other.

@@ -49,7 +49,8 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def check_places(where: str, step: str, command: str) -> None:
-    """
+    """Check the places that a command names.
+
     Raises:
         UnknownName: the command names a place that its step (`convert` or `run`) does not have.
     """
@@ -155,7 +156,7 @@ def code_below(folders: Iterable[Path]) -> Code:
 
 
 def contents(path: Path) -> str:
-    """What tells a file's contents from others: its SHA-256, of a very large file size and time; ""
+    """Return the identity of a file's contents: its SHA-256, of a very large file size and time; ""
     without a file."""
     try:
         stat = path.stat()
@@ -194,7 +195,7 @@ def imported() -> dict[str, str]:
 
 
 def is_users(name: str) -> bool:
-    """Is it the name of a file of code outside subcut, Python and the installed packages?"""
+    """Return whether a file has code outside subcut, Python and the installed packages."""
     libraries = (
         str(Path(os.__file__).parent),
         str(Path(sys.base_prefix, "DLLs")),
@@ -221,7 +222,7 @@ def own_interpreter() -> Path:
 
 
 def _is_script(file: Path) -> bool:
-    """Is it a text that a program runs?"""
+    """Return whether a file is a text that a program runs."""
     try:
         with file.open("rb") as stream:
             return file.suffix in SCRIPTS or stream.read(2) == b"#!"
@@ -230,7 +231,7 @@ def _is_script(file: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Is it a file? False for what cannot be a path."""
+    """Return whether a path is a file; False for a text that cannot be a path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name that is too long, or a NUL

@@ -85,7 +85,7 @@ class InputSpec:
 
 
 class OriginKind(StrEnum):
-    """What kind of source the value of a model input has."""
+    """The kind of source of the value of a model input."""
 
     FILE = "file"
     RANDOM = "random"
@@ -95,7 +95,7 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """Where the value of a model input comes from.
+    """The source of the value of a model input.
 
     Attributes:
         text: for people. conversion: of its type, or "".
@@ -113,7 +113,8 @@ class InputOrigin:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How an image becomes a tensor: y = (x − mean) · scale, x in 0…255, channels RGB unless `bgr`.
+    """The transformation of an image into a tensor: y = (x − mean) · scale, x in 0…255, channels
+    RGB unless `bgr`.
 
     `mean` and `scale` hold one number, or one per channel.
     """
@@ -160,7 +161,7 @@ class FeedingOptions(TypedDict):
 
 @dataclass(frozen=True)
 class Feeding:
-    """What the user feeds a model. `plan` makes samples of it.
+    """The inputs that the user feeds a model. `plan` makes samples of it.
 
     Attributes:
         inputs: the words after `-i`: FILE, NAME=FILE, or a folder of samples, which may be
@@ -186,7 +187,8 @@ class Feeding:
     setting: str = ""
 
     def __post_init__(self) -> None:
-        """
+        """Check the seed.
+
         Raises:
             UsageError: the seed is negative.
         """
@@ -491,7 +493,7 @@ def _spec(
 
 
 def _quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
-    """What 8-bit codes of this input can hold, where the model quantizes it by one constant
+    """Return the range of 8-bit codes of this input, if the model quantizes it by one constant
     scale."""
     for i in graph.readers.get(name, ()):
         node = graph.nodes[i]

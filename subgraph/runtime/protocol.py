@@ -30,7 +30,8 @@ CHANNEL_LOST = (
 
 
 def seal(word: bytes, number: int) -> bytes:
-    """How the line of a reply begins, the `number`th of its process; `word`: the process's own."""
+    """Return the first bytes of a reply's line, the `number`th of its process; `word`: the
+    process's own."""
     return b"%s %d " % (word, number)
 
 
@@ -167,7 +168,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a backend says about itself, for some options.
+    """The properties of a backend, for some options.
 
     Attributes:
         precision: what it computes in: fp32, tf32, fp16, bf16 or int8.

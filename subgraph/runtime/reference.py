@@ -179,7 +179,8 @@ class Reference:
 
     @contextmanager
     def _within_memory(self) -> Iterator[None]:
-        """
+        """Report it as an error if the process meets its limit in the block.
+
         Raises:
             OutOfMemory: The process met its limit in the block.
         """
@@ -327,8 +328,8 @@ class Reference:
     # ------------------------------------------------------------ stretches
 
     def _stretch(self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool) -> bool:
-        """Is the model run in stretches? With a limit every model is, often in one; else those that
-        do not fit into what is free. `weights`: their bytes, roughly."""
+        """Return whether the model runs in stretches. With a limit every model does, often in one;
+        else those that do not fit into free memory. `weights`: their bytes, roughly."""
         if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
@@ -390,6 +391,6 @@ class Reference:
 
 
 def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
-    """Does this weight lie in a file of its own, aligned for kernels?"""
+    """Return whether this weight is in a separate file, aligned for kernels."""
     blob = protobuf.locate(tensor, model)
     return blob.file != model and blob.offset % KERNEL_ALIGN == 0

@@ -1,4 +1,4 @@
-"""What one candidate gave for one model, run once per sample: tensors, or how it failed."""
+"""The result of one candidate on one model, run once per sample: tensors, or the failure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a candidate gave for a model.
+    """The result of a candidate on a model.
 
     Attributes:
         tensors: per sample, records by name; missing outputs are absent. Files are absolute, or
@@ -106,7 +106,7 @@ class RunResult:
                     yield from record.files
 
     def nth(self, number: int) -> RunResult:
-        """What a pass of the session gave; 1 is the first."""
+        """Return the result of a pass of the session; 1 is the first."""
         if number == 1 or not self.later:
             return self
         later = self.later[min(number - 2, len(self.later) - 1)]

@@ -152,7 +152,7 @@ class Worker:
     # ------------------------------------------------------------ requests
 
     def about(self, options: Mapping[str, Any]) -> BackendInfo:
-        """What the backend says about itself.
+        """Return the properties of the backend.
 
         Raises:
             BackendError: the runtime is not installed or does not start.
@@ -168,7 +168,8 @@ class Worker:
         return self._ask(LoadRequest(key, model, options), Loaded).seconds
 
     def names(self, of: str, model: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the backend's function of this name, `tensors` or `passes`, names of a model.
+        """Return the names that the backend's function `of`, `tensors` or `passes`, returns for a
+        model.
 
         Raises:
             BackendError: the backend cannot be used.
@@ -197,8 +198,8 @@ class Worker:
             return self._ask(RunRequest(key, into, outputs, fed, tuple(earlier)), ModelRun)
 
     def sources(self) -> Mapping[str, str]:
-        """What the backend's Python file has imported from outside the installed packages: file →
-        digest."""
+        """Return the files that the backend's Python file has imported from outside the installed
+        packages, with their digests."""
         return self._ask(SourcesRequest(), Sources).sources if self._has_sources else {}
 
     def drop(self, key: str) -> None:
@@ -297,7 +298,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Does it take another request?"""
+        """Whether it takes another request."""
         return not self._pending and not self._ended and not self._process.has_exited()
 
     def _read_line(self, limit: float | None) -> bytes:
@@ -326,7 +327,7 @@ class Worker:
         return line
 
     def _has_line(self) -> bool:
-        """Is a whole line there? Then it ends at `_searched`."""
+        """Return whether a complete line has arrived, which ends at `_searched`."""
         end = self._received.find(b"\n", self._searched)
         self._searched = len(self._received) if end < 0 else end
         return end >= 0

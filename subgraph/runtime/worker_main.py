@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _version(module: ModuleType, options: Mapping[str, Any]) -> str:
-    """What a backend says of its runtime: of these options, where its function takes them."""
+    """Return the version that a backend reports, for these options if its function takes them."""
     version: Callable[..., object] = getattr(module, "version", lambda: "")
     takes = getattr(version, "__code__", None)
     return str(version(options) if takes and takes.co_argcount else version())
@@ -279,7 +279,8 @@ class Server:
             raise kind(f"{self.backend} {fails}: {why}", hint, code=code) from e
 
     def _require_device(self, error: BaseException) -> None:
-        """
+        """Check an error of the runtime for a device that lacks a feature.
+
         Raises:
             BackendError: The runtime's message says that the device lacks a feature.
         """
@@ -318,7 +319,7 @@ class Server:
                 return Done()
 
     def about(self, options: Mapping[str, Any]) -> BackendInfo:
-        """What the candidate's digest and the criterion need to know about the backend.
+        """Return the properties of the backend that the candidate's digest and the criterion need.
 
         Raises:
             BackendError: the runtime is not installed or does not start.

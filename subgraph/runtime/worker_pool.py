@@ -85,7 +85,7 @@ _this_thread = threading.local()
 
 
 def is_cancelled() -> bool:
-    """Is this thread's run cancelled?"""
+    """Return whether this thread's run is cancelled."""
     cancel: Cancel | None = getattr(_this_thread, "cancel", None)
     return cancel is not None and cancel.is_set
 
@@ -132,7 +132,7 @@ class Workers:
             )  # imports the runtime while the caller still reads the model
 
     def about(self) -> BackendInfo:
-        """What the backend says about itself, with the candidate's options.
+        """Return the properties of the backend, with the candidate's options.
 
         Raises:
             BackendError: it cannot be used.
@@ -221,7 +221,8 @@ class Workers:
             return replace(result, ended=not worker.alive)
 
     def _go_on(self) -> None:
-        """
+        """Check that a thread still waits for this run.
+
         Raises:
             WorkerDied: nobody waits for this run any more.
         """

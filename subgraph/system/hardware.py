@@ -1,4 +1,4 @@
-"""What hardware this machine shows, as far as files and programs tell; libraries of its drivers."""
+"""The hardware of this machine, as far as files and programs tell; libraries of its drivers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ INTEL = "0x8086"  # as PCI numbers it
 
 
 def no_nvidia_gpu() -> str:
-    """What lacks where there is no NVIDIA GPU with its driver."""
+    """Name the missing part if there is no NVIDIA GPU with its driver."""
     there = any(Path(file).exists() for file in NVIDIA) or shutil.which("nvidia-smi")
     return "" if there else "needs an NVIDIA GPU and its driver: none is seen on this machine"
 
 
 def no_gpu_of(maker: str, vendor: str) -> str:
-    """What lacks on a Linux machine without a GPU of this maker; elsewhere nothing is known."""
+    """Name the missing part on a Linux machine without a GPU of this maker; elsewhere nothing is
+    known."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
     return (
         ""
@@ -31,18 +32,18 @@ def no_gpu_of(maker: str, vendor: str) -> str:
 
 
 def no_npu_of(maker: str) -> str:
-    """What lacks on a Linux machine without an NPU; elsewhere nothing is known."""
+    """Name the missing part on a Linux machine without an NPU; elsewhere nothing is known."""
     known = sys.platform == "linux" and not ACCELERATORS.is_dir()
     return f"needs an NPU of {maker} and its driver: none is seen on this machine" if known else ""
 
 
 def has_gpu() -> bool:
-    """Does this machine show a GPU of any maker? True where that is not known."""
+    """Return whether this machine shows a GPU of any maker. True if that is not known."""
     return sys.platform != "linux" or any(RENDERERS.glob("renderD*")) or not no_nvidia_gpu()
 
 
 def is_x86() -> bool:
-    """Is this processor one of Intel's or AMD's?"""
+    """Return whether this processor is one of Intel's or AMD's."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -58,6 +59,6 @@ def load_library(file: Path) -> None:
 
 
 def not_on(system: str, what: str) -> str:
-    """What lacks where this is another system: `Windows`, `Darwin`."""
+    """Name the missing system if this is another one: `Windows`, `Darwin`."""
     shown = {"Darwin": "macOS"}.get(system, system)
     return "" if platform.system() == system else f"is for {shown} alone: {what} is a part of it"

@@ -294,7 +294,8 @@ class Pipes:
         return self._stdout in ready
 
     def read(self) -> bytes | None:
-        """What has come on standard output; b"" at its end, None where nothing has."""
+        """Return the bytes that have arrived on standard output; b"" at its end, None if nothing
+        has."""
         return self._read(self._stdout)
 
     def read_errors(self) -> bytes | None:
@@ -340,8 +341,8 @@ def end_own_group() -> None:
 
 
 def crash_name(code: int) -> str | None:
-    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as
-    `subprocess` gives it."""
+    """Return the name of the signal that ended a process, `SIGSEGV` for example; None if it ended
+    by itself. `code`: as `subprocess` returns it."""
     if not 0 < -code < signal.NSIG:
         return None
     try:
@@ -450,8 +451,8 @@ def _has_mark(pid: int, mark: str) -> bool:
 
 
 def _orphans() -> list[psutil.Process]:
-    """What ended groups left: children of this process in sessions of their own that lead no group.
-    The dead are reaped."""
+    """Return the processes that ended groups left: children of this process in sessions of their
+    own that lead no group. The dead are reaped."""
     own = os.getsid(0)
     orphans = []
     with _starting:
@@ -569,7 +570,7 @@ def home_folder() -> str:
 
 
 def processor() -> str:
-    """What the system calls its processor; "" where it does not say."""
+    """Return the system's name of its processor; "" if there is none."""
     import platform
 
     try:
@@ -684,8 +685,8 @@ def short_name(folder: str) -> str:
 
 
 def cache_home() -> Path | None:
-    """Where programs of this user keep what may be deleted at any time; None if there is no such
-    folder."""
+    """Return the folder of files of this user that may be deleted at any time; None if there is no
+    such folder."""
     home = _home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
     return (
         home
@@ -728,7 +729,7 @@ def is_group_of_one_user(group: int) -> bool:
 
 
 def config_home() -> Path | None:
-    """Where programs of this user keep their settings; None if there is no such folder."""
+    """Return the folder of settings of this user; None if there is no such folder."""
     return _home(
         "XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config"
     )

@@ -1,4 +1,5 @@
-"""What computes by Vulkan on this machine: a GPU, or a renderer in software on its processor."""
+"""The device that computes by Vulkan on this machine: a GPU, or a renderer in software on its
+processor."""
 
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # variables that name drivers
 
 
 def missing() -> str:
-    """What this machine lacks: something that renders."""
+    """Name the missing part: a renderer."""
     named = any(os.environ.get(name) for name in NAMED)
     if hardware.has_gpu() or named or RENDERER.is_file() or any(INSTALLED.glob("*.json")):
         return ""

@@ -317,7 +317,8 @@ class Pipes:
             return bool(self._out)
 
     def read(self) -> bytes | None:
-        """What has come on standard output; b"" at its end, None where nothing has."""
+        """Return the bytes that have arrived on standard output; b"" at its end, None if nothing
+        has."""
         return self._read(self._out)
 
     def read_errors(self) -> bytes | None:
@@ -349,8 +350,8 @@ def end_own_group() -> None:
 
 
 def crash_name(code: int) -> str | None:
-    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as
-    `subprocess` gives it."""
+    """Return the name of the exception that ended a process, `SIGSEGV` for example; None if it
+    ended by itself. `code`: as `subprocess` returns it."""
     return CRASHES.get(code & 0xFFFFFFFF)
 
 
@@ -442,7 +443,7 @@ def home_folder() -> str:
 
 
 def processor() -> str:
-    """What the system calls its processor; "" where it does not say."""
+    """Return the system's name of its processor; "" if there is none."""
     import winreg
 
     try:
@@ -536,7 +537,8 @@ class Lock:
 
 
 def _open_beside(folder: Path, name: str, wait: bool) -> int:
-    """
+    """Open a file in a folder and lock it.
+
     Raises:
         BlockingIOError: another process holds it. PermissionError: nothing can be written there.
     """
@@ -589,8 +591,8 @@ def short_name(folder: str) -> str:
 
 
 def cache_home() -> Path | None:
-    """Where programs of this user keep what may be deleted at any time; None if there is no such
-    folder."""
+    """Return the folder of files of this user that may be deleted at any time; None if there is no
+    such folder."""
     return _home("XDG_CACHE_HOME", "LOCALAPPDATA")
 
 
@@ -601,7 +603,7 @@ def is_private(place: Path, *parents: Path) -> bool:
 
 
 def config_home() -> Path | None:
-    """Where programs of this user keep their settings; None if there is no such folder."""
+    """Return the folder of settings of this user; None if there is no such folder."""
     return _home("XDG_CONFIG_HOME", "APPDATA")
 
 

@@ -58,7 +58,7 @@ Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS abo
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do, as far as it must be known before its process runs.
+    """Facts about a backend that must be known before its process runs.
 
     Attributes:
         commands: options that are command lines, in the order in which they run.
@@ -89,7 +89,7 @@ class Capabilities:
 
 @cache
 def capabilities(backend: str) -> Capabilities:
-    """What a backend states; the defaults for one that is not in this folder."""
+    """Return the facts that a backend states; the defaults for one that is not in this folder."""
     if backend not in plugins.own_names("backends"):
         return Capabilities()
     stated: dict[str, Any] = {

@@ -39,12 +39,12 @@ def named(options: Mapping[str, Any]) -> list[str]:
 
 
 def is_plain(options: Mapping[str, Any]) -> bool:
-    """Is the CPU's provider alone asked for?"""
+    """Return whether the CPU's provider is the only one that is requested."""
     return named(options) == [CPU]
 
 
 def devices(options: Mapping[str, Any]) -> list[Device]:
-    """What is known of each provider."""
+    """Return the known facts about each provider."""
     return [of_provider(name) for name in named(options)]
 
 
@@ -60,7 +60,7 @@ def precision(options: Mapping[str, Any]) -> str:
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
-    """What the providers do that may make a difference."""
+    """Return the optimizations of the providers that may make a difference."""
     return dict(chain.from_iterable(device.switches.items() for device in devices(options)))
 
 
@@ -140,7 +140,8 @@ def require(options: Mapping[str, Any], session: Any) -> None:
 
 
 def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | None) -> str:
-    """Why a provider takes no model at all, not even one ReLU; "" if it takes that."""
+    """Return the reason why a provider takes no model at all, not even one ReLU; "" if it takes
+    that."""
     try:
         session = ort.InferenceSession(TINY, settings, providers=providers, enable_fallback=0)
         require(options, session)
@@ -192,7 +193,8 @@ def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
 
 
 def _why_not(provider: str) -> str:
-    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where it loads."""  # noqa: E501
+    """Return the error that the library of a provider reports when it is loaded; "onnxruntime does
+    not say why" if it loads."""
     stem = provider.removesuffix(SUFFIX).lower()
     for file in sorted(
         Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")

@@ -201,7 +201,7 @@ def _converted(model: Path, path: Path) -> Path:
 
 
 def _printed(act: Callable[[], Any], folder: Path) -> str:
-    """What C code prints to standard output during `act`."""
+    """Return the text that C code prints to standard output during `act`."""
     sys.stdout.flush()
     with tempfile.TemporaryFile(dir=folder) as file:
         before = os.dup(1)

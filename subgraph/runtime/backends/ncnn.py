@@ -83,13 +83,14 @@ def _ncnn() -> Any:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What it computes in: float32 unless asked for what ncnn and pnnx do by default."""
+    """Return the precision of the computation: float32, unless the defaults of ncnn and pnnx are
+    requested."""
     _foreign.check_options("ncnn", options, OPTIONS)
     return str(options.get("precision", "fp32"))
 
 
 def caveat(options: Mapping[str, Any]) -> str:
-    """What computes in a GPU's place."""
+    """Name the processor that computes instead of a GPU."""
     instead = vulkan.emulated() if str(options.get("vulkan", 0)) == "1" else ""
     return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
 

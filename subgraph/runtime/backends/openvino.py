@@ -44,7 +44,8 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What a compiled model reports that it computes in on this machine, which may differ from the option."""  # noqa: E501
+    """Return the precision that a compiled model reports on this machine, which may differ from the
+    option."""
     return CLAIMS.get(
         _computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32"
     )
@@ -178,7 +179,8 @@ def _config(options: Mapping[str, Any]) -> dict[str, str]:
 
 @cache
 def _has_property(device: str, name: str) -> bool:
-    """Does the device know the property? Versions before 2024.1 have no dynamic quantization."""
+    """Return whether the device knows the property. Versions before 2024.1 have no dynamic
+    quantization."""
     try:
         return name in _core().get_property(device, "SUPPORTED_PROPERTIES")
     except Exception:  # noqa: BLE001

@@ -74,7 +74,8 @@ def version() -> str:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What the provider computes in, by its options and their defaults; float32 on the CPU."""
+    """Return the precision in which the provider computes, by its options and their defaults;
+    float32 on the CPU."""
     return "fp32" if _on_cpu(options) else _providers().precision(options)
 
 
@@ -162,7 +163,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
 
 def _on_cpu(options: Mapping[str, Any]) -> bool:
-    """Is no other provider asked for? Each search starts processes for which nothing else is imported."""  # noqa: E501
+    """Return whether no other provider is requested. Each search starts processes for which nothing
+    else is imported."""
     return "ep" not in options and options.get("providers", CPU) == CPU
 
 
@@ -198,7 +200,7 @@ def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """What may be the name of an optimizer pass."""
+    """Return the words that may be names of optimizer passes."""
     found: set[bytes] = set()
     for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
         if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:

@@ -123,7 +123,7 @@ def _browser_version(browser: str) -> str:
 
 
 def caveat(options: Mapping[str, Any]) -> str:
-    """What computes in a GPU's place, and that npm will be asked."""
+    """Name the processor that computes instead of a GPU, and the packages that npm fetches."""
     release = str(options.get("version", NEWEST))
     said = []
     if options.get("ep") in GPU and not hardware.has_gpu():
@@ -158,7 +158,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def missing() -> str:
-    """What this machine lacks."""
+    """Name the parts that this machine lacks."""
     return _lacks("", NEWEST)
 
 
@@ -264,7 +264,8 @@ class _Page:
         return cls._last
 
     def ask(self, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What a function of the page's script answers; with `error`, its text, where it throws.
+        """Return the reply of a function of the page's script; with `error`, its text, if it
+        throws.
 
         Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
         be lost.
@@ -336,7 +337,7 @@ def _driver() -> Any:
 
 @cache
 def find_browser(browser: str) -> str | None:
-    """Where the browser lies that a user names, or the first one here."""
+    """Return the path of the browser that a user names, or of the first one here."""
     return next(filter(None, map(shutil.which, NAMES.get(browser, (browser,)))), None)
 
 
@@ -421,8 +422,8 @@ def _fetch(package: str, into: Path) -> None:
 
 
 class ReleaseServer:
-    """What the page reads and gives: the release's files, models and values as raw bytes. Only who knows the secret in
-    its address is answered."""  # noqa: E501
+    """A server of the release's files, models and values, as raw bytes. It replies only if the
+    address has the secret."""
 
     def __init__(self, dist: Path) -> None:
         self._dist = dist
@@ -449,7 +450,7 @@ class ReleaseServer:
         self.address = f"http://127.0.0.1:{self._http.server_port}/{self._secret}"
 
     def give(self, values: Sequence[bytes]) -> list[str]:
-        """Where the page finds these bytes; those before are forgotten."""
+        """Return the addresses at which the page finds these bytes; earlier ones are forgotten."""
         self._given = {f"v{k}": value for k, value in enumerate(values)}
         self._taken = {}
         return list(self._given)

@@ -43,12 +43,12 @@ class Connection:
 
     @property
     def slots(self) -> int:
-        """How many tasks it runs at once, as far as it says; at least 1."""
+        """Number of tasks that it runs at once, as far as it says; at least 1."""
         return max(1, int(self._ask("slots", getattr(self.executor, "_max_workers", 1))))
 
     @property
     def alive(self) -> bool:
-        """May a task that was given to it still end, as far as it says?"""
+        """Whether a task that it has may still end, as far as it says."""
         return bool(self._ask("alive", True))
 
     def end(self, call: Callable[[str], None], token: str) -> None:

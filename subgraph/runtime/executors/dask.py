@@ -128,7 +128,7 @@ def slots(executor: Any) -> int:
 
 
 def alive(executor: Any) -> bool:
-    """Is the scheduler there, or is it only being looked for?"""
+    """Return whether the scheduler is connected; False while it is only being looked for."""
     return str(executor._client.status) not in ("closing", "closed")
 
 

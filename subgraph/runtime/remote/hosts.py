@@ -48,12 +48,12 @@ class Hosts:
         return next((host for host in answering if host not in _lent), None)
 
     def note(self, host: str, *, answered: bool) -> None:
-        """How a run on a host ended."""
+        """Record the end of a run on a host."""
         self._losses[host] = 0 if answered else self._losses[host] + 1
 
     @property
     def none_answers(self) -> bool:
-        """Was every host lost, each several times in a row?"""
+        """Whether every host was lost, each several times in a row."""
         return all(self._losses[host] >= MAX_LOSSES for host in self.names)
 
 
@@ -61,7 +61,7 @@ class Hosts:
 
 
 def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
-    """What each run takes of a worker, by name.
+    """Return the resources that each run takes of a worker, by name.
 
     Raises:
         UsageError: one is not a number above 0.

@@ -86,7 +86,8 @@ class RemoteWorkers(Workers):
         return reply.about
 
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> NoReturn:
-        """
+        """Refuse to lend a worker.
+
         Raises:
             BackendError: its processes are elsewhere. WorkerDied: the workers were closed.
         """
@@ -167,8 +168,7 @@ class RemoteWorkers(Workers):
         )
 
     def _why_lost(self, error: Exception, connection: Connection) -> str:
-        """Why a task gave nothing, where another try may give something; else raises what to tell
-        the user."""
+        """Return the reason why a task has no result, if another attempt may have one."""
         spec = self.candidate.executor
         why = f"{type(error).__name__}: {clean(str(error))[:200]}"
         if isinstance(error, (SubcutError, InternalError)):  # nobody waits for it, or it is ours

@@ -240,7 +240,7 @@ def _while_wanted(job: Job, token: str) -> Iterator[None]:
 
 
 def _is_held(file: Path) -> bool:
-    """Is the file there, and does somebody hold its lock? A killed owner holds none."""
+    """Return whether the file exists and a process holds its lock. A killed owner holds none."""
     try:
         with Lock(file, wait=False, shared=True) as lock:
             return not lock.works  # a file system without locks

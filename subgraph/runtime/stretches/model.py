@@ -75,7 +75,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
         position: nodes that have run, in topological order.
@@ -101,7 +101,7 @@ class StretchedModel:
         self.reuse = reuse
 
     def fits(self) -> bool:
-        """Is one stretch enough, as far as its weights tell?"""
+        """Return whether one stretch is enough, as far as its weights tell."""
         run = _Nodes(self.graph, self.graph.outputs)
         return next_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
 
@@ -151,8 +151,8 @@ class StretchedModel:
         return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
 
     def _stamps(self) -> list[tuple[int, ...]]:
-        """What tells each file that holds weights from itself before a change, without reading
-        it."""
+        """Return marks of the files that hold weights, which differ after a change, without reading
+        the files."""
         stats = [path.stat() for path in sorted(self._files)]
         return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
 
@@ -288,7 +288,7 @@ class _Nodes:
 
     @cached_property
     def costs(self) -> list[Cost]:
-        """What each node takes, as far as weights tell."""
+        """The cost of each node, as far as weights tell."""
         return [
             Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order
         ]
