@@ -127,7 +127,7 @@ def disagreement(
             return Disagreement((f"{says}: {seen}", f"not searched: {e.what}"))
         if verdict.status is Status.AGREE and bisection.result.agree:
             return None  # what the nodes alone do was in doubt, and they are right
-        return _found(bisection, seen)
+        return _describe_finding(bisection, seen)
 
 
 def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
@@ -158,7 +158,7 @@ def _reason(verdict: Verdict) -> str:
     return f"{about.name}: {about.why}{sample}"
 
 
-def _found(bisection: Bisection, seen: str) -> Disagreement | None:
+def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     """Return the result of a search that began because one run of the full model was not right."""
     shown = reports.cleaned(bisection.result)
     if shown.agree and (shown.whole.status is Status.FAIL or shown.pieces):

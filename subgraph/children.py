@@ -90,12 +90,12 @@ def run(
         if heard is None:
             out, err = process.communicate(timeout=timeout)
         else:
-            out = _listened(process, timeout, heard)
+            out = _listen(process, timeout, heard)
             err = b""
     return Ended(process.returncode, out, err or b"")
 
 
-def _listened(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
+def _listen(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
     """Return the output of a process until its end."""
     assert process.stdout
     late = threading.Event()

@@ -251,7 +251,7 @@ def _reader(kind: Any) -> Reader:
     def read(value: Any) -> Any:
         possible = [(one, reader) for one, types, reader in options if isinstance(value, types)]
         if not possible or (isinstance(value, bool) and bool not in known):
-            raise _DepartureError(f"expected {expected}, not {_shown(value)}")
+            raise _DepartureError(f"expected {expected}, not {_show(value)}")
         if len(possible) > 1:
             possible = [pair for pair in possible if _fits(value, pair[0])] or possible[-1:]
         return possible[0][1](value)
@@ -275,7 +275,7 @@ def _reader_of(option: Any) -> Reader:
     def read(value: Any) -> Any:
         if words and isinstance(value, str) and value not in words:
             raise _DepartureError(
-                f"expected one of {', '.join(map(str, words))}, not {_shown(value)}"
+                f"expected one of {', '.join(map(str, words))}, not {_show(value)}"
             )
         if plain in (int, float):
             _require_numbers(value)
@@ -436,7 +436,7 @@ def _require_numbers(value: Any) -> Any:
         _DepartureError: there is a number that JSON lacks, or one that no field of ours can be.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise _DepartureError(f"expected a finite number, not {_shown(value)}")
+        raise _DepartureError(f"expected a finite number, not {_show(value)}")
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise _DepartureError("the number is out of bounds")
     if isinstance(value, (dict, list)):
@@ -451,7 +451,7 @@ def _require_numbers(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, (str, int, float)):
         return repr(value)[:60]
     return TYPES[type(value)][1]

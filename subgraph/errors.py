@@ -237,16 +237,16 @@ def name_setting(setting: str) -> Iterator[None]:
         raise
 
 
-def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
+def _iter_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
     yield cls
     for sub in cls.__subclasses__():
-        yield from _with_subclasses(sub)
+        yield from _iter_subclasses(sub)
 
 
 def from_json(data: Mapping[str, Any]) -> SubcutError:
     """The error that a child process described; an unknown kind becomes a plain SubcutError, no
     code is ""."""
-    by_name = {cls.__name__: cls for cls in _with_subclasses(SubcutError)}
+    by_name = {cls.__name__: cls for cls in _iter_subclasses(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
     ending = {
         k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)

@@ -68,7 +68,7 @@ def load(kind: str, name: str) -> ModuleType:
         UsageError: the file cannot be read or fails while it is imported; says where.
     """
     if name.endswith(".py"):
-        return _from_path(Path(name))
+        return _load_from_path(Path(name))
     stem = name.replace("-", "_")
     if stem.isidentifier() and not stem.startswith("_"):
         own = f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}"
@@ -76,7 +76,7 @@ def load(kind: str, name: str) -> ModuleType:
             return import_module(own)
     entry_points = _entry_points(kind)
     if name in entry_points:
-        return _from_package(name, entry_points[name])
+        return _load_from_package(name, entry_points[name])
     noun = {
         "criteria": "criterion",
         "dumps": "dump format",
@@ -149,7 +149,7 @@ def _entry_points(kind: str) -> dict[str, str]:
     return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
 
 
-def _from_package(name: str, module: str) -> ModuleType:
+def _load_from_package(name: str, module: str) -> ModuleType:
     try:
         return import_module(module)
     except (Exception, SystemExit) as e:
@@ -160,7 +160,7 @@ def _from_package(name: str, module: str) -> ModuleType:
         ) from e
 
 
-def _from_path(path: Path) -> ModuleType:
+def _load_from_path(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"no file {path}", "a plugin is a Python file", code="file.not-found")
     return _execute(path.resolve(), path.stat().st_mtime_ns)

@@ -88,7 +88,7 @@ class Project:
             return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
         if text and KEYS.get(key) not in (dict, tuple):
-            return _from_text(key, text)
+            return _parse_text(key, text)
         return self.values.get(key, default)
 
     def origin(self, key: str, typed: Any = None) -> str:
@@ -160,7 +160,7 @@ def _fitting(word: str) -> list[str]:
     )
 
 
-def _from_text(key: str, text: str) -> Any:
+def _parse_text(key: str, text: str) -> Any:
     kind = KEYS.get(key, str)
     if kind is list:
         return [word for word in text.split(os.pathsep) if word]
@@ -229,10 +229,10 @@ def _read(file: Path) -> dict[str, Any] | None:
             raise UsageError(
                 f"{file}: [tool.subcut] must be a table, not {data!r}", code="project.wrong-value"
             )
-    return {key: _checked(file, key, value) for key, value in data.items()}
+    return {key: _check(file, key, value) for key, value in data.items()}
 
 
-def _checked(file: Path, key: str, value: Any) -> Any:
+def _check(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
         raise UnknownName(
             f"{file}: unknown key '{key}'",
@@ -261,7 +261,7 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     if key == "criterion" and file.parent != Path.cwd():
         return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)
     if key == "input":
-        return [_beside(file, str(word)) for word in value]
+        return [_resolve_input(file, str(word)) for word in value]
     return value
 
 
@@ -280,14 +280,14 @@ def _test(file: Path, table: Any) -> dict[str, Any]:
             code="project.misplaced-key",
         )
     return {
-        key: [_checked(file, key, word) for word in value]
+        key: [_check(file, key, word) for word in value]
         if key in OF_TESTS and isinstance(value, list)
-        else _checked(file, key, value)
+        else _check(file, key, value)
         for key, value in table.items()
     }
 
 
-def _beside(file: Path, word: str) -> str:
+def _resolve_input(file: Path, word: str) -> str:
     """An `input` with its path relative to the project file's folder; NAME=FILE keeps its name."""
     name, sep, path = word.partition("=")
     return f"{name}={file.parent / path}" if sep else str(file.parent / word)

@@ -62,7 +62,7 @@ def require(code: NamedCode, trust: bool) -> str:
     shown = "; ".join(map(clean, code.shown))
     if trust:
         remember(code)
-    elif _digest(code) not in _remembered():
+    elif _digest(code) not in _read_remembered():
         raise UsageError(
             f"{code.role} would run code from {code.origin}: {shown}",
             "if you know it, say --trust once; it is asked about again when it changes."
@@ -74,8 +74,8 @@ def require(code: NamedCode, trust: bool) -> str:
 
 def remember(code: NamedCode) -> None:
     """Trust it from now on. If that cannot be written down, `--trust` is needed each time."""
-    file = _trusted_file()
-    if not code.is_foreign or file is None or (digest := _digest(code)) in _remembered():
+    file = _find_trusted_file()
+    if not code.is_foreign or file is None or (digest := _digest(code)) in _read_remembered():
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,13 +115,13 @@ def _contents(file: Path) -> str:
 # ------------------------------------------------------------ the memory
 
 
-def _trusted_file() -> Path | None:
+def _find_trusted_file() -> Path | None:
     home = config_home()
     return home / "subcut" / "trusted" if home else None
 
 
-def _remembered() -> set[str]:
-    file = _trusted_file()
+def _read_remembered() -> set[str]:
+    file = _find_trusted_file()
     try:
         if file is None or not is_private(file, *file.parents[:2]):
             return set()

@@ -110,18 +110,18 @@ def name_of(path: Path) -> str:
     path = path.resolve()
     own, above = (case.read_plain_manifest(p) for p in (path, path.parent))
     if own and is_evidence(own["schema"]):
-        return _redacted_name(path, own)
+        return _redact_name(path, own)
     if above and is_evidence(above["schema"]):
-        return folders.safe_name(f"{_redacted_name(path.parent, above)}-{path.name}")
+        return folders.safe_name(f"{_redact_name(path.parent, above)}-{path.name}")
     return folders.safe_name(
         f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name
     )
 
 
-def _redacted_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
+def _redact_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
     request = evidence.get("request") if evidence else None
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
-    plain = redact.this_machine(_secrets(evidence)).spec(spec)
+    plain = redact.this_machine(_find_secrets(evidence)).spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
         return folders.safe_name(path.name)
     return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
@@ -183,7 +183,9 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
     evidence = case_files.evidence
-    redactor = replace(redact.this_machine(_secrets(evidence)), names=contents.names(case_files))
+    redactor = replace(
+        redact.this_machine(_find_secrets(evidence)), names=contents.names(case_files)
+    )
     scripts = collect(request.candidate_files, request.bases, redactor)
     redactor = replace(
         redactor,
@@ -193,7 +195,7 @@ def pack(request: BundleRequest) -> Packed:
         metadata=request.metadata,
         own_criterion=contents.has_own_criterion(case_files, evidence),
     )
-    found_with = _found_with(evidence, redactor) if evidence else None
+    found_with = _redact_manifest(evidence, redactor) if evidence else None
     files = contents.redacted(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
@@ -207,10 +209,10 @@ def pack(request: BundleRequest) -> Packed:
                 name: stripped(path, work, f"{k}.onnx", not request.metadata)
                 for k, (name, path) in enumerate(models.items())
             }
-        return _packed(request, case_files, files, redactor, evidence, found_with)
+        return _write_zip(request, case_files, files, redactor, evidence, found_with)
 
 
-def _packed(
+def _write_zip(
     request: BundleRequest,
     case_files: CaseFiles,
     files: dict[str, Path | bytes],
@@ -219,11 +221,11 @@ def _packed(
     found_with: Mapping[str, Any] | None,
 ) -> Packed:
     """Add what tells of the files, and write the zip."""
-    outcome = _outcome(request.folder)
+    outcome = _read_outcome(request.folder)
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
-    unchanged = [*_unchanged(files, redactor, found_with)]
-    files[README] = _readme(
+    unchanged = [*_iter_unchanged(files, redactor, found_with)]
+    files[README] = _make_readme(
         request.name, case_files, files, found_with, outcome, unchanged
     ).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
@@ -246,13 +248,16 @@ def _packed(
     )
     files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
-    warnings = [*_missing_scripts(evidence, files), *_suspicious(request.name, files, redactor)]
+    warnings = [
+        *_iter_missing_scripts(evidence, files),
+        *_iter_suspicious(request.name, files, redactor),
+    ]
     return Packed(
         request.target, checksums, warnings, unchanged, case_files.left, sorted(redactor.left)
     )
 
 
-def _found_with(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+def _redact_manifest(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
     """The manifest that names the candidate, redacted; its commands run in the folder of its
     files."""
     request = evidence["request"]
@@ -261,7 +266,7 @@ def _found_with(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, An
     return dict(redactor.document({**evidence, "request": {**request, "identity": identity}}))
 
 
-def _unchanged(
+def _iter_unchanged(
     files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Mapping[str, Any] | None
 ) -> Iterator[str]:
     """Yield everything that goes along as the user wrote it, or as the candidate said it."""
@@ -287,7 +292,7 @@ def _unchanged(
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
-def _missing_scripts(
+def _iter_missing_scripts(
     evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]
 ) -> Iterator[str]:
     """Code that the candidate's command names and that does not go along."""
@@ -303,7 +308,7 @@ def _missing_scripts(
             )
 
 
-def _outcome(folder: Path) -> CaseOutcome | None:
+def _read_outcome(folder: Path) -> CaseOutcome | None:
     """The verdict of a bisection on one of its regions, from the document beside it; None where
     there is none."""
     folder = folder.resolve()
@@ -330,7 +335,7 @@ def _outcome(folder: Path) -> CaseOutcome | None:
         return None
 
 
-def _secrets(evidence: Mapping[str, Any] | None) -> list[str]:
+def _find_secrets(evidence: Mapping[str, Any] | None) -> list[str]:
     """Values of a candidate's options that are secret by their name."""
     try:
         options = dict(evidence["request"]["identity"]["options"]) if evidence else {}
@@ -343,7 +348,7 @@ def _secrets(evidence: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _readme(
+def _make_readme(
     name: str,
     case_files: CaseFiles,
     files: Mapping[str, Path | bytes],
@@ -356,7 +361,9 @@ def _readme(
     return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, outcome, unchanged))
 
 
-def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor) -> Iterator[str]:
+def _iter_suspicious(
+    top: str, files: Mapping[str, Path | bytes], redactor: Redactor
+) -> Iterator[str]:
     """Private details that are left: in names, and in models and scripts, which are packed
     unchanged."""
     if kinds := redactor.leaks(top.encode(), words=True):

@@ -66,18 +66,24 @@ def check(
             "cut", folder, stems, [sample.tensors[n] for n in cut.inputs]
         ).by_name
         differences += [
-            d for n in cut.outputs if (d := _difference(sample.tensors[n], outputs[n], folder))
+            d for n in cut.outputs if (d := _compare(sample.tensors[n], outputs[n], folder))
         ]
         for record in outputs.values():
             for file in record.files:
                 (folder / file).unlink()
     if not differences:
         return CheckResult("identical", f"the cut alone gives {expected}: bit-identical", 0.0, ())
-    worst = max(differences, key=lambda d: _number(d.relative))
-    how = f"'{worst.name}' differs by {_number(worst.max_abs):.1e} of {_number(worst.scale):.3g}"
+    worst = max(differences, key=lambda d: _restore_infinity(d.relative))
+    error = _restore_infinity(worst.max_abs)
+    scale = _restore_infinity(worst.scale)
+    how = f"'{worst.name}' differs by {error:.1e} of {scale:.3g}"
     if not worst.comparable:
         how = f"'{worst.name}' has {worst.why}"
-    if worst.comparable and _number(worst.relative) <= HALF_ROUNDINGS and _has_half(cut, samples):
+    if (
+        worst.comparable
+        and _restore_infinity(worst.relative) <= HALF_ROUNDINGS
+        and _has_half(cut, samples)
+    ):
         why = "onnxruntime keeps float32 between float16 nodes"
         return CheckResult(
             "rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
@@ -88,7 +94,7 @@ def check(
     return CheckResult("different", f"{how}: the cut does NOT give {expected}", 0.0, differences)
 
 
-def _number(value: float | None) -> float:
+def _restore_infinity(value: float | None) -> float:
     return inf if value is None else value
 
 
@@ -97,7 +103,7 @@ def _json(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
-def _difference(expected: Record, actual: Record, folder: Path) -> OutputDifference | None:
+def _compare(expected: Record, actual: Record, folder: Path) -> OutputDifference | None:
     """Return the difference of two values; None if their files are equal byte for byte.
 
     Only floating values with NaN and infinities in the same places are comparable: an index or a
@@ -139,7 +145,7 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
         second = folder / "again"
         second.mkdir()
         for name, record in rerun(int(folder.name), second).items():
-            if _difference(sample.tensors[name], record.within("again/0"), folder):
+            if _compare(sample.tensors[name], record.within("again/0"), folder):
                 return False
     return True
 

@@ -95,7 +95,7 @@ def of(folder: Path) -> CaseFiles:
         )
     manifest = case.read_plain_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{folder} is not a case", _hint(folder), code="case.not-a-case")
+        raise UsageError(f"{folder} is not a case", _make_hint(folder), code="case.not-a-case")
     if bundle := bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {bundle.resolve().name}.zip {bundle}"
         raise UsageError(f"{bundle} is an unpacked bundle", hint, code="case.is-bundle")
@@ -105,9 +105,9 @@ def of(folder: Path) -> CaseFiles:
     if evidence is not None and evidence is not manifest:
         head = f"{folder.resolve().name}/"
         names = [str(n)[len(head) :] for n in evidence["files"] if str(n).startswith(head)]
-    names += [n for n in _later(folder) if n not in names]
-    files = {name: _file(folder, name) for name in dict.fromkeys(names)}
-    cases = _cases(folder, files, manifest)
+    names += [n for n in _iter_later(folder) if n not in names]
+    files = {name: _find_file(folder, name) for name in dict.fromkeys(names)}
+    cases = _find_cases(folder, files, manifest)
     inside = {
         p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()
     }
@@ -116,7 +116,7 @@ def of(folder: Path) -> CaseFiles:
     )
 
 
-def _hint(folder: Path) -> str:
+def _make_hint(folder: Path) -> str:
     inside = sorted(p.parent.name for p in folder.glob(f"*/{case.MANIFEST}"))[:8]
     inside = inside or [
         f"todo/{p.parent.name}" for p in sorted(folder.glob(f"todo/*/{case.MANIFEST}"))[:8]
@@ -126,7 +126,7 @@ def _hint(folder: Path) -> str:
     return "name a folder that cut, bisect or sweep left behind"
 
 
-def _later(folder: Path) -> Iterator[str]:
+def _iter_later(folder: Path) -> Iterator[str]:
     """Files that were put beside a case after its manifest was written; the whole models of `blame`
     stay here."""
     found = [
@@ -141,7 +141,7 @@ def _later(folder: Path) -> Iterator[str]:
             yield path.relative_to(folder).as_posix()
 
 
-def _file(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     """A listed file; a manifest may come from anywhere."""
     path = folder / name
     where = folder
@@ -167,7 +167,9 @@ def _file(folder: Path, name: str) -> Path:
     return path
 
 
-def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any]) -> tuple[str, ...]:
+def _find_cases(
+    folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any]
+) -> tuple[str, ...]:
     """The folders of the cases, the most telling first.
 
     Raises:
@@ -271,12 +273,12 @@ def redacted(
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
-            files[name] = case.as_json(_redacted_document(name, _read_json(path), redactor))
+            files[name] = case.as_json(_redact_document(name, _read_json(path), redactor))
         elif last in (LOG, TODO_TXT, BLAME_ANSWER):
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
     if document_name:
-        files |= _reports(json.loads(data_of(files[document_name])))
+        files |= _render_reports(json.loads(data_of(files[document_name])))
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
@@ -288,7 +290,7 @@ def redacted(
     return files
 
 
-def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
+def _redact_document(name: str, document: Any, redactor: Redactor) -> Any:
     """A document of ours; paths of its cases become relative to the bundle's folder."""
     redacted_document = redactor.document(document)
     if name == RUN_JSON:
@@ -312,7 +314,7 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
     return redacted_document
 
 
-def _reports(document: Any) -> dict[str, bytes]:
+def _render_reports(document: Any) -> dict[str, bytes]:
     """The reports of a redacted document; none where it is of another version."""
     try:
         texts = rendered_reports(results.parse(document))

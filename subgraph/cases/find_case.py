@@ -108,11 +108,13 @@ def find_case(folder: Path) -> FoundCase:
     hint = "make the case anew, or run the repro.py in it"
     try:
         inputs, outputs = (
-            {t.name: _records(place, t, len(manifest.samples)) for t in tensors or ()}
+            {t.name: _make_records(place, t, len(manifest.samples)) for t in tensors or ()}
             for tensors in (manifest.inputs, manifest.outputs)
         )
         found_with = (
-            None if around is None else _found_with(from_json(EvidenceRequest, around, what, hint))
+            None
+            if around is None
+            else _check_limits(from_json(EvidenceRequest, around, what, hint))
         )
     except (ValueError, KeyError) as e:
         raise UsageError(f"{what} is damaged: {e}", hint, code="case.damaged") from e
@@ -196,7 +198,7 @@ def _read_bundle_list(bundle: Path) -> BundleList:
     return listed
 
 
-def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ...]:
+def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ...]:
     """The .npy files of a tensor, a record per sample.
 
     Raises:
@@ -225,7 +227,7 @@ def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ..
     )
 
 
-def _found_with(request: EvidenceRequest) -> EvidenceRequest:
+def _check_limits(request: EvidenceRequest) -> EvidenceRequest:
     """Check the limits of a request.
 
     Raises:
@@ -276,10 +278,12 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         origin="this case",
         **identity.build(),
     )
-    return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
+    return (
+        candidate if found.bundle is None else _take_from_bundle(candidate, found.bundle.resolve())
+    )
 
 
-def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
+def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     """The candidate with its files taken from the bundle, in which its commands run.
 
     Its origin holds a digest of these files, so that a change of one of them asks for trust anew.

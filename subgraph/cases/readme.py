@@ -65,8 +65,8 @@ def readme(data: ReadmeData) -> str:
     """The text, of at most 100 columns where names allow it."""
     title = clean(data.name)
     parts = [
-        [title, "=" * len(title), "", *_problem(data)],
-        ["Files", *_files(data)],
+        [title, "=" * len(title), "", *_iter_problem(data)],
+        ["Files", *_iter_files(data)],
         *(
             [
                 [
@@ -84,7 +84,7 @@ def readme(data: ReadmeData) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def _problem(data: ReadmeData) -> Iterator[str]:
+def _iter_problem(data: ReadmeData) -> Iterator[str]:
     """Yield the problem, in two lines."""
     manifest = data.cases[data.first]
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
@@ -97,7 +97,7 @@ def _problem(data: ReadmeData) -> Iterator[str]:
     model = clean(str(manifest["source"].get("file") or "a model"))
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
     candidate = clean(str(data.evidence["request"]["candidate"])) if data.evidence else ""
-    verdict = _verdict(data, manifest)
+    verdict = _describe_verdict(data, manifest)
     if verdict:
         yield verdict
     if candidate:
@@ -111,7 +111,7 @@ def _problem(data: ReadmeData) -> Iterator[str]:
         )
 
 
-def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
+def _describe_verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     """The verdict, in a line; "" where there is none."""
     outcome = data.outcome or (
         from_json(CaseOutcome, found) if (found := manifest.get("found")) else None
@@ -123,13 +123,13 @@ def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     return shorten(clean(f"{status}   {why}")).rstrip()
 
 
-def _files(data: ReadmeData) -> Iterator[str]:
+def _iter_files(data: ReadmeData) -> Iterator[str]:
     """List the files of the most telling case and of the bundle that a stranger opens; then the
     other cases."""
-    own = _own_files(data)
+    own = _find_own_files(data)
     place = f"{data.first}/" if data.first else ""
     known = {f"{place}{name}": what for name, what in FILE_KINDS.items() if name in own}
-    known |= {name: what for name, what in FILE_KINDS.items() if name in _tops(data.files)}
+    known |= {name: what for name, what in FILE_KINDS.items() if name in _find_tops(data.files)}
     for name, what in known.items():
         yield f"  {name:<{NAME_WIDTH}} {what}"
     others = [name for name in data.cases if name != data.first]
@@ -138,13 +138,13 @@ def _files(data: ReadmeData) -> Iterator[str]:
         yield f"  further cases: {', '.join(map(clean, others[:MAX_CASES]))}{more}"
 
 
-def _own_files(data: ReadmeData) -> set[str]:
+def _find_own_files(data: ReadmeData) -> set[str]:
     """Return the files in the folder of the most telling case."""
     head = f"{data.first}/" if data.first else ""
-    return _tops(f.removeprefix(head) for f in data.files if f.startswith(head))
+    return _find_tops(f.removeprefix(head) for f in data.files if f.startswith(head))
 
 
-def _tops(files: Iterable[str]) -> set[str]:
+def _find_tops(files: Iterable[str]) -> set[str]:
     """The first part of each path, with a slash where it is a folder."""
     return {"".join(file.partition("/")[:2]) for file in files}
 
@@ -153,7 +153,7 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
     script, outputs = (str(PurePosixPath(data.first, name)) for name in (REPRO, CANDIDATE))
     library = data.cases[data.first].get("reference", {}).get("custom_ops")
     more = f" --custom-ops {clean(str(library))}" if library else ""
-    runtime, known = _RUNS["model.tflite" in _own_files(data)]
+    runtime, known = _RUNS["model.tflite" in _find_own_files(data)]
     yield f"  pip install {runtime} numpy"
     lines = [(f"python {script}{more}", f"the model on {known}, beside what is right")]
     if any(name.startswith(f"{outputs}/") for name in data.files):
@@ -163,30 +163,30 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
                 "nothing is run: what came, beside what is right",
             )
         )
-    yield from _columns(lines)
+    yield from _iter_columns(lines)
 
 
-def _columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _iter_columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
     width = max(len(left) for left, right in lines if right)
     yield from (f"  {left:<{width}}   {right}".rstrip() for left, right in lines)
 
 
 def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
     name = f"{clean(data.name)}.zip"
-    _, known = _RUNS["model.tflite" in _own_files(data)]
+    _, known = _RUNS["model.tflite" in _find_own_files(data)]
     backend = "ort" if known == "onnxruntime" else "litert"
     lines = [
         (f"subcut replay {name} -c {backend}", f"on {known}; unpacked first, where it is not yet")
     ]
     identity = data.evidence["request"]["identity"] if data.evidence else None
     if not identity or identity["backend"] in (BY_HAND, RECORDED):
-        yield from _columns(lines)
+        yield from _iter_columns(lines)
         return
     commands = [
         str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)
     ]
     trust = " --trust" if commands or str(identity["backend"]).endswith(".py") else ""
-    yield from _columns(
+    yield from _iter_columns(
         [*lines, (f"subcut replay {name}{trust}", "on the candidate that it was found with")]
     )
     yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
@@ -194,7 +194,7 @@ def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
 
 def _run_elsewhere(data: ReadmeData) -> Iterator[str]:
     place = f"{data.first}/" if data.first else ""
-    model = "model.tflite" if "model.tflite" in _own_files(data) else "model.onnx"
+    model = "model.tflite" if "model.tflite" in _find_own_files(data) else "model.onnx"
     yield f"  feed {place}inputs/ to {place}{model} there, and write each output into a folder DIR"
     yield (
         f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python"

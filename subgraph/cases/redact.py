@@ -145,7 +145,7 @@ class Redactor:
         ('left out', 'no route')
         """  # noqa: E501
         if self._keeps(name):
-            return self._without_private(text)
+            return self._remove_private(text)
         self.left.add(name)
         return LEFT_OUT
 
@@ -154,13 +154,13 @@ class Redactor:
             self.kept.add(name)
         return keeps
 
-    def _without_private(self, text: str) -> str:
+    def _remove_private(self, text: str) -> str:
         """A text that the user lets go, without what is known to be private."""
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
         text = _TOKENS.sub(REMOVED, text)
         for folder in self.homes:
-            text = _spelled(folder).sub("~", text)
+            text = _make_pattern(folder).sub("~", text)
         for names, replacement in ((self.hosts, HOST), (self.users, USER)):
             for name in names:
                 text = re.sub(
@@ -178,7 +178,7 @@ class Redactor:
         'run.sh {model} REMOVED REMOVED REMOVED 4'
         """
         if self._keeps(COMMAND):
-            return self._without_private(line)
+            return self._remove_private(line)
         try:
             words = system.split(line)
         except ValueError:
@@ -255,7 +255,7 @@ class Redactor:
         )
 
     def _key_of_option(self, key: str, head: str) -> str:
-        return key if _stated(key, head) or self._keeps(COMMAND) else REMOVED
+        return key if _find_stated_values(key, head) or self._keeps(COMMAND) else REMOVED
 
     def option(self, key: str, value: Any, head: str = "") -> Any:
         """Return the value of a candidate's option if it may leave, else `REMOVED`.
@@ -269,8 +269,8 @@ class Redactor:
             return value
         text = str(value)
         if self._keeps(COMMAND) and not SECRET.search(key):
-            return self._without_private(text)
-        stated = _stated(key, head)
+            return self._remove_private(text)
+        stated = _find_stated_values(key, head)
         stays = self._word(text) == text or text in chain.from_iterable(filter(None, stated))
         stays |= () in stated and self._is_plain(text)
         return value if stays and not SECRET.search(key) else REMOVED
@@ -359,7 +359,9 @@ class Redactor:
         with `words`."""
         text = data.decode(errors="replace")
         kinds = (
-            ["your home path"] if any(_spelled(home).search(text) for home in self.homes) else []
+            ["your home path"]
+            if any(_make_pattern(home).search(text) for home in self.homes)
+            else []
         )
         kinds += (
             ["a secret of the environment"]
@@ -395,7 +397,7 @@ def leaving_keys() -> Mapping[str, frozenset[str]]:
     }
 
 
-def _stated(key: str, head: str) -> list[Sequence[str] | None]:
+def _find_stated_values(key: str, head: str) -> list[Sequence[str] | None]:
     """Return the values of an option, as each that has it states them: a backend or device, or any
     of ours.
 
@@ -435,7 +437,7 @@ def same(line: str, plain: str) -> bool:
         return line == plain
 
 
-def _spelled(folder: str) -> re.Pattern[str]:
+def _make_pattern(folder: str) -> re.Pattern[str]:
     r"""Return a pattern of the spellings of a folder; one of Windows in any case, with `/` or `\`,
     which JSON doubles.
 

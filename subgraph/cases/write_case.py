@@ -167,7 +167,7 @@ def extract(
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
             other = at_opset(cut, request.target_opset, work)
-            manifest = replace(_manifest(cut, request), target_opset=other)
+            manifest = replace(_make_manifest(cut, request), target_opset=other)
             if problem := type_problem(cut):
                 manifest = replace(
                     manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}")
@@ -241,7 +241,7 @@ def write_region(
         )
         cases = [
             builder.build(place, number, group)
-            for number, group in enumerate(_groups(region, captured, request))
+            for number, group in enumerate(_find_groups(region, captured, request))
         ]
     _drop_stale(place, len(cases), to_json(request), case.source_of(graph))
     return cases
@@ -249,18 +249,20 @@ def write_region(
 
 def _drop_stale(place: ResultPlace, number: int, request: object, source: ModelSource) -> None:
     """Remove an earlier run's folders of groups of samples that are no more."""
-    while (old := _numbered(place, number)).path.is_dir() and case.is_earlier(old, request, source):
+    while (old := _number_place(place, number)).path.is_dir() and case.is_earlier(
+        old, request, source
+    ):
         shutil.rmtree(old.path)
         number += 1
 
 
-def _numbered(place: ResultPlace, number: int) -> ResultPlace:
+def _number_place(place: ResultPlace, number: int) -> ResultPlace:
     """Return the place of the group of this number: the first has the plain name, the second ends
     in `-2`."""
     return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
 
 
-def _groups(
+def _find_groups(
     region: Region, captured: Sequence[Captured], request: CaseRequest
 ) -> list[tuple[int, ...]]:
     """Samples that one cut can serve: equal shapes at its inputs and equal values of the frozen
@@ -304,7 +306,7 @@ class CaseBuilder:
 
     def build(self, place: ResultPlace, number: int, group: Sequence[int]) -> Case:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
-        place = _numbered(place, number)
+        place = _number_place(place, number)
         if number:
             place = case.free_place(place, case.source_of(self.graph), [self.graph.path])
         captured = [self.captured[k] for k in group]
@@ -328,7 +330,7 @@ class CaseBuilder:
             other = at_opset(cut, self.request.target_opset, work, checked)
             entries, losses = self._store(cut, group, work)
             manifest = replace(
-                _manifest(cut, self.request),
+                _make_manifest(cut, self.request),
                 inputs=entries["inputs"],
                 outputs=entries["outputs"],
                 dump_data=entries.get("dump_data"),
@@ -429,7 +431,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         run_checker(work / MODEL)
 
 
-def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
+def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     """The manifest of a cut without values."""
     graph = cut.graph
     region = cut.region

@@ -101,19 +101,19 @@ def require_names(names: list[str], where: str) -> None:
                 "rename it",
                 code="bundle.unsafe-name",
             )
-        key = _folded(name)
+        key = _fold(name)
         if key in taken:
             what = f"'{taken[key]}' and '{name}' would be one file"
             raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
         taken[key] = name
     for name in names:
         for end in (k for k, letter in enumerate(name) if letter == "/"):
-            if file := taken.get(_folded(name[:end])):
+            if file := taken.get(_fold(name[:end])):
                 what = f"'{file}' would be a file, and a folder of '{name}'"
                 raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Equal for names that are the same file on some file system."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
@@ -206,7 +206,7 @@ class Archive:
         entries = file.infolist()
         if len(entries) > MAX_ENTRIES:
             raise refused(path, f"it has {len(entries):,} entries")
-        files = [(name, info) for info in entries if (name := _checked(path, info)) is not None]
+        files = [(name, info) for info in entries if (name := _check_entry(path, info)) is not None]
         require_names([name for name, _ in files], str(path))
         if len({name.partition("/")[0] for name, _ in files}) != 1 or any(
             "/" not in name for name, _ in files
@@ -337,7 +337,7 @@ def refused(path: Path, why: str) -> InputError:
     )
 
 
-def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
+def _check_entry(path: Path, info: zipfile.ZipInfo) -> str | None:
     """The name of a file; None for a folder.
 
     Raises:

@@ -34,7 +34,7 @@ def backends() -> Result:
     for row in rows:
         origin = f"   ({clean(row.origin)})" if row.origin else ""
         lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
-        if options := _described(row.options):
+        if options := _describe(row.options):
             lines.append(f"{'':<{width}}  options: {options}")
     lines.append(
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
@@ -47,7 +47,7 @@ def _row(name: str, about: str, options: Options) -> BackendEntry:
     return BackendEntry(name, about, "", options)
 
 
-def _described(options: Options) -> str:
+def _describe(options: Options) -> str:
     """Return options in a line: `precision=normal|high|low, threads`."""
     own = {name: values for name, values in options.items() if values is not None}
     return ", ".join(

@@ -106,7 +106,7 @@ def bisect(
     model_path = asked.model_path
     _ = asked.criterion  # a mistake there is reported first
     chosen = OutputChoice.parse(**vars(compared))
-    limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
+    limits = _make_settings(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = (
         candidate_options.tensor_map
         if recorded.recorded and not candidate_options.other_model
@@ -210,7 +210,7 @@ def log_steps(bisection: Bisection) -> Result:
     last_estimate_at = -math.inf
     for number, step in enumerate(bisection):
         if not number:
-            log.log(FIRST_ANSWER, "%s", _first_answer(bisection, step))
+            log.log(FIRST_ANSWER, "%s", _describe_first_answer(bisection, step))
         remaining = bisection.remaining
         steps.log_step(
             step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items))
@@ -224,7 +224,7 @@ def log_steps(bisection: Bisection) -> Result:
     return Result(bisection.document, text.rstrip("\n"), found.exit_code)
 
 
-def _first_answer(bisection: Bisection, step: Step) -> str:
+def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     """`outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
     from subgraph.trials.compare import ranking
     from subgraph.verdict import NUMBERS, Status, name_failure
@@ -243,7 +243,7 @@ def _first_answer(bisection: Bisection, step: Step) -> str:
     return ", ".join([how, *dict.fromkeys(prediction(**shares) for shares in ranks)])
 
 
-def _limits(
+def _make_settings(
     max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int, inside: bool
 ) -> Settings:
     from subgraph.search import Settings

@@ -84,7 +84,7 @@ def blame(
 
     Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
     """
-    releases = _releases(versions, versions_command, index_url, find_links)
+    releases = _parse_releases(versions, versions_command, index_url, find_links)
     limit = parse_seconds(max_time)
     began = time.monotonic()
     from subgraph.search import Settings
@@ -96,7 +96,7 @@ def blame(
     model_path = asked.model_path
     criterion = asked.criterion
     # optimizations of what runs it would hide who made a fault
-    chosen = _candidate(asked, candidate or (PLAIN_SPEC if made_by else None))
+    chosen = _find_candidate(asked, candidate or (PLAIN_SPEC if made_by else None))
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
@@ -110,7 +110,7 @@ def blame(
             making = open_maker(made_by, chosen, model_path, asked.output)
             maker, own_model = stack.enter_context(making)
         else:
-            own_model = _own_model(asked, model_path)
+            own_model = _find_own_model(asked, model_path)
         setup = Setup(
             chosen,
             asked.feeding,
@@ -133,7 +133,7 @@ def blame(
             ) from e
 
 
-def _candidate(asked: Asked, spec: str | None) -> Candidate:
+def _find_candidate(asked: Asked, spec: str | None) -> Candidate:
     """The candidate that is named; for a case, else that with which it was found."""
     from subgraph.cases.find_case import find_case
 
@@ -142,7 +142,7 @@ def _candidate(asked: Asked, spec: str | None) -> Candidate:
     return asked.candidate(spec, asked.model_path)
 
 
-def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
+def _find_own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
     """The candidate's own model, if a case is named in which it ran another one than the
     reference."""
     from subgraph.cases.find_case import find_case
@@ -156,7 +156,7 @@ def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
     )
 
 
-def _releases(
+def _parse_releases(
     versions: str | None, command: str | None, index_url: str | None, find_links: list[str] | None
 ) -> ReleasesAsked | None:
     """Return the releases that the options request; None if there are none.

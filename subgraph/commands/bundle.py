@@ -79,7 +79,7 @@ def bundle(
     path = Path(source)
     case_files = contents.of(path)
     name = name_of(path)
-    target = _target(output, name)
+    target = _find_target(output, name)
     require_free(target, name, force=force)
     request = BundleRequest(
         path,
@@ -93,7 +93,7 @@ def bundle(
     )
     if request.metadata:
         request = replace(request, source=_sends_source(case_files.files, source_code))
-    return _result(pack(request), path)
+    return _make_result(pack(request), path)
 
 
 def _sends_source(files: Mapping[str, Path], send: bool | None) -> bool:
@@ -114,7 +114,7 @@ def _sends_source(files: Mapping[str, Path], send: bool | None) -> bool:
     return bool(send)
 
 
-def _target(output: str | None, name: str) -> Path:
+def _find_target(output: str | None, name: str) -> Path:
     """The zip; in a folder where one is named."""
     if output is None:
         return Path(f"{name}.zip")
@@ -125,7 +125,7 @@ def _target(output: str | None, name: str) -> Path:
     )
 
 
-def _result(packed: Packed, source: Path) -> Result:
+def _make_result(packed: Packed, source: Path) -> Result:
     size = packed.path.stat().st_size
     for line in packed.warnings:
         log.warning("%s", clean(line))

@@ -44,7 +44,7 @@ SEVERITY = ("", "agree", "unresolved", "fail")
 
 @dataclass(frozen=True)
 class PartOptions:
-    """The part of the model that is compared; without these, every tensor in place and alone."""
+    """What is compared of the model; without these, every tensor in place and alone."""
 
     at: Texts = option(
         "--at",
@@ -156,7 +156,7 @@ def compare(
                 asked.jobs(jobs, setup.candidate),
                 len(setups) > 1,
             )
-            for setup, of_one in zip(setups, _apart(choice, setups), strict=True)
+            for setup, of_one in zip(setups, _separate(choice, setups), strict=True)
         ]
     if len(found) == 1:
         return table.compared(found[0], csv_file, every_row=every_row or choice.is_part)
@@ -169,16 +169,16 @@ def compare(
     )
 
 
-def _apart(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoice]:
+def _separate(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoice]:
     """The choice for each of several candidates: the values of each are saved in a folder of its
     own."""
     if not choice.save or len(setups) == 1:
         return [choice] * len(setups)
-    places = [Path(choice.save) / f"{k}-{_name(setup)}" for k, setup in enumerate(setups)]
+    places = [Path(choice.save) / f"{k}-{_make_name(setup)}" for k, setup in enumerate(setups)]
     return [replace(choice, save=str(place)) for place in places]
 
 
-def _name(setup: Setup) -> str:
+def _make_name(setup: Setup) -> str:
     """The candidate's, as part of a folder's."""
     from subgraph.storage.folders import safe_name
 
@@ -274,7 +274,7 @@ def _compare(
                     value_pairs(trials, select_tensors(trials.model, words)),
                     free_values(choice.save),
                 )
-    place = ResultPlace(setup.output, f"compare-{_name(setup)}{suffix}")
+    place = ResultPlace(setup.output, f"compare-{_make_name(setup)}{suffix}")
     return evidence.save_document(found, place, source_of(graph), [graph.path])
 
 

@@ -75,15 +75,15 @@ def convert(
         raise UsageError(
             f"no such file or folder: {model}", "check the path", code="file.not-found"
         )
-    target = _free(output, source, force=result.force)
+    target = _find_free(output, source, force=result.force)
     settings = project.Project()
     if with_command:
         check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
-        return _with(with_command, source, target, check, no_check=no_check)
+        return _convert_by_command(with_command, source, target, check, no_check=no_check)
     if source.is_file() and family_of(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
-        return _own(source, made, target, force=result.force)
-    kind, converter = _converter_of(source)
+        return _convert_own(source, made, target, force=result.force)
+    kind, converter = _find_converter(source)
     check = Asked(
         settings, None, None, inputs, comparison, runtime, result, target, translated=True
     )
@@ -91,7 +91,7 @@ def convert(
     python = find_python(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
-        written = _place(folder, target)
+        written = _make_place(folder, target)
         command = converter.command(python, "convert", source.resolve(), written)
         graph = conversion.convert(converter.name, command, source, written)
         graph = conversion.put(graph, target, source, force=result.force)
@@ -100,13 +100,13 @@ def convert(
             f" {count(len(graph.nodes), 'node')}"
         )
         if no_check:
-            return _unchecked(target, head, "--no-check")
-        if why := _refusal(check, graph):
-            return _unusable(target, head, why)
-        return _compared(check, graph, conversion.Original(source, converter, python), head, folder)
+            return _make_unchecked_result(target, head, "--no-check")
+        if why := _find_refusal(check, graph):
+            return _make_unusable_result(target, head, why)
+        return _compare(check, graph, conversion.Original(source, converter, python), head, folder)
 
 
-def _converter_of(source: Path) -> tuple[str, Converter]:
+def _find_converter(source: Path) -> tuple[str, Converter]:
     """(what it is, what converts it).
 
     Raises:
@@ -137,14 +137,14 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
     )
 
 
-def _place(folder: Path, target: Path) -> Path:
+def _make_place(folder: Path, target: Path) -> Path:
     """Return the path at which a converter writes, in a separate folder of which only the model and
     its weights are taken."""
     (folder / "converted").mkdir()
     return folder.resolve() / "converted" / target.name
 
 
-def _free(output: str | None, source: Path, *, force: bool) -> Path:
+def _find_free(output: str | None, source: Path, *, force: bool) -> Path:
     """Return the path of the new model.
 
     Raises:
@@ -217,22 +217,24 @@ def find_python(
     return environments.make(installation)
 
 
-def _own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
+def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
     """Of a format that subcut reads itself, the ONNX file that it works on."""
     with folders.scratch(target.parent) as folder:
-        written = _place(folder, target)
+        written = _make_place(folder, target)
         copy_model(load(converted), written)
         graph = conversion.put(load(written), target, source, force=force)
     head = f"converted  {clean(source.name)}   {count(len(graph.nodes), 'node')}"
-    return _unchecked(
+    return _make_unchecked_result(
         target, head, "subcut reads this format itself: every command takes it as it is"
     )
 
 
-def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: bool) -> Result:
+def _convert_by_command(
+    template: str, source: Path, target: Path, check: Asked, *, no_check: bool
+) -> Result:
     """By the user's own command; without `no_check` the new model is loaded."""
     with folders.scratch(target.parent) as folder:
-        written = _place(folder, target)
+        written = _make_place(folder, target)
         words = conversion.command_of(template, source.resolve(), written)
         log.info("%s", masked(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
@@ -241,16 +243,16 @@ def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: 
             f"converted  {clean(source.name)} by {clean(words[0])}  "
             f" {count(len(graph.nodes), 'node')}"
         )
-        if not no_check and (why := _refusal(check, graph)):
-            return _unusable(target, head, why)
-    return _unchecked(
+        if not no_check and (why := _find_refusal(check, graph)):
+            return _make_unusable_result(target, head, why)
+    return _make_unchecked_result(
         target,
         head,
         f"to check it, record what the original computes: subcut compare {target} --recorded DIR",
     )
 
 
-def _refusal(check: Asked, graph: Graph) -> str:
+def _find_refusal(check: Asked, graph: Graph) -> str:
     """Return the reason why the reference does not load the new model; "" if it does."""
     with check.reference() as reference, folders.temporary() as folder:
         try:
@@ -260,19 +262,19 @@ def _refusal(check: Asked, graph: Graph) -> str:
     return ""
 
 
-def _unusable(target: Path, head: str, why: str) -> Result:
+def _make_unusable_result(target: Path, head: str, why: str) -> Result:
     """A file that a converter wrote, and that does not load: nothing was converted."""
     document = to_json(ConvertResult(exit_code=1, path=str(target), why=why))
     written = head.replace("converted  ", "written, and no runtime here loads it: ", 1)
     return Result(document, f"{written}\n{clean(why)}\n{clean(str(target))}", 1)
 
 
-def _unchecked(target: Path, head: str, why: str) -> Result:
+def _make_unchecked_result(target: Path, head: str, why: str) -> Result:
     document = to_json(ConvertResult(exit_code=UNCHECKED, path=str(target), why=why))
     return Result(document, f"{head}\nnot checked: {clean(why)}\n{clean(str(target))}", UNCHECKED)
 
 
-def _compared(
+def _compare(
     check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path
 ) -> Result:
     """Both models on the same inputs, tensor by tensor where names survive. They agree only if all
@@ -286,19 +288,19 @@ def _compared(
     resolve.log_random_inputs(check.feeding)
     try:
         recorded = check.output / f"{graph.path.stem}-original"  # stays, for `--recorded`
-        fed = _fed(graph, check.feeding, folder / "inputs")
+        fed = _write_samples(graph, check.feeding, folder / "inputs")
         log.info("running the original")
         unpaired = conversion.original_values(
             original, graph, [_files(sample) for sample in fed.records], recorded
         )
         if not any(recorded.glob("*.npz")):
-            return _unchecked(graph.path, head, unpaired)
+            return _make_unchecked_result(graph.path, head, unpaired)
         options = RecordingOptions((RecordedFolder(recorded),), seeded=True)
         found = compare_recorded(check, options, TensorChoice(every_output=True), None, fed)
     except SubcutError as e:
-        return _unchecked(graph.path, head, e.what)
+        return _make_unchecked_result(graph.path, head, e.what)
     comparison = from_json(RecordedDocument, found.document)
-    uncompared = _uncompared(graph, comparison, unpaired)
+    uncompared = _find_uncompared(graph, comparison, unpaired)
     why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
     lines = [render_compared(comparison) + head]
     lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
@@ -307,7 +309,7 @@ def _compared(
     return replace(found, document=document, text="\n".join([*lines, clean(str(graph.path))]))
 
 
-def _uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
+def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
     """The outputs of the model about which the comparison with the original says nothing, and
     why."""
     from subgraph.verdict import Status
@@ -328,7 +330,7 @@ def _uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict
     return found
 
 
-def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
+def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     """The same samples as files in a folder, one `.npy` per input.
 
     Raises:

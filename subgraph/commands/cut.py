@@ -124,10 +124,10 @@ def cut(
     if not start and not end:
         raise UsageError(
             "where to cut? name a first and a last node",
-            _what_next(load(model_path), model),
+            _describe_next(load(model_path), model),
             code="region.ends-missing",
         )
-    as_caffe = _as_caffe(asked) if as_form else ()
+    as_caffe = _find_caffe_files(asked) if as_form else ()
     if dump:
         given.refuse_beside("--dump")
     if recorded:
@@ -168,7 +168,7 @@ def cut(
             recordings = recording_options(
                 replace(recording, recorded=[recorded]), runtime, inputs, tensor_map
             )
-            return _result(cut_recorded(graph, request, place, reference, recordings))
+            return _make_result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
         with inside.opened(graph, ends, asked.feeding, reference, place.parent) as (
             opened,
@@ -181,11 +181,11 @@ def cut(
                 graph = opened
                 request = replace(request, start=begin, end=last)
             if dry_run:
-                return _plan(graph, request, place)
-            return _result(write_case.extract(graph, request, place, reference, feeding))
+                return _make_plan(graph, request, place)
+            return _make_result(write_case.extract(graph, request, place, reference, feeding))
 
 
-def _what_next(graph: Graph, model: str | None) -> str:
+def _describe_next(graph: Graph, model: str | None) -> str:
     """Commands for this model: a cut from its own first to its own last node, and what else can be
     done with it."""
     file = f" {quote(clean(model))}" if model else ""
@@ -201,7 +201,7 @@ def _what_next(graph: Graph, model: str | None) -> str:
     return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
-def _as_caffe(asked: Asked) -> tuple[str, ...]:
+def _find_caffe_files(asked: Asked) -> tuple[str, ...]:
     """The files of the Caffe model that is cut.
 
     Raises:
@@ -218,7 +218,7 @@ def _as_caffe(asked: Asked) -> tuple[str, ...]:
     return (str(path), weights) if weights else (str(path),)
 
 
-def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
+def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     """The result of `--dry-run`: the region, and the folder that would be written."""
     from subgraph.graph.region import find_region
 
@@ -239,7 +239,7 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
         outputs=[BoundaryName(n, graph.producer_label(n)) for n in region.outputs],
     )
     lines = [
-        _headline(
+        _make_headline(
             region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs)
         )
     ]
@@ -254,7 +254,7 @@ def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     return Result(to_json(document), "\n".join(lines))
 
 
-def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
+def _make_headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
     names = " → ".join(clean(", ".join(labels)) for labels in (start, end))
     return (
         f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} ·"
@@ -262,7 +262,7 @@ def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> st
     )
 
 
-def _result(cases: list[Case]) -> Result:
+def _make_result(cases: list[Case]) -> Result:
     statuses = {case.manifest.check.status for case in cases}
     is_unsure = not statuses.isdisjoint(("different", "unrepeatable"))
     if "refused" in statuses:
@@ -277,39 +277,39 @@ def _result(cases: list[Case]) -> Result:
     document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
-    return Result(document, "\n\n".join(map(_text, cases)), code)
+    return Result(document, "\n\n".join(map(_make_text, cases)), code)
 
 
-def _text(case: Case) -> str:
+def _make_text(case: Case) -> str:
     manifest = case.manifest
     region = manifest.region
     inputs = manifest.inputs
-    head = _headline(
+    head = _make_headline(
         region.start, region.end, len(region.nodes), len(inputs), len(manifest.outputs)
     )
     word = "parameter" if region.parameters == 1 else "parameters"
     lines = [f"{head} · {big(region.parameters)} {word}"]
-    lines += _remarks(region)
+    lines += _describe_changes(region)
     if manifest.samples:
-        lines.append(f"inputs  {_origin(manifest)}")
+        lines.append(f"inputs  {_describe_origin(manifest)}")
     rows = [("in", t) for t in inputs] + [("out", t) for t in manifest.outputs]
     names = max((len(clean(t.name)) for _, t in rows), default=0)
     types = max((len(t.dtype) for _, t in rows), default=0)
     for way, t in rows:
-        line = f"  {way:<3}  {clean(t.name):<{names}}   {t.dtype:<{types}}  {_shape(t)}"
+        line = f"  {way:<3}  {clean(t.name):<{names}}   {t.dtype:<{types}}  {_format_shape(t)}"
         if way == "in" and len(inputs) > 1:
             line += f"   from {clean(t.producer or 'the model input')}"
         lines.append(line)
     lines += [f"loss    {clean(loss)}" for loss in manifest.losses or ()]
     lines.append(f"check   {clean(manifest.check.what)}")
-    lines += _opset(manifest.target_opset) if manifest.target_opset else []
-    if hint := _compiler_hint(manifest):
+    lines += _describe_opset(manifest.target_opset) if manifest.target_opset else []
+    if hint := _find_compiler_hint(manifest):
         lines.append(f"hint    {hint}")
     lines.append(f"{clean(str(case.path))}/")
     return "\n".join(lines)
 
 
-def _compiler_hint(manifest: CaseManifest) -> str:
+def _find_compiler_hint(manifest: CaseManifest) -> str:
     """Return how to compile the cut on the device if the model's own inputs are not in it; else
     ""."""
     inner = bool(manifest.inputs) and all(t.producer for t in manifest.inputs)
@@ -317,7 +317,7 @@ def _compiler_hint(manifest: CaseManifest) -> str:
     return AIPP if inner and of_ascend else ""
 
 
-def _origin(manifest: CaseManifest) -> str:
+def _describe_origin(manifest: CaseManifest) -> str:
     """Describe how the inputs of a cut were computed, and what the model was fed."""
     recording = manifest.recording
     kinds = {fed.kind for fed in chain.from_iterable(sample.fed for sample in manifest.samples)}
@@ -328,10 +328,10 @@ def _origin(manifest: CaseManifest) -> str:
         above = f"captured by running the {nodes} above on the reference"
     else:
         above = "of the body itself" if OriginKind.COMPUTED in kinds else "of the model itself"
-    return above if recording and recording.fed else f"{above} ({_fed(manifest)})"
+    return above if recording and recording.fed else f"{above} ({_describe_fed(manifest)})"
 
 
-def _opset(target: TargetOpset) -> list[str]:
+def _describe_opset(target: TargetOpset) -> list[str]:
     """Which nodes need more than the opset asked for, and the converted cut."""
     newer = [f"{clean(n.name)} ({clean(n.op)}, opset {n.since})" for n in target.newer]
     more = f", … and {len(newer) - MAX_NEWER} more" if len(newer) > MAX_NEWER else ""
@@ -343,7 +343,7 @@ def _opset(target: TargetOpset) -> list[str]:
     return [*lines, f"        {target.file}: converted; {what}"]
 
 
-def _remarks(region: RegionEntry) -> list[str]:
+def _describe_changes(region: RegionEntry) -> list[str]:
     lines = []
     if region.pulled:
         names = ", ".join(clean(n.name) for n in region.pulled[:4])
@@ -365,7 +365,7 @@ def _remarks(region: RegionEntry) -> list[str]:
     return lines
 
 
-def _shape(tensor: TensorEntry) -> str:
+def _format_shape(tensor: TensorEntry) -> str:
     from subgraph.storage.tensors import shape_text
 
     if tensor.shape is None:
@@ -374,7 +374,7 @@ def _shape(tensor: TensorEntry) -> str:
     return text if tensor.form == "tensor" else f"{text}  ({tensor.form})"
 
 
-def _fed(manifest: CaseManifest) -> str:
+def _describe_fed(manifest: CaseManifest) -> str:
     """Describe the sources of the values of the model's inputs."""
     if len(manifest.samples) > 1:
         return count(len(manifest.samples), "sample")

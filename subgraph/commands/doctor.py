@@ -42,10 +42,10 @@ def doctor() -> Result:
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     backends = {row.name: row for row in rows}
     rows += [
-        *map(_processor, emulated.PROCESSORS),
+        *map(_describe_processor, emulated.PROCESSORS),
         *(describe_device(name, backends) for name in DEVICES),
     ]
-    rows += _project_candidates()
+    rows += _describe_candidates()
     own = versions()
     runtime = next(
         f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime")
@@ -73,7 +73,7 @@ def _start(name: str) -> BackendRow:
             about = worker.about({})
     except SubcutError as e:
         return BackendRow(
-            name, False, "", _what_and_hint(e), ABSENT if isinstance(e, NotInstalled) else FAILS
+            name, False, "", _describe_error(e), ABSENT if isinstance(e, NotInstalled) else FAILS
         )
     return BackendRow(
         name, True, about.version, "   ".join(filter(None, (about.version, about.caveat)))
@@ -95,7 +95,7 @@ def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow
     return BackendRow(name, True, "", f"{said}; {instead} answers for it" if instead else said)
 
 
-def _processor(name: str) -> BackendRow:
+def _describe_processor(name: str) -> BackendRow:
     """Describe the parts that this machine lacks for the kernels of another processor,
     `arch=NAME`."""
     if lacks := "" if emulated.is_own(name) else emulated.missing(name):
@@ -104,18 +104,18 @@ def _processor(name: str) -> BackendRow:
     return BackendRow(f"arch={name}", True, "", says)
 
 
-def _project_candidates() -> list[BackendRow]:
+def _describe_candidates() -> list[BackendRow]:
     """The candidates of the project file: do the programs exist that they name?"""
     try:
         settings = project.load()
     except SubcutError as e:
-        return [BackendRow("project file", False, "", _what_and_hint(e), FAILS)]
+        return [BackendRow("project file", False, "", _describe_error(e), FAILS)]
     rows = []
     for name in settings.values.get("candidates", {}):
         try:
             parsed = candidate.parse(name, settings)
         except SubcutError as e:
-            rows.append(BackendRow(name, False, "", _what_and_hint(e), FAILS))
+            rows.append(BackendRow(name, False, "", _describe_error(e), FAILS))
             continue
         folder = str(parsed.options.get("folder", ""))
         programs = (
@@ -136,5 +136,5 @@ def _is_executable(program: str, folder: str) -> bool:
     )
 
 
-def _what_and_hint(e: SubcutError) -> str:
+def _describe_error(e: SubcutError) -> str:
     return e.what if e.hint in ("", "subcut doctor") else f"{e.what} ({e.hint})"

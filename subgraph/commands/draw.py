@@ -91,7 +91,7 @@ def draw(
         )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
-    drawn = _inside(graph, shown, marked)
+    drawn = _draw_inside(graph, shown, marked)
     document = replace(drawn.document, file=output)
     if output is None:
         inline = replace(document, svg=drawn.text)
@@ -113,7 +113,7 @@ class _Drawn:
 # ------------------------------------------------------------ one model
 
 
-def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
+def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     """Drawn is the graph that the nodes are in that the options name, which may be a body."""
     from subgraph.bodies.parts import Part, parts
     from subgraph.runtime.inputs import Feeding
@@ -133,10 +133,10 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
             marked = replace(
                 marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])]
             )
-        return _one(parts(there) if there is graph else Part(there), shown, marked)
+        return _draw(parts(there) if there is graph else Part(there), shown, marked)
 
 
-def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
+def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
     from subgraph.inspection.network import inner_networks, labeled
@@ -160,9 +160,9 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
         else Drawer(whole, inner_networks(part), weight_notes(graph))
     )
     values, failed, found = (
-        _values(Path(marked.values), graph) if marked.values else ({}, set(), {})
+        _read_values(Path(marked.values), graph) if marked.values else ({}, set(), {})
     )
-    region = _region(graph, marked, sorted(found))
+    region = _find_region(graph, marked, sorted(found))
     inside = region.nodes if region else ()
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
@@ -192,7 +192,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
         )
     lines = [
         f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}",
-        *(_told(region) if region else ()),
+        *(_describe_region(region) if region else ()),
     ]
     if marked.values:
         lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
@@ -201,7 +201,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     return _Drawn(text, lines, DrawnModel(nodes=len(kept), region=sides, layout=layout.to_json()))
 
 
-def _told(region: Region) -> list[str]:
+def _describe_region(region: Region) -> list[str]:
     """Describe a region, with the tensors that enter and leave it."""
     inputs = (*region.inputs, *region.shapes)
     parts = (
@@ -246,14 +246,14 @@ def _open(
     return frozenset(tree.numbers) if shown.around else drawer.shown() | tree.partly(region)
 
 
-def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
+def _find_region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
     """Between start and end; else what a bisection found."""
     if marked.start or marked.end:
         return find_region(graph, tuple(marked.start or ()), tuple(marked.end or ()))
     return build_region(graph, wrong, keep_random=True) if wrong else None
 
 
-def _values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:
+def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:
     """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the
     nodes of findings with whether they are proven.
 

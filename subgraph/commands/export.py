@@ -80,18 +80,18 @@ def export(
 
     graph = load(model) if model else None
     rest = TensorFormat(form.dtype or "", (form.layout or "").upper())
-    own = dict(_own_form(words, rest.dtype) for words in tensor or ())
+    own = dict(_parse_form(words, rest.dtype) for words in tensor or ())
     forms = Forms(rest, own, find_scales(graph) if graph else {})
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
-    hints = _dump_hints(graph, dump_layout)
+    hints = _make_hints(graph, dump_layout)
     kinds = formats(form.formats or "bin")
-    return _result(
+    return _make_result(
         write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line())
     )
 
 
-def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
+def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
     """`data=int8:scale=0.02:zero=-3:NHWC` -> the name or glob, and the form; `dtype`: where it
     names none.
 
@@ -127,10 +127,11 @@ def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
     return name, TensorFormat(found, next(iter(layouts), ""), scale)
 
 
-def _result(written: ResultFolder[ExportManifest]) -> Result:
+def _make_result(written: ResultFolder[ExportManifest]) -> Result:
     manifest = written.manifest
     rows = [
-        (f.file, _type(f), shape_text(tuple(f.shape)), f.layout, f.loss) for f in manifest.exported
+        (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
+        for f in manifest.exported
     ]
     widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
     lines = [
@@ -144,14 +145,14 @@ def _result(written: ResultFolder[ExportManifest]) -> Result:
     return Result({"exit_code": 0, **written.document()}, text)
 
 
-def _type(file: ExportedFile) -> str:
+def _format_type(file: ExportedFile) -> str:
     """`int8:scale=0.02:zero=-3`, as it would be typed."""
     if file.scale is None:
         return file.dtype
     return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"
 
 
-def _dump_hints(graph: Graph | None, layout: str | None) -> DumpHints:
+def _make_hints(graph: Graph | None, layout: str | None) -> DumpHints:
     """Types, shapes and layout of a dump's headerless files, as far as the command line tells
     them."""
     from subgraph.recordings import recording

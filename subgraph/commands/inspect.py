@@ -104,7 +104,7 @@ def inspect(
     Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
     """
     settings = project.load()
-    model, node = _model_and_node(model, node, settings)
+    model, node = _split_words(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both", code="option.conflict")
     if candidate and not node:
@@ -116,11 +116,11 @@ def inspect(
     asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
     model_path = asked.model_path
     feeding = asked.feeding
-    runtime = _runtime(asked, candidate) if node else None
+    runtime = _find_runtime(asked, candidate) if node else None
     graph = load(model_path)
     try:
         places = tuple(start or ()), tuple(end or ())
-        document = _document(graph, node, *places, None if no_run else feeding, runtime)
+        document = _make_document(graph, node, *places, None if no_run else feeding, runtime)
     except UnicodeDecodeError as e:
         raise ModelError(
             f"{model_path} is damaged: a name in it is not UTF-8",
@@ -130,7 +130,7 @@ def inspect(
     return Result(to_json(document), text(document, every=every), document.exit_code)
 
 
-def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
+def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
     """The candidate whose runtime the node is held against; None where the project's cannot be
     read, with a warning.
 
@@ -151,7 +151,7 @@ def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
         return None
 
 
-def _document(
+def _make_document(
     graph: Graph,
     node: str | None,
     start: tuple[str, ...],
@@ -185,7 +185,7 @@ def _document(
             )
     except (NotRun, ModelError) as e:
         log.warning("%s; only what the file says is shown", e.what)
-        return _document(graph, node, start, end, None, runtime)
+        return _make_document(graph, node, start, end, None, runtime)
 
 
 def _describe(
@@ -200,7 +200,7 @@ def _describe(
 
     if node:
         document = describe.nodes_document(graph, node, fed)
-        return _with_known(document, graph, runtime) if runtime else document
+        return _add_known(document, graph, runtime) if runtime else document
     if not start and not end:
         whole = describe.model_document(graph, fed)
         return replace(
@@ -212,7 +212,7 @@ def _describe(
         return describe.invalid_document(graph, e)
 
 
-def _with_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> NodesDocument:
+def _add_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> NodesDocument:
     """The document, whose nodes have what the runtime is known to compute wrongly in nodes like
     them."""
     from subgraph.commands.known import hints
@@ -225,7 +225,7 @@ def _with_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> No
     return replace(document, nodes=nodes)
 
 
-def _model_and_node(
+def _split_words(
     model: str | None, node: str | None, settings: project.Project
 ) -> tuple[str | None, str | None]:
     """Model and node. A single word that is not a file is a node, if a model is found without
@@ -260,12 +260,12 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     view: Iterable[str] = ()  # of an invalid model there is none
     form = _Form(None if every else shutil.get_terminal_size((WIDTH, 0)).columns)
     if isinstance(document, ModelDocument):
-        view = _whole(document, form)
+        view = _iter_model(document, form)
     elif isinstance(document, NodesDocument):
-        view = _nodes(document, form)
+        view = _iter_nodes(document, form)
     elif isinstance(document, RegionDocument):
-        view = _region(document, form)
-    blocks = [_head(document), _problems(document), view, _notes(document)]
+        view = _iter_region(document, form)
+    blocks = [_iter_head(document), _iter_problems(document), view, _iter_notes(document)]
     return "\n".join(chain.from_iterable(blocks))
 
 
@@ -299,7 +299,7 @@ class _Form:
         if tensor.value is not None:
             shape += f" = {tensor.value}"
         r = tensor.range
-        numbers = [_number(r.min), _number(r.max), _number(r.mean)] if r else [""] * 3
+        numbers = [_format_number(r.min), _format_number(r.max), _format_number(r.mean)] if r else [""] * 3
         counts = [str(n or "") for n in (r.nan, r.inf, r.zeros)] if r else [""] * 3
         kind = tensor.type or "?"
         return [clean(tensor.name), kind, clean(shape), clean(declared), *numbers, *counts]
@@ -379,9 +379,9 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
     return is_same and len(declared.shape) == len(tensor.shape)
 
 
-def _head(document: InspectDocument) -> Iterable[str]:
+def _iter_head(document: InspectDocument) -> Iterable[str]:
     m = document.model
-    size = _size(m.bytes) + (f" + {_size(m.external_bytes)} outside" if m.external_bytes else "")
+    size = _format_size(m.bytes) + (f" + {_format_size(m.external_bytes)} outside" if m.external_bytes else "")
     opsets = (
         ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
     )
@@ -395,22 +395,22 @@ def _head(document: InspectDocument) -> Iterable[str]:
     yield f"{clean(Path(m.path).name)}   {' · '.join(words)}"
 
 
-def _problems(document: InspectDocument) -> Iterable[str]:
+def _iter_problems(document: InspectDocument) -> Iterable[str]:
     fatal = [p for p in document.problems if p.fatal]
     if fatal:
         yield f"INVALID: {count(len(fatal), 'problem')}"
-        yield from _listed(fatal)
+        yield from _list_problems(fatal)
 
 
-def _notes(document: InspectDocument) -> Iterable[str]:
+def _iter_notes(document: InspectDocument) -> Iterable[str]:
     small = [p for p in document.problems if not p.fatal]
     if small or document.notes:
         yield "notes"
-        yield from _listed(small)
+        yield from _list_problems(small)
         yield from (f"  {clean(note)}" for note in document.notes)
 
 
-def _listed(problems: Sequence[ProblemEntry]) -> Iterable[str]:
+def _list_problems(problems: Sequence[ProblemEntry]) -> Iterable[str]:
     for p in problems[:SHOWN_PROBLEMS]:
         yield f"  {p.kind:<9}  {clean(p.what)}"
         if p.hint:
@@ -419,13 +419,13 @@ def _listed(problems: Sequence[ProblemEntry]) -> Iterable[str]:
         yield f"  … and {len(problems) - SHOWN_PROBLEMS} more (--json has them all)"
 
 
-def _whole(document: ModelDocument, form: _Form) -> Iterable[str]:
+def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     ops = document.ops
     weights = document.weights
-    kinds = "\xa0· ".join(f"{_op(op)}\xa0{op.count}" for op in ops)
+    kinds = "\xa0· ".join(f"{_name_op(op)}\xa0{op.count}" for op in ops)
     nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
     yield from form.wrapped("ops      ", nodes)
-    parts = ", ".join(f"{w.type} {big(w.parameters)} ({_size(w.bytes)})" for w in weights.by_type)
+    parts = ", ".join(f"{w.type} {big(w.parameters)} ({_format_size(w.bytes)})" for w in weights.by_type)
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
     total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
     yield from form.wrapped("weights  ", f"{total}: {parts}" if parts else total)
@@ -439,7 +439,7 @@ def _whole(document: ModelDocument, form: _Form) -> Iterable[str]:
     yield ""
     rows = []
     for node in filter(form.is_shown, document.nodes):
-        first = [f"#{node.index}", clean(node.name), _op(node)]
+        first = [f"#{node.index}", clean(node.name), _name_op(node)]
         for tensor in node.outputs:
             rows.append([*first, *form.tensor(tensor)])
             first = ["", "", ""]
@@ -447,17 +447,17 @@ def _whole(document: ModelDocument, form: _Form) -> Iterable[str]:
     yield from form.table(["#", "node", "op", *_TENSOR], shown, more)
 
 
-def _nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
+def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
     if len(document.nodes) > MAX_DETAILED:
         yield f"{clean(document.selector)}  {count(len(document.nodes), 'node')}"
         rows = []
         for node in document.nodes:
-            rows += [[_node(node), *form.tensor(tensor)] for tensor in node.outputs]
+            rows += [[_name_node(node), *form.tensor(tensor)] for tensor in node.outputs]
         shown, more = form.rows(rows)
         yield from form.table(["node", *_TENSOR], shown, more)
         return
     for node in document.nodes:
-        yield _node(node)
+        yield _name_node(node)
         if node.source:
             yield f"  from {clean(str(node.source) or node.source.module)}"
         for name, value in (
@@ -471,66 +471,66 @@ def _nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
                     f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES]
                 )
         yield from (f"  perhaps {clean(reason)}" for reason in node.known or ())
-        yield from _boundary(form, node.inputs, (), node.outputs)
+        yield from _iter_boundary(form, node.inputs, (), node.outputs)
 
 
-def _region(document: RegionDocument, form: _Form) -> Iterable[str]:
+def _iter_region(document: RegionDocument, form: _Form) -> Iterable[str]:
     ends = (document.start, "the start"), (document.end, "the end")
     names = " → ".join(clean(", ".join(labels)) or default for labels, default in ends)
     parts = (document.nodes, "node"), (document.inputs, "input"), (document.outputs, "output")
     numbers = [count(len(items), noun) for items, noun in parts]
     yield f"region  {names}   {' · '.join(numbers)} · {big(document.parameters)} parameters"
-    yield from _boundary(form, document.inputs, document.shapes, document.outputs)
+    yield from _iter_boundary(form, document.inputs, document.shapes, document.outputs)
     yield f"weights  {count(len(document.weights), 'tensor')}"
     for nodes, word, why in (
         (document.pulled, "pulled", "make constants and come along"),
         (document.random, "random", "draw random numbers: captured, not cut"),
     ):
         if nodes:
-            yield f"{word}   {', '.join(map(_node, nodes))}: {why}"
+            yield f"{word}   {', '.join(map(_name_node, nodes))}: {why}"
     yield ""
-    yield from (f"  {_node(n)}" for n in document.nodes)
+    yield from (f"  {_name_node(n)}" for n in document.nodes)
 
 
-def _boundary(
+def _iter_boundary(
     form: _Form,
     inputs: Iterable[EnteringTensor],
     shapes: Iterable[EnteringTensor],
     outputs: Iterable[LeavingTensor],
 ) -> Iterable[str]:
-    rows = [["in", *form.tensor(t), f"from {_maker(t.made_by)}"] for t in inputs]
+    rows = [["in", *form.tensor(t), f"from {_name_maker(t.made_by)}"] for t in inputs]
     rows += [
-        ["shape", *form.tensor(t), f"from {_maker(t.made_by)}, frozen in a cut"] for t in shapes
+        ["shape", *form.tensor(t), f"from {_name_maker(t.made_by)}, frozen in a cut"] for t in shapes
     ]
     for t in outputs:
-        readers = [_node(n) for n in t.read_by] + (["the model's output"] if t.is_output else [])
+        readers = [_name_node(n) for n in t.read_by] + (["the model's output"] if t.is_output else [])
         rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
     return form.table(["", *_TENSOR, ""], rows)
 
 
-def _maker(made_by: NodeInfo | str | None) -> str:
+def _name_maker(made_by: NodeInfo | str | None) -> str:
     words = {"input": "the model's input", "weight": "a weight", None: "nobody"}
-    return words[made_by] if made_by is None or isinstance(made_by, str) else _node(made_by)
+    return words[made_by] if made_by is None or isinstance(made_by, str) else _name_node(made_by)
 
 
-def _node(node: NodeInfo) -> str:
-    return f"{clean(node.label)} ({_op(node)})"
+def _name_node(node: NodeInfo) -> str:
+    return f"{clean(node.label)} ({_name_op(node)})"
 
 
-def _op(node: NodeInfo | OpCount) -> str:
+def _name_op(node: NodeInfo | OpCount) -> str:
     return clean(f"{node.domain}.{node.op}" if node.domain else node.op)
 
 
 _TENSOR = ("tensor", "type", "shape", "declared", *COLUMNS)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _size(number: int) -> str:
+def _format_size(number: int) -> str:
     """Bytes in the unit in which they have at most four digits; a damaged file's may be any
     number."""
     if number >= 1 << 60:

@@ -54,11 +54,11 @@ def known(
 
     Exit code 0: listed.
     """
-    chosen = _chosen(entries_of.entries(folders_of(project.load())), runtime, operator)
+    chosen = _select(entries_of.entries(folders_of(project.load())), runtime, operator)
     if name:
         chosen = [entries_of.find(name, chosen)]
     document = KnownResult(entries=[to_json(e) for e in chosen])
-    return Result(to_json(document), _page(chosen[0]) if name else _list(chosen))
+    return Result(to_json(document), _describe_entry(chosen[0]) if name else _list_entries(chosen))
 
 
 def folders_of(settings: Project) -> list[Path]:
@@ -101,7 +101,7 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
     return [node.top for node, _ in nodes if node.top is not None]
 
 
-def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -> list[Entry]:
+def _select(every: Sequence[Entry], runtime: str | None, operator: str | None) -> list[Entry]:
     """Return the entries of a runtime and of an operator.
 
     Raises:
@@ -120,7 +120,7 @@ def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -
     return [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
 
 
-def _list(chosen: Sequence[Entry]) -> str:
+def _list_entries(chosen: Sequence[Entry]) -> str:
     lines = aligned(
         [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
     )
@@ -133,7 +133,7 @@ def _list(chosen: Sequence[Entry]) -> str:
     )
 
 
-def _page(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     when = [f"{key}={value}" for key, value in entry.when.items()]
     unless = [f"{key}={value}" for key, value in entry.unless.items()]
     rows = [

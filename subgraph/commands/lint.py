@@ -67,7 +67,7 @@ def lint(
     Exit code 0: no warnings (notes do not count); 1: warnings.
     """
     if rules:
-        return _rules()
+        return _list_rules()
     from subgraph.inspection import lint
 
     asked = Asked(
@@ -78,9 +78,9 @@ def lint(
     feeding = asked.feeding
     graph = load(model_path)
     try:
-        context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)
+        context = _make_context(graph, target_opset, feeding, seeded=inputs.seed is not None)
         if candidate:
-            context = _of_runtime(context, asked.described_candidate(candidate), asked.settings)
+            context = _add_runtime(context, asked.described_candidate(candidate), asked.settings)
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(
@@ -93,7 +93,9 @@ def lint(
     return Result(to_json(document), text(document), document.exit_code)
 
 
-def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
+def _make_context(
+    graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool
+) -> LintContext:
     """Return the context of the rules. Shapes that contradict the model's own are a second size,
     for one rule, and not fed.
 
@@ -114,7 +116,7 @@ def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool
     return LintContext(graph, target, given, second, feeding.picture, feeding.seed)
 
 
-def _of_runtime(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
+def _add_runtime(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
     """With the candidate's runtime, and the release that runs."""
     from dataclasses import replace
 
@@ -144,7 +146,7 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     return any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True))
 
 
-def _rules() -> Result:
+def _list_rules() -> Result:
     rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in plugins.names("lint")]
     lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
     return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
@@ -160,20 +162,20 @@ def text(document: LintDocument) -> str:
     groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
     lines = list(
         chain.from_iterable(
-            _group(f"{severity:<7}  {rule:<{width}}", list(found))
+            _iter_group(f"{severity:<7}  {rule:<{width}}", list(found))
             for (severity, rule), found in groups
         )
     )
-    return "\n".join([*lines, _totals(document)])
+    return "\n".join([*lines, _count_totals(document)])
 
 
-def _group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
+def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
     """The findings of one rule, those with the same fix together."""
     by_fix: dict[str, list[LintFinding]] = {}
     for f in findings:
         by_fix.setdefault(f.fix, []).append(f)
     for fix, same in by_fix.items():
-        rows = list(_folded(same, same[0].severity))
+        rows = list(_fold(same, same[0].severity))
         for node, reason in rows[:MAX_LINES]:
             yield f"{head}  {': '.join(filter(None, (node, clean(reason))))}"
         if len(rows) > MAX_LINES:
@@ -182,34 +184,34 @@ def _group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
             yield f"  fix: {clean(fix)}"
 
 
-def _folded(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str, str]]:
+def _fold(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str, str]]:
     """(node, reason); findings with the same reason together."""
     by_reason: dict[str, list[LintFinding]] = {}
     for f in findings:
         by_reason.setdefault(f.reason, []).append(f)
     for reason, same in by_reason.items():
         if len(same) <= MAX_UNFOLDED[severity]:
-            yield from ((_node(f.node), f"{reason}{_source(f.node)}") for f in same)
+            yield from ((_name_node(f.node), f"{reason}{_describe_source(f.node)}") for f in same)
         else:
-            names = [_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (
+            names = [_name_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (
                 len(same) > MAX_NAMED[severity]
             )
             yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
 
 
-def _node(node: FindingNode | None) -> str:
+def _name_node(node: FindingNode | None) -> str:
     if node is None:
         return ""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
     return clean(f"{node.label} ({op})")
 
 
-def _source(node: FindingNode | None) -> str:
+def _describe_source(node: FindingNode | None) -> str:
     place = str(node.source or "") if node else ""
     return f"   from {place}" if place else ""
 
 
-def _totals(document: LintDocument) -> str:
+def _count_totals(document: LintDocument) -> str:
     scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
     if not document.findings:
         return f"nothing found: {scope}"

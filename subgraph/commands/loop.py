@@ -85,10 +85,10 @@ def bisect_loop(
         log.info("%s", text(document).split("\n")[0])
         if document.outcome == "step":
             spent = time.monotonic() - begin
-            document = _searched(search, document, limits, run, spent, force=force)
+            document = _search(search, document, limits, run, spent, force=force)
         elif document.outcome == "agree":
             try:
-                document = _looked_into(search, document, limits, run, begin, force=force)
+                document = _search_inside(search, document, limits, run, begin, force=force)
             except OutOfTime as e:
                 unresolved = LoopOutcome.UNRESOLVED
                 why = f"{e} before it was known whether each step is off by rounding"
@@ -101,7 +101,7 @@ def bisect_loop(
     return Result(to_json(document), text(document), document.exit_code)
 
 
-def _looked_into(
+def _search_inside(
     search: LoopSearch,
     document: LoopDocument,
     limits: Settings,
@@ -119,12 +119,10 @@ def _looked_into(
         return document
     log.info("step %d is off by more than rounding: looking inside", k)
     at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
-    return _judged(
-        document, _searched(search, at, limits, run, time.monotonic() - begin, force=force)
-    )
+    return _judge(document, _search(search, at, limits, run, time.monotonic() - begin, force=force))
 
 
-def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
+def _judge(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     """A loop that agrees, after the search in its step that is off by more than rounding."""
     from subgraph import reports
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
@@ -143,7 +141,7 @@ def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     )
 
 
-def _searched(
+def _search(
     search: LoopSearch,
     document: LoopDocument,
     limits: Settings,

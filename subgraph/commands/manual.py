@@ -99,7 +99,7 @@ def start(
         batch=batch,
         within=within or "",
         criterion=criterion,
-        precision=_claim(candidate.parse_precision("--precision", runtime.precision)),
+        precision=_parse_claim(candidate.parse_precision("--precision", runtime.precision)),
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
@@ -135,7 +135,7 @@ def start(
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
         manual = advance.begin(manual, trials.model)
         _remember_code(manual)
-        return _advanced(manual, trials)
+        return _advance(manual, trials)
 
 
 @options.with_option_groups()
@@ -209,7 +209,7 @@ def take(
     from subgraph.bisection.manual import session
 
     with _open_session(output, name) as manual:
-        manual, killed = _settled(manual, trust)
+        manual, killed = _finish_killed(manual, trust)
         source = None if folder is None else Path(folder)
         try:
             taken = session.take(manual, source, number)
@@ -271,7 +271,7 @@ def reset(
     """End the search and remove its answers; files of others stay."""
     from subgraph.bisection.manual import session as sessions
 
-    folder = sessions.find(_parent(output), name)
+    folder = sessions.find(_find_parent(output), name)
     with sessions.lock_folder(folder):
         lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
@@ -303,7 +303,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
 }
 
 
-def _parent(output: str | None) -> Path:
+def _find_parent(output: str | None) -> Path:
     return Asked(result=options.ResultOptions(output)).output
 
 
@@ -313,12 +313,12 @@ def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
     from subgraph.bisection.manual import session as sessions
     from subgraph.bisection.manual.session import Session
 
-    folder = sessions.find(_parent(output), name)
+    folder = sessions.find(_find_parent(output), name)
     with sessions.lock_folder(folder):
         yield Session.read(folder)
 
 
-def _claim(precision: str | None) -> Precision | None:
+def _parse_claim(precision: str | None) -> Precision | None:
     return Precision(precision) if precision else None
 
 
@@ -329,9 +329,9 @@ def _answer(
     are there."""
     from subgraph.bisection.manual import session
 
-    chosen = [_task_number(text) for text in numbers or ()]
+    chosen = [_parse_task_number(text) for text in numbers or ()]
     with _open_session(output, name) as manual:
-        manual, killed = _settled(manual, trust)
+        manual, killed = _finish_killed(manual, trust)
         if killed:
             answered = [answer.number for answer in manual.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
@@ -339,7 +339,7 @@ def _answer(
         return _continue(session.answer(manual, chosen, word), trust)
 
 
-def _settled(manual: Session, trust: bool) -> tuple[Session, Result | None]:
+def _finish_killed(manual: Session, trust: bool) -> tuple[Session, Result | None]:
     """End what a killed command began: the session, and the result of that command."""
     if manual.settled:
         return manual, None
@@ -347,7 +347,7 @@ def _settled(manual: Session, trust: bool) -> tuple[Session, Result | None]:
     return type(manual).read(manual.folder), result
 
 
-def _task_number(text: str) -> int:
+def _parse_task_number(text: str) -> int:
     if not text.isdigit():
         raise UsageError(
             f"'{text}' is not a task number",
@@ -374,7 +374,7 @@ def _continue(manual: Session, trust: bool) -> Result:
             code="manual.model-gone",
         )
     resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
-    with _asked(manual, trust=trust).reference() as reference:
+    with _read_options(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
@@ -385,10 +385,10 @@ def _continue(manual: Session, trust: bool) -> Result:
             )
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
             advance.restore(manual, trials.model)
-            return _advanced(manual, trials)
+            return _advance(manual, trials)
 
 
-def _asked(manual: Session, *, trust: bool = False) -> Asked:
+def _read_options(manual: Session, *, trust: bool = False) -> Asked:
     """Return the options that the state of a session holds."""
     request = manual.request
     runtime = options.RuntimeOptions(
@@ -402,11 +402,11 @@ def _remember_code(manual: Session) -> None:
     """Trust the code in the state that the user typed or trusted at the start, until one of the two
     changes."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
-    if reference := _asked(manual).described_reference():
+    if reference := _read_options(manual).described_reference():
         remember(reference.code)
 
 
-def _advanced(manual: Session, trials: Trials) -> Result:
+def _advance(manual: Session, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
     from subgraph.bisection.remaining import Remaining
@@ -435,7 +435,7 @@ def _advanced(manual: Session, trials: Trials) -> Result:
         )
     )
     if finding is None:
-        lines = manual_tasks.next_steps(manual, tasks, bisection, _parent(None))
+        lines = manual_tasks.next_steps(manual, tasks, bisection, _find_parent(None))
         return Result(document, "\n".join(lines))
     from subgraph import plugins
 

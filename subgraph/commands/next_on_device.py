@@ -23,7 +23,7 @@ def next_commands(
 ) -> list[NextCommand]:
     """The commands that take the search to this very device: its element type and layout, the
     user's files."""
-    dtype, layout = _form_of(compared)
+    dtype, layout = _find_form(compared)
     first = document.findings[0]
     case = first.case or "CASE"
     words = [clean(str(document.model.path)), "--within", f"{first.nodes[0]}..{first.nodes[-1]}"]
@@ -43,7 +43,7 @@ def next_commands(
     ]
 
 
-def _form_of(compared: RunComparison) -> tuple[str, str]:
+def _find_form(compared: RunComparison) -> tuple[str, str]:
     """The element type and the layout in which a device records; both "" if they are the
     model's."""
     matches = list(chain.from_iterable(sample.matches.values() for sample in compared.matched))

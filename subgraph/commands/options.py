@@ -52,12 +52,12 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
             if annotation is Given:
                 continue
             if isinstance(annotation, type) and is_dataclass(annotation):
-                offered = [p for p in _options_of(annotation) if p.name not in without]
+                offered = [p for p in _list_options(annotation) if p.name not in without]
                 groups[name] = annotation
                 members[name] = [p.name for p in offered]
                 flat += offered
             else:
-                flat.append(_parameter(name, parameters[name].default, annotation))
+                flat.append(_make_parameter(name, parameters[name].default, annotation))
         signature = inspect.Signature(flat)
 
         @functools.wraps(command)
@@ -66,7 +66,7 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
             bound.apply_defaults()
             values = bound.arguments
             if "given" in annotations:
-                values["given"] = _given(run, values)
+                values["given"] = _collect_given(run, values)
             for name, group in groups.items():
                 values[name] = group(**{m: values.pop(m) for m in members[name]})
             return command(**values)
@@ -144,7 +144,7 @@ def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
     """Return the flags of a command's options, `--start` and `-s`, and whether a value follows
     each."""
     infos = declared(command).values()
-    flags = (dict.fromkeys(_flags(info), info.metavar is not None) for info in infos)
+    flags = (dict.fromkeys(_list_flags(info), info.metavar is not None) for info in infos)
     return dict(ChainMap(*flags))
 
 
@@ -157,18 +157,18 @@ def declared(command: Callable[..., Result]) -> dict[str, Option]:
     return {name: info for name, info in infos.items() if isinstance(info, Option)}
 
 
-def _flags(info: Option) -> list[str]:
+def _list_flags(info: Option) -> list[str]:
     # In `Annotated`, typer takes the first flag for the default until it builds the command.
     return [str(info.default), *(info.param_decls or ())]
 
 
-def _given(command: Callable[..., Any], values: Mapping[str, Any]) -> Given:
+def _collect_given(command: Callable[..., Any], values: Mapping[str, Any]) -> Given:
     infos = declared(command).items()
-    return Given({_flags(info)[0]: (info, values.get(name)) for name, info in infos})
+    return Given({_list_flags(info)[0]: (info, values.get(name)) for name, info in infos})
 
 
 @functools.cache
-def _options_of(group: type) -> list[inspect.Parameter]:
+def _list_options(group: type) -> list[inspect.Parameter]:
     """The options, in a section of `--help` whose title is the first line of the group's
     docstring."""
     annotations = {}
@@ -176,7 +176,7 @@ def _options_of(group: type) -> list[inspect.Parameter]:
         annotations.update(inspect.get_annotations(cls, eval_str=True))
     offered = []
     for f in fields(group):
-        parameter = _parameter(f.name, f, annotations[f.name])
+        parameter = _make_parameter(f.name, f, annotations[f.name])
         info = copy.copy(parameter.annotation.__metadata__[0])
         info.rich_help_panel = title_of(group)
         info.callback = info.check
@@ -190,7 +190,7 @@ def title_of(group: type) -> str:
     return (group.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def _parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
+def _make_parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
     if isinstance(default, Field):
         if OPTION in default.metadata:
             annotation = Annotated[annotation, default.metadata[OPTION]]
@@ -208,8 +208,8 @@ def words_of(group: object, *without: str) -> list[str]:
     """
     words: list[str] = []
     kind: type = type(group)
-    for parameter in _options_of(kind):
-        flag = _flags(parameter.annotation.__metadata__[0])[0]
+    for parameter in _list_options(kind):
+        flag = _list_flags(parameter.annotation.__metadata__[0])[0]
         value = None if parameter.name in without else getattr(group, parameter.name)
         for one in value if isinstance(value, list) else [value]:
             if one is True:

@@ -96,20 +96,20 @@ def plan(
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
-    between = _gears(gears)
+    between = _parse_gears(gears)
     limit = parse_seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
-    with _opened(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
+    with _open(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         planner = Planner(
-            trials, twin, Unit(unit or Unit.NODE), _gears_of(trials.model, twin, between), parallel
+            trials, twin, Unit(unit or Unit.NODE), _make_gears(trials.model, twin, between), parallel
         )
         trials.model.values.need(planner.outputs)
         if wanted:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
         trials.runtime.workers.deadline.limit(began, limit)
-        document = _document(asked, planner, found, began)
+        document = _make_document(asked, planner, found, began)
         if found is not None:
             other = options_of.other_model
             name = to or (Path(str(other)).stem if other else trials.runtime.candidate.name)
@@ -120,7 +120,7 @@ def plan(
     return Result(to_json(document), text(document), document.exit_code)
 
 
-def _gears(words: str | None) -> list[str]:
+def _parse_gears(words: str | None) -> list[str]:
     """The gears between the lowered model and float32."""
     from subgraph.plan.places import GEARS
 
@@ -134,7 +134,7 @@ def _gears(words: str | None) -> list[str]:
     return [word for word in GEARS if word in asked]
 
 
-def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
+def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
     from subgraph.plan.places import gear
 
     if between and not twin.forms:
@@ -147,7 +147,7 @@ def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict
 
 
 @contextmanager
-def _opened(
+def _open(
     asked: Asked,
     candidate_options: options.CandidateOptions,
     to: str | None,
@@ -253,12 +253,12 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
 
-def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
+def _make_document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
     from subgraph.plan.lower import count_bytes
     from subgraph.plan.result_folder import describe_kept_places
     from subgraph.results.plan import PlaceError, PlanDocument, PlanTried
 
-    score = _score(planner, found)
+    score = _make_score(planner, found)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: t.kept)
     own_model = not planner.twin.by_command
@@ -289,16 +289,16 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         sensitivity=[
             PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())
         ],
-        notes=_notes(planner, found),
+        notes=_find_notes(planner, found),
         command=command_line(),
     )
     if not planner.problem:
-        return replace(document, says=_says(document))
+        return replace(document, says=_summarize(document))
     word = "wrong" if planner.is_wrong else "inconclusive"
     return replace(document, says=f"{word}: {planner.problem}")
 
 
-def _notes(planner: Planner, found: Found | None) -> list[str]:
+def _find_notes(planner: Planner, found: Found | None) -> list[str]:
     """Return the facts about a plan that a user needs, a sentence each."""
     from subgraph.plan.reasons import why_many
     from subgraph.runtime.deadline import if_time
@@ -328,7 +328,7 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     return notes
 
 
-def _score(planner: Planner, found: Found | None) -> PlanScore | None:
+def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
     from subgraph.results.plan import PlanScore
     from subgraph.runtime.deadline import if_time
 
@@ -352,7 +352,7 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     )
 
 
-def _says(document: PlanDocument) -> str:
+def _summarize(document: PlanDocument) -> str:
     if document.kept is None:
         return "inconclusive: the time is used up before a plan was found"
     if not document.kept and not document.exit_code:
@@ -361,18 +361,18 @@ def _says(document: PlanDocument) -> str:
         {"float" if p.gear == "float32" else p.gear for p in document.kept},
         key=lambda g: (g == "float", g),
     )
-    names = _names(document)
+    names = _list_names(document)
     places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join(gears) or 'float'}"
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     places += f": {shown}" if names else ""
     return (
-        f"inconclusive: {places}; but {_few(document)}"
+        f"inconclusive: {places}; but {_describe_few(document)}"
         if document.exit_code
         else f"right with {places}"
     )
 
 
-def _names(document: PlanDocument) -> list[str]:
+def _list_names(document: PlanDocument) -> list[str]:
     """Of the places that are kept, with their gears where one is below float."""
     kept = document.kept or ()
     has_gears = any(place.gear != "float32" for place in kept)
@@ -381,7 +381,7 @@ def _names(document: PlanDocument) -> list[str]:
     ]
 
 
-def _few(document: PlanDocument) -> str:
+def _describe_few(document: PlanDocument) -> str:
     score = document.score
     if score is None or score.interval is None:
         return "one sample says nothing of others"
@@ -417,8 +417,8 @@ def text(document: PlanDocument) -> str:
             low, high = score.interval
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
     if document.kept:
-        rows.append(("minimal", _minimal(document)))
-        others = _names(document)[MAX_NAMED:]
+        rows.append(("minimal", _describe_minimal(document)))
+        others = _list_names(document)[MAX_NAMED:]
         rows += [("", name) for name in others[:MAX_LISTED]]
         rows += (
             [("", f"and {len(others) - MAX_LISTED} more, as in the lists")]
@@ -459,7 +459,7 @@ def _list_tried(document: PlanDocument, tried: TriedList) -> str:
     return f"{tried.tool} with this list{more}: {accepted}, {judged}"
 
 
-def _minimal(document: PlanDocument) -> str:
+def _describe_minimal(document: PlanDocument) -> str:
     kept = len(document.kept or ())
     if document.minimal:
         gears = any(place.gear != "float32" for place in document.kept or ())

@@ -109,14 +109,14 @@ def recording_options(
 
     precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)
-    folders = tuple(map(_folder, recorded.recorded or ()))
+    folders = tuple(map(_parse_folder, recorded.recorded or ()))
     mapped = read_map(Path(tensor_map)) if tensor_map else {}
     seeded = inputs.seed is not None
     found = RecordingOptions(folders, recorded.dump_format or "", layout, precision, seeded, mapped)
     return replace(found, choice=choice or found.choice)
 
 
-def _folder(word: str) -> RecordedFolder:
+def _parse_folder(word: str) -> RecordedFolder:
     """`board:int8=dumps/board`: a folder, with its label and precision."""
     from subgraph.recordings.runs import RecordedFolder
     from subgraph.runtime import candidate
@@ -171,7 +171,7 @@ def compare_recorded(
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import select_tensors
 
-    asked = _of_module(asked, recordings)
+    asked = _mark_module(asked, recordings)
     criterion = asked.criterion
     path = asked.model_path
     feeding = feeding or asked.feeding
@@ -221,7 +221,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
 
-    asked = _of_module(asked, recordings)
+    asked = _mark_module(asked, recordings)
     criterion = asked.criterion
     parent = asked.output
     force = asked.result.force
@@ -302,7 +302,7 @@ def cut_recorded(
     return cuts
 
 
-def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
+def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote
     of a module."""
     from subgraph.recordings.runs import is_of_module

@@ -86,11 +86,11 @@ def replace(
         ends = [*(start or ()), *(end or ())]
         older = graph
         if opset:
-            ends = [_as_tensor(graph, word) for word in ends]
+            ends = [_name_tensor(graph, word) for word in ends]
             graph = raise_opset(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
         draft = inside.edit_inside(graph, ends, edit, temporary / "inside")
-        draft.remarks += _raised(older, graph, feeding, reference) if opset else []
+        draft.remarks += _describe_raise(older, graph, feeding, reference) if opset else []
         draft.save(new)
         lines, rows = edited.compared(older, new, feeding, reference)
     nodes = (
@@ -130,7 +130,7 @@ class _Replacing:
         return replaced(graph, region, self.piece, self.names, computed)
 
 
-def _as_tensor(graph: Graph, word: str) -> str:
+def _name_tensor(graph: Graph, word: str) -> str:
     """A node that is named by its number, which a conversion changes, by its first tensor."""
     return (
         f"tensor:{graph.makes[graph.select(word).nodes[0]][0]}"
@@ -139,7 +139,7 @@ def _as_tensor(graph: Graph, word: str) -> str:
     )
 
 
-def _raised(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:
+def _describe_raise(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:
     """Describe the effect of the conversion to the newer opset alone on the outputs."""
     from subgraph.editing.effect import effect
     from subgraph.graph.opsets import opset_of

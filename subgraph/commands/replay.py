@@ -66,7 +66,7 @@ def replay(
     asked = replace(asked, path=case.place / MODEL)
     chosen = candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)
-    verdicts = [_verdict(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
+    verdicts = [_judge(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
     rows = [
         {"sample": label, **verdict.to_json()}
         for label, verdict in zip(labels, verdicts, strict=True)
@@ -143,7 +143,7 @@ def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candid
     return candidate
 
 
-def _verdict(
+def _judge(
     case: FoundCase,
     k: int,
     candidate: Candidate,

@@ -107,7 +107,7 @@ class Asked:
         path, how = project.find_model(self.model, self.settings)
         if how:
             log.info("model: %s (%s)", path.name, how)
-        path = _onnx_file(path, self.weights, self.settings, self.result.trust)
+        path = _find_onnx_file(path, self.weights, self.settings, self.result.trust)
         named = {word.partition("=")[0] for word in self.feeding.inputs if "=" in word}
         if not named:
             return path
@@ -133,8 +133,8 @@ class Asked:
             shapes=self._read("shape", inputs.shape, shapes, []),
             seed=settings.get("seed", inputs.seed, 0),
             picture=ImageOptions(
-                self._read("mean", inputs.mean, partial(_channel_numbers, "--mean", 0.0)),
-                self._read("scale", inputs.scale, partial(_channel_numbers, "--scale", 1.0)),
+                self._read("mean", inputs.mean, partial(_parse_channel_numbers, "--mean", 0.0)),
+                self._read("scale", inputs.scale, partial(_parse_channel_numbers, "--scale", 1.0)),
                 settings.get("bgr", inputs.bgr or None, False),
             ),
             setting=settings.setting(
@@ -255,7 +255,7 @@ class Asked:
         if library and not reference.can.custom_ops:
             hint = f"give {reference.backend} its own setting for that"
             raise UsageError("--custom-ops is for onnxruntime only", hint, code="option.conflict")
-        reference = self._with_custom_ops(reference)
+        reference = self._add_custom_ops(reference)
         return replace(reference, origin=reference.origin or self.origin)
 
     # ------------------------------------------------------------ what is judged
@@ -298,7 +298,7 @@ class Asked:
         spec = settings.get("candidate", spec)
         usual = "litert" if model and is_of_tflite(model) else PLAIN
         with name_setting(settings.setting(candidate=typed)):
-            candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
+            candidate = self._add_custom_ops(candidates.parse(spec or usual, settings))
         timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
         if timeout == 0:
             raise UsageError(
@@ -386,7 +386,7 @@ class Asked:
             "custom_ops", self.runtime.custom_ops
         )
 
-    def _with_custom_ops(self, candidate: Candidate) -> Candidate:
+    def _add_custom_ops(self, candidate: Candidate) -> Candidate:
         """The candidate with the library of custom operators, where it is onnxruntime."""
         library, origin = self._custom_ops
         if not library or not candidate.can.custom_ops:
@@ -422,7 +422,7 @@ class Asked:
         return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
-def _onnx_file(
+def _find_onnx_file(
     path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False
 ) -> Path:
     """The file, or what it was converted to."""
@@ -502,7 +502,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
         if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113
             raise UsageError(f"{option} {path}: no such file", "name a file", code="file.not-found")
-    return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
+    return _find_onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
 def usual_reference(model: Path | None) -> str:
@@ -586,7 +586,7 @@ def shapes(words: Sequence[str]) -> dict[str, list[int]]:
     return out
 
 
-def _channel_numbers(option: str, default: float, text: str | None) -> tuple[float, ...]:
+def _parse_channel_numbers(option: str, default: float, text: str | None) -> tuple[float, ...]:
     if text is None:
         return (default,)
     try:

@@ -39,14 +39,14 @@ def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
     learned = remaining.learned(step).ljust(len(f"{remaining.size} of {remaining.size} nodes left"))
     nodes = count(len(labels) or remaining.size, "node")
     purpose = f" [{step.purpose.value}]" if log.isEnabledFor(logging.DEBUG) else ""
-    ends = _span(labels).ljust(2 * NAME_WIDTH)
+    ends = _name_span(labels).ljust(2 * NAME_WIDTH)
     return (
-        f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {_size(step):>7} "
-        f" {_outcome(step)}{purpose}"
+        f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {_format_error(step):>7} "
+        f" {_describe_outcome(step)}{purpose}"
     )
 
 
-def _outcome(step: Step) -> str:
+def _describe_outcome(step: Step) -> str:
     """`agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` where nothing was run."""
     from subgraph.reports import percent
 
@@ -65,7 +65,7 @@ def _outcome(step: Step) -> str:
     )
 
 
-def _size(step: Step) -> str:
+def _format_error(step: Step) -> str:
     """The relative error; NaN where values are."""
     if step.answer.signature == "nan":
         return "NaN"
@@ -73,14 +73,14 @@ def _size(step: Step) -> str:
     return f"{worst.errors['max_rel']:.1e}" if worst and "max_rel" in worst.errors else ""
 
 
-def _span(labels: Sequence[str]) -> str:
+def _name_span(labels: Sequence[str]) -> str:
     """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
     return " … ".join(
-        dict.fromkeys(_end_of_name(clean(name)) for name in (*labels[:1], *labels[-1:]))
+        dict.fromkeys(_shorten_name(clean(name)) for name in (*labels[:1], *labels[-1:]))
     )
 
 
-def _end_of_name(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """The last characters of a long name, which tell more than the first:
     `…ers.3/attention/MatMul`."""
     return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"

@@ -84,7 +84,7 @@ def sweep(
     parent = asked.output
     asked.jobs(jobs)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    candidates = [_candidate(asked, spec) for spec in specs]
+    candidates = [_make_candidate(asked, spec) for spec in specs]
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(
@@ -104,7 +104,7 @@ def sweep(
     return Result(to_json(document), text(document), document.exit_code)
 
 
-def _candidate(asked: Asked, spec: str | None) -> Candidate:
+def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
     """A candidate with the sweep's own timeout where none is given: the models are tiny, so one
     that hangs should cost a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
@@ -125,19 +125,19 @@ def text(document: SweepDocument) -> str:
     """The document for people: what is bad first, then by operator, then where two differ; the
     totals last."""
     parts = [
-        _candidates(document),
-        _bad(document),
-        _operators(document),
-        _differing(document),
-        _refusals(document),
-        _notes(document),
+        _list_candidates(document),
+        _iter_bad(document),
+        _iter_operators(document),
+        _iter_differing(document),
+        _iter_refusals(document),
+        _iter_notes(document),
     ]
     return "\n\n".join(
-        "\n".join(lines) for part in (*parts, _totals(document)) if (lines := list(part))
+        "\n".join(lines) for part in (*parts, _iter_totals(document)) if (lines := list(part))
     )
 
 
-def _candidates(document: SweepDocument) -> list[str]:
+def _list_candidates(document: SweepDocument) -> list[str]:
     from subgraph.reports import runtime
 
     parts = [list(map(clean, runtime(c))) for c in document.candidates]
@@ -146,22 +146,22 @@ def _candidates(document: SweepDocument) -> list[str]:
     )
 
 
-def _suffix(document: SweepDocument, name: str, word: str) -> str:
+def _make_suffix(document: SweepDocument, name: str, word: str) -> str:
     """` on NAME`, if there are several candidates."""
     return f" {word} {clean(name)}" if len(document.candidates) > 1 else ""
 
 
-def _bad(document: SweepDocument) -> Iterator[str]:
+def _iter_bad(document: SweepDocument) -> Iterator[str]:
     """The wrong tests, then those that crashed, then those that hung, by operator."""
     cells = []
     more = []
     for k, candidate in enumerate(document.candidates):
         bad = [(row, row.results[k]) for row in document.rows if row.results[k].status in BAD]
         bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
-        on = _suffix(document, candidate.name, "on")
+        on = _make_suffix(document, candidate.name, "on")
         for row, result in bad[:MAX_LISTED]:
             cells.append(
-                (result.status + on, clean(row.operator) or row.kind, row.test, _why(result))
+                (result.status + on, clean(row.operator) or row.kind, row.test, _explain(result))
             )
         if len(bad) > MAX_LISTED:
             more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --json lists all")
@@ -169,7 +169,7 @@ def _bad(document: SweepDocument) -> Iterator[str]:
     yield from more
 
 
-def _why(result: ResultEntry) -> str:
+def _explain(result: ResultEntry) -> str:
     signature = (
         ""
         if result.signature in (None, "mismatch", "throws", "memory", "crash", "timeout")
@@ -178,13 +178,19 @@ def _why(result: ResultEntry) -> str:
     return shorten(clean(f"{signature}{result.why}"), 160)
 
 
-def _operators(document: SweepDocument) -> Iterator[str]:
+def _iter_operators(document: SweepDocument) -> Iterator[str]:
     """A line for each operator that is neither right nor refused throughout; the others as lists of
     names."""
-    entries = [(e.operator, e.tests, list(map(_by_word, e.totals))) for e in document.operators]
+    entries = [
+        (e.operator, e.tests, list(map(_count_by_word, e.totals))) for e in document.operators
+    ]
     if document.tests.networks:
         entries.append(
-            ("light networks", document.tests.networks, list(map(_by_word, document.networks)))
+            (
+                "light networks",
+                document.tests.networks,
+                list(map(_count_by_word, document.networks)),
+            )
         )
     uniform = {
         word: [e for e in entries if all(t[word] == e[1] for t in e[2])]
@@ -203,21 +209,19 @@ def _operators(document: SweepDocument) -> Iterator[str]:
             cells.append([clean(name), str(tests), *counts])
         lines = aligned(cells, range(1, len(head)))
         if len(document.candidates) > 1:
-            yield _names_above(lines[0], words, [clean(c.name) for c in document.candidates])
+            yield _align_names(lines[0], words, [clean(c.name) for c in document.candidates])
         yield from lines
     for word, same in uniform.items():
         if same:
             total = count(sum(e[1] for e in same), "test")
-            yield from _wrapped(
-                f"{word} in every test ({total})", sorted(clean(e[0]) for e in same)
-            )
+            yield from _wrap(f"{word} in every test ({total})", sorted(clean(e[0]) for e in same))
 
 
-def _by_word(totals: Totals) -> dict[str, int]:
+def _count_by_word(totals: Totals) -> dict[str, int]:
     return {outcome.value: number for outcome, number in totals.items()}
 
 
-def _names_above(head: str, words: list[list[str]], names: list[str]) -> str:
+def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
     """The candidates' names above the first of their columns."""
     line = ""
     end = 0
@@ -231,7 +235,7 @@ def _names_above(head: str, words: list[list[str]], names: list[str]) -> str:
     return line.rstrip()
 
 
-def _wrapped(head: str, names: Iterable[str]) -> list[str]:
+def _wrap(head: str, names: Iterable[str]) -> list[str]:
     return textwrap.wrap(
         f"{head}: {', '.join(names)}",
         WIDTH,
@@ -241,7 +245,7 @@ def _wrapped(head: str, names: Iterable[str]) -> list[str]:
     )
 
 
-def _differing(document: SweepDocument) -> Iterator[str]:
+def _iter_differing(document: SweepDocument) -> Iterator[str]:
     """Yield the tests in which candidates differ: the outcome of each, and the number of tests by
     operator."""
     names = [clean(c.name) for c in document.candidates]
@@ -256,17 +260,17 @@ def _differing(document: SweepDocument) -> Iterator[str]:
         groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]
     ):
         outcomes = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
-        yield from _wrapped(f"{count(len(operators), 'test')} {outcomes}", _counted(operators))
+        yield from _wrap(f"{count(len(operators), 'test')} {outcomes}", _count_names(operators))
 
 
-def _counted(names: Iterable[str]) -> list[str]:
+def _count_names(names: Iterable[str]) -> list[str]:
     """`Conv 3, Relu`, in the order of the names."""
     return [
         f"{clean(name)} {n}" if n > 1 else clean(name) for name, n in sorted(Counter(names).items())
     ]
 
 
-def _refusals(document: SweepDocument) -> Iterator[str]:
+def _iter_refusals(document: SweepDocument) -> Iterator[str]:
     """The most frequent reasons for refusing; reasons that differ only in names and numbers count
     as one."""
     for k, candidate in enumerate(document.candidates):
@@ -277,13 +281,13 @@ def _refusals(document: SweepDocument) -> Iterator[str]:
         frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
         cells = [(str(len(same)), shorten(clean(same[0]), WIDTH)) for same in frequent]
         if cells:
-            by = _suffix(document, candidate.name, "by")
+            by = _make_suffix(document, candidate.name, "by")
             which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
             yield f"refused{by}, the {which}:"
             yield from (f"  {line}" for line in aligned(cells, [0]))
 
 
-def _notes(document: SweepDocument) -> Iterator[str]:
+def _iter_notes(document: SweepDocument) -> Iterator[str]:
     for k, candidate in enumerate(document.candidates):
         changed: dict[tuple[str, str], list[str]] = {}
         for row in document.rows:
@@ -292,20 +296,18 @@ def _notes(document: SweepDocument) -> Iterator[str]:
         for (before, status), names in changed.items():
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
-            yield from _wrapped(
-                f"{clean(candidate.name)}: {count(len(names), 'test')} {how}", names
-            )
-    yield from _onnxruntime(document.onnxruntime, document.criterion)
+            yield from _wrap(f"{clean(candidate.name)}: {count(len(names), 'test')} {how}", names)
+    yield from _iter_onnxruntime(document.onnxruntime, document.criterion)
     groups: dict[str, list[str]] = {}
     for left_out in document.left_out:
         groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
     for why, operators in groups.items():
-        yield from _wrapped(
-            f"left out, {count(len(operators), 'test')}: {clean(why)}", _counted(operators)
+        yield from _wrap(
+            f"left out, {count(len(operators), 'test')}: {clean(why)}", _count_names(operators)
         )
 
 
-def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
+def _iter_onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
     """Yield the tests in which plain onnxruntime differs from the expected values, and the
     consequence for the verdicts."""
     from subgraph.sweep.expected import needs_noise
@@ -330,7 +332,7 @@ def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
 
 
-def _totals(document: SweepDocument) -> Iterator[str]:
+def _iter_totals(document: SweepDocument) -> Iterator[str]:
     """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each
     candidate."""
     tests = document.tests
@@ -340,7 +342,7 @@ def _totals(document: SweepDocument) -> Iterator[str]:
     noun = "test" if tests.count == 1 else "tests"
     number = f"{tests.count:,} {noun}{operators}{networks}"
     for k, candidate in enumerate(document.candidates):
-        totals = _by_word(candidate.totals)
+        totals = _count_by_word(candidate.totals)
         late = sum(
             r.results[k].status == "refused" and r.results[k].phase == "run" for r in document.rows
         )

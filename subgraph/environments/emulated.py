@@ -182,10 +182,10 @@ def python_version(processor: str) -> str:
     for file in (system(processor) / "usr" / "bin").glob("python3.*"):
         if re.fullmatch(r"3\.\d+", version := file.name.removeprefix("python")):
             return version
-    raise _damaged(processor)
+    raise _make_damaged_error(processor)
 
 
-def _damaged(processor: str) -> BackendError:
+def _make_damaged_error(processor: str) -> BackendError:
     return BackendError(
         f"{system(processor)} is damaged",
         "remove that folder: it is made again",
@@ -207,7 +207,7 @@ def wheels(processor: str) -> list[str]:
     )
     found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
     if not found:
-        raise _damaged(processor)
+        raise _make_damaged_error(processor)
     names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
     platforms = chain.from_iterable(("--platform", f"manylinux{n}_{processor}") for n in names)
     return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]

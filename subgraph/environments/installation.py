@@ -146,7 +146,7 @@ def make(environment: Installation, timeout: float = SECONDS) -> Path:
     Raises:
         BackendError: something cannot be installed. OutputError: nothing can be written.
     """
-    with _locked(environment.folder):
+    with _lock(environment.folder):
         if not environment.is_ready:
             _make_system(environment)
             with folders.aside(environment.folder) as work:
@@ -169,7 +169,7 @@ def _make_system(environment: Installation) -> None:
     """
     if processor := environment.processor:
         folder = emulated.system(processor)
-        with _locked(folder):
+        with _lock(folder):
             if not folder.is_dir():
                 with folders.aside(folder) as work:
                     emulated.make_system(
@@ -238,7 +238,7 @@ def _run(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Keep other processes from making this environment, for this block."""
     try:
         place = folder.with_name(f".{folder.name}.lock")

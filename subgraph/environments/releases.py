@@ -135,7 +135,7 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     """
     name = variant or package(backend)[0]
     if plugins.constant("backends", backend, "NPM"):
-        return _published_by_npm(name)
+        return _find_published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
     try:
         said = children.run([*_pip(sources), *words], timeout=SECONDS)
@@ -162,7 +162,7 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)
 
 
-def _published_by_npm(name: str) -> list[str]:
+def _find_published_by_npm(name: str) -> list[str]:
     """Return the releases that npm lists.
 
     Raises:

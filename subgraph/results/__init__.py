@@ -58,10 +58,10 @@ def parse(document: Any, what: str = "the document", hint: str = "") -> Document
     """
     schema = document.get("schema") if isinstance(document, dict) else None
     kind = type_of(schema if isinstance(schema, str) and schema in KNOWN else "subcut.bisect/1")
-    return cast("Document", documents.from_json(kind, _with_inner_findings(document), what, hint))
+    return cast("Document", documents.from_json(kind, _add_inner_findings(document), what, hint))
 
 
-def _with_inner_findings(found: Any) -> Any:
+def _add_inner_findings(found: Any) -> Any:
     """Return a bisection, or what was found in a body, with its list of findings in bodies.
 
     Documents of earlier versions have one finding in place of such a list.
@@ -69,13 +69,13 @@ def _with_inner_findings(found: Any) -> Any:
     if not isinstance(found, dict):
         return found
     if isinstance(found.get("findings"), list):
-        return {**found, "findings": [_with_inner_findings(one) for one in found["findings"]]}
+        return {**found, "findings": [_add_inner_findings(one) for one in found["findings"]]}
     inside = found.get("inside")
     if not isinstance(inside, dict):
         return found
     if "findings" not in inside and inside.get("nodes"):
         inside = {**inside, "findings": [inside]}
-    return {**found, "inside": _with_inner_findings(inside)}
+    return {**found, "inside": _add_inner_findings(inside)}
 
 
 def read(path: Path, hint: str) -> Document:

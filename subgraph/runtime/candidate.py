@@ -298,18 +298,18 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
         UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
     """  # noqa: E501
     if project is None or project.file is None:
-        return _typed(spec, "", [])
+        return _parse_spec(spec, "", [])
     table = project.values.get("candidates", {})
     if spec in table:
-        return _named(spec, table[spec], project.file)
+        return _read_table(spec, table[spec], project.file)
     if spec in (project.values.get("candidate"), project.values.get("reference")):
         return replace(
-            _typed(spec, str(project.file.parent), list(table)), origin=str(project.file)
+            _parse_spec(spec, str(project.file.parent), list(table)), origin=str(project.file)
         )
-    return _typed(spec, "", list(table))
+    return _parse_spec(spec, "", list(table))
 
 
-def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
+def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`:
     names of tables."""
     head, _, rest = spec.partition(":")
@@ -329,13 +329,15 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     backend, equals, release = head.partition("==")
     if backend in backends and not can.script:
         known = _release(backend, release if equals else None)
-        return _in_environment(
+        return _take_environment(
             Candidate(spec, backend, _options(spec, rest, folder), release=known)
         )
     if answer := FIELD_NAMES.get(backend.lower()):
         raise UsageError(f"no candidate '{head}'", answer, code="candidate.other-name")
     if found := _device(backend):
-        return _of_device(spec, found, release if equals else None, _options(spec, rest, folder))
+        return _make_for_device(
+            spec, found, release if equals else None, _options(spec, rest, folder)
+        )
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
         if not path.is_file():
@@ -386,7 +388,7 @@ def _device(word: str) -> Device | None:
     return of_package(word, of) if of else None
 
 
-def _of_device(
+def _make_for_device(
     spec: str, found: Device, release: str | None, options: Mapping[str, str]
 ) -> Candidate:
     """The candidate that a device's name stands for, with the user's options.
@@ -406,10 +408,10 @@ def _of_device(
     base = Candidate(
         spec, head, {**own, **options}, release=known, package=found.package, device=found.name
     )
-    return _in_environment(base)
+    return _take_environment(base)
 
 
-def _in_environment(candidate: Candidate) -> Candidate:
+def _take_environment(candidate: Candidate) -> Candidate:
     """The candidate with `package`, `python` and `arch` taken out of its options.
 
     Raises:
@@ -542,7 +544,7 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
     return options
 
 
-def _named(name: str, table: Any, file: Path) -> Candidate:
+def _read_table(name: str, table: Any, file: Path) -> Candidate:
     """A candidate from the project file."""
     where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
@@ -551,7 +553,7 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
         )
     _check(where, table)
     if "spec" in table:
-        base = _typed(table["spec"], str(file.parent), [])
+        base = _parse_spec(table["spec"], str(file.parent), [])
     else:
         for step in COMMANDS:
             _check_command(where, step, table.get(step, "true"))
@@ -638,8 +640,9 @@ def parse_memory(text: str) -> int:
     Raises:
         UsageError: the text is not a size.
     """
-    m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    size = int(float(m[1]) * UNITS[m[2]]) if m else 0
+    m = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    decimals = (m and m[2]) or ""
+    size = int(m[1] + decimals) * UNITS[m[3]] // 10 ** len(decimals) if m else 0
     if not size:
         raise UsageError(
             f"memory limit {text}: expected a size", "8G, 500M", code="option.malformed"

@@ -224,7 +224,9 @@ class Feeding:
             specs = self._specs(graph, names)
         with name_setting(self.setting):
             samples = (
-                self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
+                self._list_recorded_files()
+                if self.records
+                else _files_per_sample(graph, self.inputs)
             )
         origins = self.origins or [""] * len(samples)
         return [
@@ -258,7 +260,7 @@ class Feeding:
         sizes = self.symbol_sizes(graph)
         return [_spec(graph, name, self.shapes, sizes) for name in names]
 
-    def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
+    def _list_recorded_files(self) -> list[tuple[str, list[InputFile]]]:
         numbered = (
             [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
         )
@@ -489,10 +491,10 @@ def _spec(
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
-    return InputSpec(name, form, dtype, dims, high, why, _quantized_range(graph, name))
+    return InputSpec(name, form, dtype, dims, high, why, _find_quantized_range(graph, name))
 
 
-def _quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
+def _find_quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
     """Return the range of 8-bit codes of this input, if the model quantizes it by one constant
     scale."""
     for i in graph.readers.get(name, ()):

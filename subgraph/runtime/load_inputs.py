@@ -75,7 +75,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
                 origins[name] = InputOrigin(OriginKind.FILE, file.removeprefix(NUMBERS))
             continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
-            value, conversion = _as_input(array, spec, file)
+            value, conversion = _convert_to_input(array, spec, file)
             if (
                 isinstance(elements := feeds.get(spec.name), list)
                 and isinstance(value, list)
@@ -132,7 +132,7 @@ def _parse_numbers(text: str, spec: InputSpec) -> Array:
     """
     numbers = [float(one) if set(one) & set(".eE") else int(one) for one in text.split(",")]
     array = np.array(numbers if spec.dims or len(numbers) > 1 else numbers[0])
-    value, _ = _as_input(array, spec, f"-i {spec.name}={text}")
+    value, _ = _convert_to_input(array, spec, f"-i {spec.name}={text}")
     assert isinstance(value, np.ndarray)
     return value
 
@@ -484,7 +484,7 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     return np.asarray(values, np.float32)
 
 
-def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
+def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
     """The array in the input's type, and how it was converted, or "".
 
     Raises:

@@ -178,7 +178,7 @@ class Reference:
         self.deadline = self._worker.deadline = deadline
 
     @contextmanager
-    def _within_memory(self) -> Iterator[None]:
+    def _report_memory_limit(self) -> Iterator[None]:
         """Report it as an error if the process meets its limit in the block.
 
         Raises:
@@ -243,7 +243,7 @@ class Reference:
     ) -> None:
         path = folder / "model.onnx"
         weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        if weights and self.fixed and all(_in_place(t, source) for t in weights):
+        if weights and self.fixed and all(_is_in_place(t, source) for t in weights):
             path.write_bytes(model.SerializeToString())
             self._load(key, path, source.parent.resolve(), reuse)
         else:
@@ -263,7 +263,7 @@ class Reference:
                 self._worker = self._started()
                 self._held = None
                 self.ancestors = None
-            with self._within_memory():
+            with self._report_memory_limit():
                 self._worker.load(key, model, options)
 
     def run(
@@ -283,7 +283,7 @@ class Reference:
                 if stretched := self._stretched.get(key):
                     run = stretched.run(into, outputs, feeds)
                 else:
-                    with self._within_memory():
+                    with self._report_memory_limit():
                         run = self._worker.run(key, into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
@@ -390,7 +390,7 @@ class Reference:
         self._worker.close()
 
 
-def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
+def _is_in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
     """Return whether this weight is in a separate file, aligned for kernels."""
     blob = protobuf.locate(tensor, model)
     return blob.file != model and blob.offset % KERNEL_ALIGN == 0

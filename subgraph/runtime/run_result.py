@@ -341,14 +341,14 @@ def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdic
 def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
     """The results of groups of samples as one; each part comes with the numbers of its samples."""
     passes = max((len(part.later) for _, part in parts), default=0)
-    first = _merged([(group, replace(part, later=())) for group, part in parts], samples)
+    first = _merge([(group, replace(part, later=())) for group, part in parts], samples)
     later = [
-        _merged([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)
+        _merge([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)
     ]
     return replace(first, later=tuple(later))
 
 
-def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
+def _merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
     """A pass of all parts; a failure of one is that of all."""
     if failed := next((part for _, part in parts if part.failure), None):
         return failed

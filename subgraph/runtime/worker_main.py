@@ -251,7 +251,7 @@ class Server:
         return self._module
 
     @contextlib.contextmanager
-    def _of_backend(
+    def _guard_backend(
         self, kind: type[SubcutError], fails: str, hint: str = "", *, code: str
     ) -> Iterator[None]:
         """A block in which the backend's own code runs, which may raise anything, and fork.
@@ -325,7 +325,7 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
-        with self._of_backend(
+        with self._guard_backend(
             BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
         ):
             return BackendInfo(
@@ -358,7 +358,7 @@ class Server:
         build = self.module.load
         begin = time.perf_counter()
         self.models.pop(request.key, None)  # freeing a model is part of the backend's time
-        with self._of_backend(Refused, "refuses the model", code="backend.refused-model"):
+        with self._guard_backend(Refused, "refuses the model", code="backend.refused-model"):
             run = build(request.model, request.options)
         if not callable(run):
             what = (
@@ -377,7 +377,7 @@ class Server:
             BackendError: The function fails.
         """
         function = request.function
-        with self._of_backend(
+        with self._guard_backend(
             BackendError, f"fails in its function {function}", code="backend.unusable"
         ):
             names = list(getattr(self.module, function)(request.model, request.options))
@@ -425,14 +425,16 @@ class Server:
         return ModelRun(saved, fed, origins, others, seconds)
 
     def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
-        with self._of_backend(ModelError, "failed while running", code="backend.run-failed"):
+        with self._guard_backend(ModelError, "failed while running", code="backend.run-failed"):
             results = run(arrays)
         if not isinstance(results, Mapping):
             raise ModelError(
                 f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays",
                 code="plugin.wrong-return",
             )
-        with self._of_backend(ModelError, "gave what cannot be read", code="plugin.wrong-return"):
+        with self._guard_backend(
+            ModelError, "gave what cannot be read", code="plugin.wrong-return"
+        ):
             return dict(results)
 
     def _save(

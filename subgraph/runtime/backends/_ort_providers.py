@@ -107,7 +107,7 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
         device.prepare()
     given = provider_options(options, own)
     if "ep" in options:
-        settings.add_provider_for_devices(_plugged_in(options), given)
+        settings.add_provider_for_devices(_find_plugin_devices(options), given)
         return None
     names = named(options)
     available = ort.get_available_providers()
@@ -164,7 +164,7 @@ def assigned(
         return []
     settings.add_session_config_entry(RECORD, "1")
     settings.add_session_config_entry(WEIGHTS, str(model.parent.resolve()))
-    given, tensors = _named_nodes(model)
+    given, tensors = _name_nodes(model)
     providers = prepared(options, settings, own)
     session = ort.InferenceSession(given, settings, providers=providers, enable_fallback=0)
     parts = session.get_provider_graph_assignment_info()
@@ -175,7 +175,7 @@ def assigned(
     return [f"{name.removesuffix(SUFFIX)} {tensor}" for name, tensor in found]
 
 
-def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
+def _name_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
     """The model with a name for each node, and by name the first tensor that it makes.
 
     A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
@@ -211,7 +211,7 @@ def _lacks(provider: str) -> str:
     return of_provider(provider).missing() or "subcut doctor"
 
 
-def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
+def _find_plugin_devices(options: Mapping[str, Any]) -> list[Any]:
     """The devices of a plug-in, whose library is registered.
 
     Raises:

@@ -157,7 +157,7 @@ class _Commands:
                 "add a convert command",
                 code="command.no-convert",
             )
-        self._outputs = _declared(model)
+        self._outputs = _read_outputs(model)
         self._fed, self._given = (
             DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs")
         )
@@ -272,7 +272,7 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
 # ------------------------------------------------------------ folders
 
 
-def _declared(model: Path) -> list[Output]:
+def _read_outputs(model: Path) -> list[Output]:
     """The model's outputs as it declares them.
 
     Raises:
@@ -370,11 +370,11 @@ def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[st
         npy = folder / f"{output.stem}.npy"
         raw = folder / f"{output.stem}.bin"
         if npy.is_file():
-            outputs[output.name] = _to_model(
-                _from_npy(npy, parse_type(output.type_text)[1]), output, form
+            outputs[output.name] = _convert_to_model(
+                _read_npy(npy, parse_type(output.type_text)[1]), output, form
             )
         elif raw.is_file():
-            outputs[output.name] = _to_model(_from_bin(raw, output, form), output, form)
+            outputs[output.name] = _convert_to_model(_read_bin(raw, output, form), output, form)
     stems = {o.stem for o in declared}
     others = (
         p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin")
@@ -383,7 +383,7 @@ def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[st
     return outputs
 
 
-def _from_npy(path: Path, dtype: str) -> Value:
+def _read_npy(path: Path, dtype: str) -> Value:
     """The array in a .npy file; raw bits become the declared type if numpy lacks that."""
     try:
         array = tensors.read_npy(path)
@@ -399,10 +399,10 @@ def _from_npy(path: Path, dtype: str) -> Value:
     )
 
 
-def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
+def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     """From the device's layout and float type to the model's."""
     dtype = parse_type(output.type_text)[1]
-    dims = _stored_dims(output, form) or ()
+    dims = _find_stored_dims(output, form) or ()
     fits = (
         form.form.layout
         and len(dims) == array.ndim
@@ -416,13 +416,13 @@ def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     return value
 
 
-def _stored_dims(output: Output, form: DeviceForm) -> tuple[int | None, ...] | None:
+def _find_stored_dims(output: Output, form: DeviceForm) -> tuple[int | None, ...] | None:
     """The dimensions of an output as the device stores it."""
     axes = relayout((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
     return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
 
 
-def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
+def _read_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     """A headerless file, in the device's type and layout; one open size follows from the file's.
 
     Raises:
@@ -431,7 +431,7 @@ def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     dtype = form.dtype(parse_type(output.type_text)[1])
     bits = dtypes.bits_of(dtype)
     size = path.stat().st_size
-    stored = _stored_dims(output, form)
+    stored = _find_stored_dims(output, form)
     dims = (None,) if stored is None else stored
     text = "any shape" if stored is None else shape_text(dims)
     if not bits or dims.count(None) > 1:

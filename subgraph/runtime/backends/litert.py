@@ -76,14 +76,14 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
         )
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
-    content = _assembled(proto)
+    content = _assemble(proto)
     interpreter = runtime.Interpreter(
         model_content=content, experimental_op_resolver_type=kernels, num_threads=threads
     )
     return _LiteRTModel(interpreter, inputs, outputs)
 
 
-def _assembled(model: Any) -> bytes:
+def _assemble(model: Any) -> bytes:
     """The .tflite of a model of TensorFlow Lite's operators."""
     from subgraph.origins.tflite import operators
 
@@ -103,8 +103,8 @@ class _LiteRTModel:
         self._interpreter = interpreter
         self._inputs = inputs
         self._outputs = outputs
-        self._into = _paired(inputs, interpreter.get_input_details())
-        self._from = _paired(outputs, interpreter.get_output_details())
+        self._into = _pair_tensors(inputs, interpreter.get_input_details())
+        self._from = _pair_tensors(outputs, interpreter.get_output_details())
 
     def __call__(self, feeds: Tensors) -> dict[str, Value]:
         """One run."""
@@ -125,7 +125,9 @@ class _LiteRTModel:
         }
 
 
-def _paired(ports: list[_foreign.Port], details: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _pair_tensors(
+    ports: list[_foreign.Port], details: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """The interpreter's tensor of each port: by name, else by position."""
     named = {str(d["name"]): d for d in details}
     if all(port.name in named for port in ports):

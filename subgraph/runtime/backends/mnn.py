@@ -107,7 +107,7 @@ class _Module:
         folder = tempfile.mkdtemp(prefix="subcut-mnn-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:
-            converted = _converted(model, Path(folder) / "converted.mnn")
+            converted = _convert(model, Path(folder) / "converted.mnn")
             names = [[port.name for port in ports] for ports in (inputs, outputs)]
             try:
                 self._module = load_module(str(converted), *names)
@@ -167,7 +167,7 @@ def _read(value: Any, port: _foreign.Port) -> Any:
     return _foreign.as_declared(np.asarray(value.read()).reshape(shape), port)
 
 
-def _converted(model: Path, path: Path) -> Path:
+def _convert(model: Path, path: Path) -> Path:
     """Convert the model to MNN's format.
 
     The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line, would install a
@@ -191,7 +191,7 @@ def _converted(model: Path, path: Path) -> Path:
     tools.mnnconvert(words)
     if not path.is_file():
         # again with its output captured; captured at first, it would be lost in a crash
-        printed = _printed(lambda: tools.mnnconvert(words), path.parent)
+        printed = _capture_print(lambda: tools.mnnconvert(words), path.parent)
         reasons = [text for text in _REASON.findall(printed) if not text.startswith(_CHATTER)]
         raise Refused(
             f"mnn refuses the model: {'; '.join(reasons)[:400] or 'its converter made nothing'}",
@@ -200,7 +200,7 @@ def _converted(model: Path, path: Path) -> Path:
     return path
 
 
-def _printed(act: Callable[[], Any], folder: Path) -> str:
+def _capture_print(act: Callable[[], Any], folder: Path) -> str:
     """Return the text that C code prints to standard output during `act`."""
     sys.stdout.flush()
     with tempfile.TemporaryFile(dir=folder) as file:

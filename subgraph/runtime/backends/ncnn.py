@@ -152,7 +152,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
     folder = Path(tempfile.mkdtemp(prefix="subcut-ncnn-"))
     loaded = _Net(ncnn, net, inputs, outputs)
     weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
-    loaded.build(folder, _converted(model, folder, half))
+    loaded.build(folder, _convert(model, folder, half))
     return loaded
 
 
@@ -248,7 +248,7 @@ class _Net:
         return array.astype(np_dtype(port.dtype))
 
 
-def _converted(model: Path, folder: Path, half: bool) -> str:
+def _convert(model: Path, folder: Path, half: bool) -> str:
     """Have pnnx write a dozen files; what it prints.
 
     Raises:

@@ -76,17 +76,17 @@ def version() -> str:
 def precision(options: Mapping[str, Any]) -> str:
     """Return the precision in which the provider computes, by its options and their defaults;
     float32 on the CPU."""
-    return "fp32" if _on_cpu(options) else _providers().precision(options)
+    return "fp32" if _uses_cpu(options) else _providers().precision(options)
 
 
 def caveat(options: Mapping[str, Any]) -> str:
     """A precision below float32 that is a provider's default, and an emulator that answers for a device."""  # noqa: E501
-    return "" if _on_cpu(options) else _providers().caveat(options)
+    return "" if _uses_cpu(options) else _providers().caveat(options)
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The options in full precision, where a provider computes in less; else without optimizations."""  # noqa: E501
-    if not _on_cpu(options) and (full := _providers().exact(options)):
+    if not _uses_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
@@ -102,7 +102,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "int8 sums that saturate": {"session.x64quantprecision": "1"},
         "threads": {"threads": "1"},
     }
-    if not _on_cpu(options):
+    if not _uses_cpu(options):
         found = {**_providers().switches(options), **found}
     return {name: {**options, **changed} for name, changed in found.items()}
 
@@ -131,7 +131,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
             code="backend.not-loadable",
         ) from e
     settings = make_settings(options)
-    off = _turned_off(options)
+    off = _find_disabled_passes(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
         raise UsageError(
@@ -139,7 +139,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
             " or ".join(close) or f"{PASSES}=A+B",
             code="backend.unknown-pass",
         )
-    providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
+    providers = [CPU] if _uses_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry(
@@ -150,19 +150,19 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
             what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0
         )
     except Exception as e:
-        if not _on_cpu(options) and (why := _providers().unusable(options, settings, providers)):
+        if not _uses_cpu(options) and (why := _providers().unusable(options, settings, providers)):
             raise BackendError(
                 f"{_providers().named(options)[0]} cannot be used here: {why}",
                 "subcut doctor",
                 code="backend.device-unusable",
             ) from e
         raise _refusal(e, _is_on(options.get("fixed"))) from e
-    if not _on_cpu(options):
+    if not _uses_cpu(options):
         _providers().require(options, session)
     return _Session(session)
 
 
-def _on_cpu(options: Mapping[str, Any]) -> bool:
+def _uses_cpu(options: Mapping[str, Any]) -> bool:
     """Return whether no other provider is requested. Each search starts processes for which nothing
     else is imported."""
     return "ep" not in options and options.get("providers", CPU) == CPU
@@ -174,7 +174,7 @@ def _providers() -> ModuleType:
 
 def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
     """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""  # noqa: E501
-    if _on_cpu(options):
+    if _uses_cpu(options):
         return []
     ort.set_default_logger_severity(4)
     return list(_providers().assigned(model, options, make_settings(options), OPTIONS))
@@ -186,11 +186,11 @@ def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
     There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
     optimized graph is another one without it: some 20 sessions for each pass that does something.
     """  # noqa: E501
-    off = _turned_off(options)
-    before = _optimized(model, options, off)
+    off = _find_disabled_passes(options)
+    before = _hash_optimized_graph(model, options, off)
 
     def effective(words: Sequence[str]) -> list[str]:
-        if not words or _optimized(model, options, [*off, *words]) == before:
+        if not words or _hash_optimized_graph(model, options, [*off, *words]) == before:
             return []
         middle = len(words) // 2
         return [*effective(words[:middle]), *effective(words[middle:])] if middle else list(words)
@@ -212,15 +212,15 @@ def words() -> frozenset[str]:
     return frozenset(word.decode() for word in found if not word.isupper() and not word.islower())
 
 
-def _turned_off(options: Mapping[str, Any]) -> list[str]:
+def _find_disabled_passes(options: Mapping[str, Any]) -> list[str]:
     return [name for name in str(options.get(PASSES, "")).split("+") if name]
 
 
-def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
+def _hash_optimized_graph(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
     """A hash of the graph that is run in the place of a model; of the reason where there is none."""  # noqa: E501
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
-    providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
+    providers = [CPU] if _uses_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     with folders.temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
@@ -292,7 +292,7 @@ def make_settings(options: Mapping[str, Any]) -> Any:
                     "see onnxruntime's session keys",
                     code="backend.wrong-option",
                 ) from e
-        elif key not in OPTIONS and _on_cpu(options):
+        elif key not in OPTIONS and _uses_cpu(options):
             raise UsageError(
                 f"ort: no option '{key}'",
                 f"it has {', '.join(OPTIONS)}",

@@ -40,7 +40,7 @@ def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
     Raises:
         BackendError: the module cannot be made, run or exported.
     """
-    return list(_exported(*_module(options), str(model), True).places)
+    return list(_export(*_module(options), str(model), True).places)
 
 
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
@@ -53,7 +53,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
     """  # noqa: E501
     _foreign.check_options("torch", options, OPTIONS)
     whole = options.get("model")
-    exported = _exported(*_module(options), str(whole or model), bool(whole))
+    exported = _export(*_module(options), str(whole or model), bool(whole))
     graph = protobuf.read(model).model.graph
     inside = {tensor.name for tensor in graph.initializer}
     piece = exported.piece(
@@ -82,7 +82,7 @@ def _module(options: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @cache
-def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
+def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     """The exported program of the module; once per process.
 
     Raises:

@@ -245,7 +245,7 @@ class _Page:
         self.spoilt = False
         self.living = set[int]()
         self.server = ReleaseServer(fetched(release))
-        self._browser: Any = self._launched(browser, provider)
+        self._browser: Any = self._launch(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
         self._page.goto(f"{self.server.address}/", timeout=TAKES_A_PAGE)
@@ -292,7 +292,7 @@ class _Page:
         self._browser.close()
         self.server.close()
 
-    def _launched(self, browser: str, provider: str) -> Any:
+    def _launch(self, browser: str, provider: str) -> Any:
         """The browser, started without a window."""
         place = None if browser == WEBKIT else find_browser(browser) or browser
         try:

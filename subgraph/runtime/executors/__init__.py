@@ -97,7 +97,7 @@ def connected(spec: str, resources: Mapping[str, float]) -> Connection:
         if key not in _connected:
             scheme, is_plugin, address = spec.partition("://")
             plugin = plugins.load("executors", scheme) if is_plugin else None
-            executor = plugin.connect(address, resources) if plugin else _made(spec)
+            executor = plugin.connect(address, resources) if plugin else _connect(spec)
             _connected[key] = Connection(spec, executor, plugin)
             if len(_connected) == 1:
                 atexit.register(_let_go)
@@ -111,7 +111,7 @@ def forget(connection: Connection) -> None:
             del _connected[key]
 
 
-def _made(spec: str) -> Executor:
+def _connect(spec: str) -> Executor:
     place, _, name = spec.rpartition(":")
     try:
         module = (

@@ -81,7 +81,7 @@ class RemoteWorkers(Workers):
 
     def about(self) -> BackendInfo:
         """As of `Workers`, on a machine of the executor."""
-        reply, _ = self._performed(self._task, {})
+        reply, _ = self._perform(self._task, {})
         assert reply.about
         return reply.about
 
@@ -118,7 +118,7 @@ class RemoteWorkers(Workers):
 
     def _run(self, request: ClusterTask, job: Job) -> tuple[TaskReply, dict[str, bytes]]:
         if not self._by_content:
-            reply, files = self._performed(request, {})
+            reply, files = self._perform(request, {})
             if not reply.by_content:
                 return reply, files
             leash = task.leash_of(job.into, request.token)
@@ -130,13 +130,13 @@ class RemoteWorkers(Workers):
         content = {
             key: path.read_bytes() for key, path in paths.items() if path.stat().st_size < SMALL
         }
-        reply, files = self._performed(request, content)
+        reply, files = self._perform(request, content)
         if reply.missing:
             content |= {key: paths[key].read_bytes() for key in reply.missing}
-            reply, files = self._performed(request, content)
+            reply, files = self._perform(request, content)
         return reply, files
 
-    def _performed(
+    def _perform(
         self, request: ClusterTask, content: dict[str, bytes]
     ) -> tuple[TaskReply, dict[str, bytes]]:
         """Return the reply to a task, which is tried again if its worker was lost.

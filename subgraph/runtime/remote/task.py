@@ -102,16 +102,14 @@ def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, 
         A `TaskReply`, as JSON, and output files by name if they go by content.
     """
     try:
-        reply, files = _performed(json.loads(request), content)
+        reply, files = _perform(json.loads(request), content)
     except SubcutError as e:
         reply = TaskReply(e.to_json())
         files = {}
     return json.dumps(to_json(reply)), files
 
 
-def _performed(
-    document: object, content: Mapping[str, bytes]
-) -> tuple[TaskReply, dict[str, bytes]]:
+def _perform(document: object, content: Mapping[str, bytes]) -> tuple[TaskReply, dict[str, bytes]]:
     here = clean_name()
     sender = from_json(TaskVersion, document).version
     if sender != __version__:
@@ -278,7 +276,7 @@ def packed(job: Job) -> tuple[Job, dict[str, Path]]:
 
 
 @cache
-def _kept() -> Path:
+def _make_store() -> Path:
     """A folder for large files, by digest, that lives as long as this process."""
     stack = ExitStack()
     atexit.register(stack.close)
@@ -293,14 +291,14 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
         BackendError: a name leads out of the folder, or a content is another one.
     """
     for key, data in content.items():
-        part = _kept() / f"{key}.{threading.get_ident()}"
+        part = _make_store() / f"{key}.{threading.get_ident()}"
         part.write_bytes(data)
         if file_digest(part) != key:
             raise BackendError(
                 "a file arrived damaged", "the same command again", code="executor.file-damaged"
             )
-        part.replace(_kept() / key)
-    missing = sorted({key for key in files.values() if not (_kept() / key).is_file()})
+        part.replace(_make_store() / key)
+    missing = sorted({key for key in files.values() if not (_make_store() / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
         if folders.leads_out(name):
@@ -310,8 +308,8 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.hardlink_to(
-                _kept() / key
+                _make_store() / key
             )  # onnxruntime follows no link out of the model's folder
         except OSError:
-            shutil.copyfile(_kept() / key, target)
+            shutil.copyfile(_make_store() / key, target)
     return missing
