@@ -17,7 +17,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.walk import iter_named_bodies, operator
-from subgraph.text import clean, nearest
+from subgraph.text import nearest
 
 FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
 
@@ -72,24 +72,24 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
         return BodyName(i, "", FIRST, text[:end]), text[end + 1 :]
     word, _, rest = text[end + 1 :].partition("/")
     name, at, iteration = word.partition("@")
-    node = clean(text[:end])
+    node = text[:end]
     if name not in own:
         known = ", ".join(f"{node}/{n}" for n in own)
         raise UnknownName(
-            f"node '{node}' has no body '{clean(name)}'",
+            f"node '{node}' has no body '{name}'",
             f"it has {known}",
             nearest=nearest(name, own),
             code="body.unknown",
         )
     if at and not re.fullmatch(rf"\d{{1,9}}|{LAST}|{ALL}", iteration):
         raise UsageError(
-            f"{clean(text)}: no iteration '{clean(iteration)}'",
+            f"{text}: no iteration '{iteration}'",
             f"{node}/{name}@0 is the first; or @last, @all",
             code="body.unknown-iteration",
         )
     if at and not iterates(graph, i):
         raise UsageError(
-            f"{clean(text)}: node '{node}' ({graph.ops[i]}) does not iterate",
+            f"{text}: node '{node}' ({graph.ops[i]}) does not iterate",
             f"{node}/{name}",
             code="body.no-iterations",
         )

@@ -441,7 +441,7 @@ def _make_pattern(folder: str) -> re.Pattern[str]:
     r"""Return a pattern of the spellings of a folder; one of Windows in any case, with `/` or `\`,
     which JSON doubles.
 
-    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")), bool(_spelled("/home/me").search("/HOME/me"))
+    >>> bool(_make_pattern(r"C:\Users\me").search("c:/users/me/x")), bool(_make_pattern("/home/me").search("/HOME/me"))
     (True, False)
     """  # noqa: E501
     if "\\" not in folder:

@@ -299,7 +299,11 @@ class _Form:
         if tensor.value is not None:
             shape += f" = {tensor.value}"
         r = tensor.range
-        numbers = [_format_number(r.min), _format_number(r.max), _format_number(r.mean)] if r else [""] * 3
+        numbers = (
+            [_format_number(r.min), _format_number(r.max), _format_number(r.mean)]
+            if r
+            else [""] * 3
+        )
         counts = [str(n or "") for n in (r.nan, r.inf, r.zeros)] if r else [""] * 3
         kind = tensor.type or "?"
         return [clean(tensor.name), kind, clean(shape), clean(declared), *numbers, *counts]
@@ -381,7 +385,9 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
 
 def _iter_head(document: InspectDocument) -> Iterable[str]:
     m = document.model
-    size = _format_size(m.bytes) + (f" + {_format_size(m.external_bytes)} outside" if m.external_bytes else "")
+    size = _format_size(m.bytes) + (
+        f" + {_format_size(m.external_bytes)} outside" if m.external_bytes else ""
+    )
     opsets = (
         ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
     )
@@ -425,7 +431,9 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     kinds = "\xa0· ".join(f"{_name_op(op)}\xa0{op.count}" for op in ops)
     nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
     yield from form.wrapped("ops      ", nodes)
-    parts = ", ".join(f"{w.type} {big(w.parameters)} ({_format_size(w.bytes)})" for w in weights.by_type)
+    parts = ", ".join(
+        f"{w.type} {big(w.parameters)} ({_format_size(w.bytes)})" for w in weights.by_type
+    )
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
     total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
     yield from form.wrapped("weights  ", f"{total}: {parts}" if parts else total)
@@ -500,10 +508,13 @@ def _iter_boundary(
 ) -> Iterable[str]:
     rows = [["in", *form.tensor(t), f"from {_name_maker(t.made_by)}"] for t in inputs]
     rows += [
-        ["shape", *form.tensor(t), f"from {_name_maker(t.made_by)}, frozen in a cut"] for t in shapes
+        ["shape", *form.tensor(t), f"from {_name_maker(t.made_by)}, frozen in a cut"]
+        for t in shapes
     ]
     for t in outputs:
-        readers = [_name_node(n) for n in t.read_by] + (["the model's output"] if t.is_output else [])
+        readers = [_name_node(n) for n in t.read_by] + (
+            ["the model's output"] if t.is_output else []
+        )
         rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
     return form.table(["", *_TENSOR, ""], rows)
 

@@ -102,7 +102,11 @@ def plan(
     with _open(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         planner = Planner(
-            trials, twin, Unit(unit or Unit.NODE), _make_gears(trials.model, twin, between), parallel
+            trials,
+            twin,
+            Unit(unit or Unit.NODE),
+            _make_gears(trials.model, twin, between),
+            parallel,
         )
         trials.model.values.need(planner.outputs)
         if wanted:
@@ -253,7 +257,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
 
-def _make_document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
+def _make_document(
+    asked: Asked, planner: Planner, found: Found | None, began: float
+) -> PlanDocument:
     from subgraph.plan.lower import count_bytes
     from subgraph.plan.result_folder import describe_kept_places
     from subgraph.results.plan import PlaceError, PlanDocument, PlanTried

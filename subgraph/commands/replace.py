@@ -139,7 +139,9 @@ def _name_tensor(graph: Graph, word: str) -> str:
     )
 
 
-def _describe_raise(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:
+def _describe_raise(
+    older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None
+) -> list[str]:
     """Describe the effect of the conversion to the newer opset alone on the outputs."""
     from subgraph.editing.effect import effect
     from subgraph.graph.opsets import opset_of

@@ -71,13 +71,13 @@ def read(path: Path) -> LoopFile:
         document = parse_toml(read_text(path))
     except OSError as e:
         raise UsageError(
-            f"cannot read {clean(str(path))}: {e.strerror or e}",
+            f"cannot read {path}: {e.strerror or e}",
             "--loop FILE; it may be empty",
             code="file.unreadable",
         ) from e
     except ValueError as e:
         raise UsageError(
-            f"{clean(str(path))} is not TOML: {clean(str(e))}",
+            f"{path} is not TOML: {e}",
             'eos = 2, [states] h0 = "hn"',
             code="loop.not-toml",
         ) from e
@@ -86,7 +86,7 @@ def read(path: Path) -> LoopFile:
         if key not in known:
             near = nearest(key, known)
             raise UsageError(
-                f"{clean(str(path))}: no key '{clean(key)}'",
+                f"{path}: no key '{key}'",
                 f"known: {', '.join(near or known)}",
                 code="loop.unknown-key",
             )
@@ -114,9 +114,7 @@ def _checked(file: str, key: str, value: Any) -> Any:
         "constants": ("a table: sr = 16000", isinstance(value, dict)),
     }.get(key, ("a name", isinstance(value, str)))
     if not fits:
-        raise UsageError(
-            f"{clean(file)}: {key} = {clean(str(value))}: expected {kind}", code="loop.wrong-value"
-        )
+        raise UsageError(f"{file}: {key} = {value}: expected {kind}", code="loop.wrong-value")
     if key == "eos":
         return tuple(value) if isinstance(value, list) else (value,)
     if key == "slices":
@@ -132,13 +130,10 @@ def _slices(file: str, name: str, value: Any) -> Slicing:
         or table.keys() - {"size", "step", "axis"}
         or min(table["size"], table.get("step", 1)) < 1
     ):
-        what = (
-            f"{clean(file)}: slices: {clean(name)} = {clean(str(value))}: expected a size in"
-            " elements"
-        )
+        what = f"{file}: slices: {name} = {value}: expected a size in elements"
         raise UsageError(
             what,
-            f"{clean(name)} = 512, or {clean(name)} = {{ size = 576, step = 512, axis = -1 }}",
+            f"{name} = 512, or {name} = {{ size = 576, step = 512, axis = -1 }}",
             code="loop.wrong-value",
         )
     return Slicing(table["size"], table.get("step", table["size"]), table.get("axis", -1))
@@ -276,7 +271,7 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
     for name, names, kind in wanted:
         if name not in names:
             raise UnknownName(
-                f"the model has no {kind} '{clean(name)}'",
+                f"the model has no {kind} '{name}'",
                 nearest=nearest(name, names),
                 code="loop.unknown-name",
             )
@@ -318,10 +313,10 @@ def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str
     floats = [n for n in free if declared(graph, n)[1] in FLOATS]
     if len(floats) == 1:
         return floats[0]
-    listed = ", ".join(map(clean, floats)) or "none is free"
+    listed = ", ".join(floats) or "none is free"
     raise UsageError(
         f"which output are the logits? {listed}",
-        f'in loop.toml: logits = "{clean((floats or ["…"])[0])}"',
+        f'in loop.toml: logits = "{(floats or ["…"])[0]}"',
         code="loop.ambiguous-logits",
     )
 
@@ -335,7 +330,7 @@ def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
     """
     types = graph.declared_types([name])
     if name not in types:
-        raise ModelError(f"the model declares no type of '{clean(name)}'", code="loop.no-type")
+        raise ModelError(f"the model declares no type of '{name}'", code="loop.no-type")
     return read_type(types[name])
 
 
@@ -399,8 +394,8 @@ def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     dims = dims_of(graph, state)
     after = dims_of(graph, decoder.states[state])
     if dims is None:
-        what = f"the first value of '{clean(state)}' is not known: the model declares no shape"
-        raise UsageError(what, f"-i {clean(state)}=FILE", code="loop.no-shape")
+        what = f"the first value of '{state}' is not known: the model declares no shape"
+        raise UsageError(what, f"-i {state}=FILE", code="loop.no-shape")
     of_batch = set(_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices)))
     cache = re.search("past|cache|key|value", state.lower()) is not None
     shape = []

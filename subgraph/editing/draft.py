@@ -341,7 +341,7 @@ def raise_opset(graph: Graph, version: int, folder: Path) -> Graph:
     newest = newest_opsets()[""]
     if not own <= version <= newest:
         what = (
-            f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up"
+            f"--opset {version}: {graph.path.name} has opset {own}, and onnx knows opsets up"
             f" to {newest}"
         )
         raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
@@ -351,9 +351,9 @@ def raise_opset(graph: Graph, version: int, folder: Path) -> Graph:
         with OnnxProcess(graph.path) as process:
             draft.model = process.convert(draft.model, version)
     except OnnxError as e:
-        why = clean(" ".join(str(e).split()))
+        why = " ".join(str(e).split())
         raise ModelError(
-            f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}",
+            f"onnx cannot convert {graph.path.name} to opset {version}: {why}",
             code="opset.not-convertible",
         ) from e
     if functions and not draft.model.functions:  # onnx's converter leaves them out

@@ -21,7 +21,6 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.opsets import read_imports
 from subgraph.graph.walk import assign, functions_of, iter_named_bodies
-from subgraph.text import clean
 
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
@@ -43,7 +42,7 @@ def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -
     body, inner, own_names = inside
     if not body.name.attribute:
         what = (
-            f"{clean(body.name.text)} is a call of a function: what is changed there is changed in"
+            f"{body.name.text} is a call of a function: what is changed there is changed in"
             " every call"
         )
         raise UsageError(

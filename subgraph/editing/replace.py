@@ -41,7 +41,7 @@ def replace(
     boundary = [*piece.inputs, *piece.outputs]
     if unknown := next((theirs for theirs in ours if theirs not in boundary), ""):
         raise UnknownName(
-            f"'{clean(unknown)}' is not an input or output of {clean(piece.path.name)}",
+            f"'{unknown}' is not an input or output of {piece.path.name}",
             nearest=nearest(unknown, boundary),
             code="edit.unknown-tensor",
         )
@@ -100,10 +100,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
             name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)
         ):
             known = [*region.inputs, *region.shapes]
-            what = (
-                f"{clean(piece.path.name)} reads '{clean(theirs)}', which is not a tensor outside"
-                " the region"
-            )
+            what = f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region"
             raise UnknownName(
                 what,
                 f"--map with a line: {known[0] if known else 'NAME'} {theirs}",
@@ -113,9 +110,9 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
     given = {ours.get(name, name): name for name in piece.outputs}
     if missing := [name for name in region.outputs if name not in given]:
         free = [name for name in piece.outputs if ours.get(name, name) not in region.outputs]
-        names = ", ".join(map(clean, missing))
+        names = ", ".join(missing)
         raise UsageError(
-            f"{clean(piece.path.name)} does not give {names}, which is read outside the region",
+            f"{piece.path.name} does not give {names}, which is read outside the region",
             f"--map with a line: {missing[0]} {free[0] if free else 'NAME'}",
             code="edit.output-missing",
         )
@@ -141,8 +138,8 @@ def _require_types(
         one, other = map(read_type, protos)
         if not _fits(one, other):
             raise ModelError(
-                f"'{clean(our_name)}' is {_show(one)} in {clean(graph.path.name)}, and"
-                f" {_show(other)} in {clean(piece.path.name)}",
+                f"'{our_name}' is {_show(one)} in {graph.path.name}, and"
+                f" {_show(other)} in {piece.path.name}",
                 "the piece must keep the types of the tensors at its boundary",
                 code="edit.types-differ",
             )

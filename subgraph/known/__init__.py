@@ -203,7 +203,7 @@ def _entry(file: Path, text: str) -> Entry:
     known = {f.name for f in fields(Entry)} - {"name", "runtime"}
     if unknown := sorted(table.keys() - known):
         raise InputError(
-            f"'{clean(unknown[0])}' is not part of an entry",
+            f"'{unknown[0]}' is not part of an entry",
             f"known: {', '.join(sorted(known))}",
             code="known.unknown-key",
         )
@@ -230,14 +230,14 @@ def _require_conditions(entry: Entry) -> None:
         found = CONDITION.fullmatch(f"{key} = {value}")
         if found is None or found["type"] not in (None, *TYPE_NUMBERS):
             raise InputError(
-                f"no node can have '{clean(key)}' = '{clean(value)}'",
+                f"no node can have '{key}' = '{value}'",
                 "docs/known.md has the forms",
                 code="known.wrong-condition",
             )
         name = found["set"] or found["given"] or found["attribute"]
         if versions and name and not found["of"] and name not in attributes:
             raise InputError(
-                f"{entry.operator} has no attribute '{clean(name)}'",
+                f"{entry.operator} has no attribute '{name}'",
                 f"it has {', '.join(sorted(attributes))}",
                 code="known.wrong-condition",
             )
@@ -278,12 +278,12 @@ def find(name: str, among: Sequence[Entry]) -> Entry:
         return found[0]
     if found:
         raise UnknownName(
-            f"several runtimes have '{clean(name)}'",
+            f"several runtimes have '{name}'",
             nearest=[e.path for e in found],
             code="known.ambiguous",
         )
     raise UnknownName(
-        f"no entry '{clean(name)}'",
+        f"no entry '{name}'",
         nearest=nearest(name, [e.name for e in among]),
         code="known.no-entry",
     )

@@ -18,7 +18,6 @@ from subgraph.graph.walk import all_tensors, assign
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import Part, digest, file_digest
-from subgraph.text import clean
 from subgraph.version import __version__
 
 LIMIT = 4 << 30  # bytes of converted models
@@ -100,7 +99,7 @@ def to_onnx(path: Path, form: str) -> Path:
         except Exception as e:  # of protobuf's two readers and of onnx's own
             why = " ".join(str(e).split())[:200]
             raise ModelError(
-                f"{clean(str(path))} is an ONNX model as {form} that onnx cannot read: {why}",
+                f"{path} is an ONNX model as {form} that onnx cannot read: {why}",
                 code="model.text-unreadable",
             ) from e
         if any(map(protobuf.in_other_file, all_tensors(model.graph))):
@@ -109,7 +108,7 @@ def to_onnx(path: Path, form: str) -> Path:
                 " one file"
             )
             raise ModelError(
-                f"{clean(str(path))} has weights in another file", hint, code="model.text-external"
+                f"{path} has weights in another file", hint, code="model.text-external"
             )
         onnx.save(model, target, format="protobuf")
 

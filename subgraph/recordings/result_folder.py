@@ -36,7 +36,6 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Feeding, Sample
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, copied
-from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 
@@ -86,8 +85,8 @@ class RecordedValues:
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
             wider = regions.find_upstream_until(graph, lacking, lambda n: n in matches)
-            starts = ", ".join(clean(graph.label(i)) for i in (wider.nodes[:1] if wider else ()))
-            what = f"the recording holds no '{clean(lacking[0])}', which the cut reads"
+            starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
+            what = f"the recording holds no '{lacking[0]}', which the cut reads"
             raise UsageError(
                 what,
                 f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere",

@@ -38,7 +38,7 @@ from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, arrays_of, load, parse_type, save, type_of
-from subgraph.text import clean, nearest
+from subgraph.text import nearest
 from subgraph.types import Array
 from subgraph.version import __version__
 
@@ -121,7 +121,7 @@ class OperatorTests:
             if not any(_fits(pattern, *name) for name in names):
                 close = nearest(pattern, [part for part in chain.from_iterable(names) if part])
                 raise UnknownName(
-                    f"no operator or test '{clean(pattern)}'",
+                    f"no operator or test '{pattern}'",
                     nearest=close,
                     code="sweep.unknown-test",
                 )

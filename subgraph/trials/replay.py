@@ -15,7 +15,6 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
-from subgraph.text import clean
 from subgraph.trials.candidate_model import load_own_model
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -34,7 +33,7 @@ def open_case(
     for name, records in case.inputs.items():
         if not records or len(records[k].files) != 1:
             raise InputError(
-                f"input '{clean(name)}' of the case is not a single tensor",
+                f"input '{name}' of the case is not a single tensor",
                 "run its repro.py",
                 code="tensor.not-tensor",
             )

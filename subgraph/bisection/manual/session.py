@@ -209,7 +209,7 @@ class Session(SavedSession):
         try:
             session._require_consistent()
         except (ValueError, KeyError) as e:
-            what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
+            what = f"{folder / STATE} is damaged: {type(e).__name__} {e}"
             raise UsageError(what, hint, code="manual.damaged") from e
         return session
 
@@ -469,14 +469,14 @@ def find(parent: Path, name: str | None) -> Path:
         UsageError: there is none, or several.
     """
     sessions = sorted(path.parent for path in parent.glob(f"manual-*/{STATE}"))
-    place = clean(str(parent))
+    place = str(parent)
     if name is not None:
         folder = folder_of(parent, name)
         if folder not in sessions:
             known = ", ".join(map(_name_of, sessions))
             hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
             raise UsageError(
-                f"no manual session '{clean(name)}' in {place}", hint, code="manual.unknown-session"
+                f"no manual session '{name}' in {place}", hint, code="manual.unknown-session"
             )
         return folder
     if not sessions:
@@ -512,7 +512,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock = Lock(folder, wait=False)
     except BlockingIOError:
         raise UsageError(
-            f"another command works on {clean(str(folder))}",
+            f"another command works on {folder}",
             "wait until it is done",
             code="manual.locked",
         ) from None
@@ -533,7 +533,7 @@ def require_none(folder: Path, force: bool) -> None:
         " and begins anew"
     )
     raise ResultExists(
-        f"{clean(str(folder))} holds a manual session: {so_far(folder)}",
+        f"{folder} holds a manual session: {so_far(folder)}",
         hint,
         code="manual.session-exists",
     )

@@ -20,7 +20,6 @@ import numpy as np
 from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
-from subgraph.text import clean
 from subgraph.types import Array, Shape
 
 _NAME, _V1_LAYER, _LAYER = 1, 2, 100  # of NetParameter
@@ -137,10 +136,7 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
         elif number in legacy:
             legacy[number] = _integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
-            what = (
-                f"{file.path}: blob {k} of layer '{clean(layer)}' is in NVIDIA's half precision"
-                " format"
-            )
+            what = f"{file.path}: blob {k} of layer '{layer}' is in NVIDIA's half precision format"
             raise ModelError(
                 what, "save the network in float32 with NVCaffe", code="caffe.half-precision"
             )
@@ -152,7 +148,7 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
     wanted = prod(shape) * width
     if have != wanted or min(shape, default=1) < 0:
         what = (
-            f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and"
+            f"{file.path}: blob {k} of layer '{layer}' has the shape {shape} and"
             f" {have // width} values"
         )
         raise ModelError(what, _COMPARE, code="caffe.damaged-weights")

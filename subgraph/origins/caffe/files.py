@@ -142,13 +142,10 @@ def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "
     layers = [layer for layer in network.layers if not set(nodes).isdisjoint(layer.nodes)]
     for layer in layers:
         if missing := [n for n in layer.nodes if n not in nodes]:
-            what = (
-                f"the cut goes through the layer '{clean(layer.text.name)}': {clean(missing[0])} is"
-                " outside"
-            )
+            what = f"the cut goes through the layer '{layer.text.name}': {missing[0]} is outside"
             raise UsageError(
                 what,
-                f"--start or --end {clean(layer.text.name)} takes the whole layer",
+                f"--start or --end {layer.text.name} takes the whole layer",
                 code="caffe.cut-inside-layer",
             )
     try:

@@ -81,7 +81,7 @@ def convert_program(path: Path, trust: bool = False) -> Path:
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         what = (
-            f"{clean(path.name)} is an exported program of PyTorch; reading it needs"
+            f"{path.name} is an exported program of PyTorch; reading it needs"
             f" {' and '.join(missing)}"
         )
         raise BackendError(what, f"pip install {' '.join(missing)}", code="package.not-installed")
@@ -112,7 +112,7 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
         done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
     except subprocess.TimeoutExpired as e:
         raise ModelError(
-            f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s",
+            f"PyTorch did not export {path.name} within {EXPORT_TIMEOUT} s",
             hint,
             code="torch.timeout",
         ) from e
@@ -125,7 +125,7 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
             [line for line in lines if SAID.match(line)] or lines or ["it ended without a word"]
         )[-1]
         raise ModelError(
-            f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}",
+            f"PyTorch cannot export {path.name}: {said_last[:400]}",
             hint,
             code="torch.export-failed",
         )
