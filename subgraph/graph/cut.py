@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -482,9 +482,8 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
     """
     for function in model.functions:
         function.ClearField("value_info")
-    for body in (
-        body for node in model_nodes(model) if node.domain in STANDARD for body in bodies(node)
-    ):
+    standard = [node for node in model_nodes(model) if node.domain in STANDARD]
+    for body in chain.from_iterable(map(bodies, standard)):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):

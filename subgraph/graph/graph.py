@@ -130,7 +130,9 @@ class Graph:
         self.makes: list[tuple[str, ...]] = makes_of
         self.ops: list[str] = ops
         self.node_names: list[str] = names
-        self.maker: dict[str, int] = {name: i for i, makes in enumerate(makes_of) for name in makes}
+        self.maker: dict[str, int] = {}
+        for i, makes in enumerate(makes_of):
+            self.maker.update(dict.fromkeys(makes, i))
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -152,12 +154,10 @@ class Graph:
         if len(self.maker) == sum(map(len, self.makes)):
             return []
         first: dict[str, int] = {}
-        return [
-            (name, first[name], i)
-            for i, makes in enumerate(self.makes)
-            for name in makes
-            if first.setdefault(name, i) != i
-        ]
+        found = []
+        for i, makes in enumerate(self.makes):
+            found += [(name, first[name], i) for name in makes if first.setdefault(name, i) != i]
+        return found
 
     # ------------------------------------------------------------ order
 

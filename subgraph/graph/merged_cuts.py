@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -62,15 +63,12 @@ class MergedCut:
     @property
     def output_names(self) -> list[str]:
         """The outputs of the merged model."""
-        return [merged for names in self.outputs for merged in names.values()]
+        return list(chain.from_iterable(names.values() for names in self.outputs))
 
     def feeds(self, tensors: Records) -> list[Record]:
         """Return the inputs of the merged model: tensors of the source model by its input names."""
-        return [
-            replace(tensors[name], name=merged)
-            for names in self.inputs
-            for name, merged in names.items()
-        ]
+        names = chain.from_iterable(names.items() for names in self.inputs)
+        return [replace(tensors[name], name=merged) for name, merged in names]
 
     def split(self, outputs: Records) -> list[dict[str, Record]]:
         """Outputs of the merged model per piece, by their names in the source model; missing ones
@@ -203,12 +201,8 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     graph = cut.graph
     infos = cut.model.graph.value_info if cut.region.pulled else ()
     small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
-    small |= {
-        name
-        for i in cut.region.pulled
-        if _is_small_constant(graph.nodes[i])
-        for name in graph.makes[i]
-    }
+    constants = [i for i in cut.region.pulled if _is_small_constant(graph.nodes[i])]
+    small |= set(graph.iter_outputs(constants))
     nodes = [
         *cut.region.nodes,
         *(i for i in cut.region.pulled if not small.issuperset(graph.makes[i])),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
@@ -95,12 +96,12 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             "name a node with --start and one with --end",
             code="region.no-ends",
         )
-    start_nodes = {i for s in starts for i in s.nodes}
+    start_nodes = {*chain.from_iterable(s.nodes for s in starts)}
     floor = min(
         (graph.rank[i] for i in start_nodes), default=0
     )  # nodes of lower rank depend on no start
     inside = _reachable(
-        graph, start_nodes, graph.ancestors((i for s in ends for i in s.nodes), floor)
+        graph, start_nodes, graph.ancestors(chain.from_iterable(s.nodes for s in ends), floor)
     )
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
