@@ -275,7 +275,7 @@ def explain(
     """Ask for passes, options, releases and cures, and write the folder beside the case.
 
     `search`: the document of the bisection; `finding`: the one of it that the region is of;
-    `maker`: what made the candidate's model, if its steps are asked about.
+    `maker`: the tool that wrote the candidate's model, if its steps are tried.
 
     Raises:
         UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or

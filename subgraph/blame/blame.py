@@ -150,11 +150,11 @@ class Blame:
     def steps(
         self, maker: Maker, work: Path, place: Path
     ) -> tuple[list[tuple[str, ...]], list[Cure]]:
-        """The minimal sets of steps without which the maker's model is right, and the models that
-        it makes then; these go to the folder `work`, which becomes `place`.
+        """The minimal sets of steps without which the tool's model is right, and the models that
+        it writes then; these go to the folder `work`, which becomes `place`.
 
         Raises:
-            SubcutError: the reference cannot run the model, or the maker does not run.
+            SubcutError: the reference cannot run the model, or the tool does not run.
         """
         cures: list[Cure] = []
         maker.workers.deadline = self.trials.runtime.workers.deadline

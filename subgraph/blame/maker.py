@@ -1,6 +1,6 @@
 """What made the candidate's model: it is run again with some of its steps left out.
 
-A maker is an optimizer or a quantizer (`blame.makers`), the user's Python file or command. The
+A tool is an optimizer or a quantizer (`blame.makers`), the user's Python file or command. The
 minimal sets of steps without which its model is right are found as those of a runtime's passes
 (`diagnosis.passes`). Each answer is a run of the full model, on the samples and on inputs drawn
 like them.
@@ -34,7 +34,7 @@ BACKEND = str(Path(str(maker_backend.__file__)))
 
 @dataclass(frozen=True)
 class Maker:
-    """A tool that makes models, in processes of its own.
+    """A tool that writes models, in separate processes.
 
     Attributes:
         title: The name of the tool and its version, or the command line.
@@ -74,10 +74,10 @@ class Maker:
 
 
 def parse_maker(text: str) -> Candidate:
-    """The maker that `--made-by` names, as a candidate whose backend runs it.
+    """The tool that `--made-by` names, as a candidate whose backend runs it.
 
     Raises:
-        UnknownName: No maker has this name. UsageError: A setting cannot be read.
+        UnknownName: No tool has this name. UsageError: A setting cannot be read.
     """
     if "{made}" in text:
         options = {"maker": "cmd", "command": text.removeprefix("cmd:")}
@@ -97,16 +97,16 @@ def parse_maker(text: str) -> Candidate:
 def open_maker(
     text: str, limits: Candidate, model: Path, output: Path
 ) -> Iterator[tuple[Maker, Path]]:
-    """A maker until the block ends, and the model that it makes with all its steps.
+    """A tool until the block ends, and the model that it writes with all its steps.
 
     Args:
-        text: The maker as `--made-by` names it.
-        limits: The candidate, whose limits the maker has.
+        text: The tool as `--made-by` names it.
+        limits: The candidate, whose limits the tool has.
         model: The file of the reference's model.
         output: The folder for files that end with the block.
 
     Raises:
-        UsageError: No maker is named so.
+        UsageError: No tool is named so.
         SubcutError: It does not run here, or makes no model.
     """
     named = replace(parse_maker(text), timeout=limits.timeout, memory=limits.memory)
@@ -127,11 +127,11 @@ def open_maker(
 
 @dataclass(kw_only=True)
 class Remade(Ablation):
-    """The models that a maker makes without some of its steps, run as full models.
+    """The models that a tool writes without some of its steps, run as full models.
 
     Attributes:
         prover: What runs them.
-        maker: The maker.
+        maker: The tool.
         made: The file of the model that was made last.
     """
 
@@ -154,7 +154,7 @@ class Remade(Ablation):
         return self.maker.steps(self.trials.graph.path)
 
     def verdict(self, off: Iterable[str]) -> Verdict:
-        """The verdict on the full model that is made without these steps."""
+        """The verdict on the full model without these steps."""
         digest = self._digest(frozenset(off))
         if digest not in self._known:
             self.runs += 1
@@ -175,7 +175,7 @@ class Remade(Ablation):
         return self.made
 
     def _digest(self, off: frozenset[str]) -> str:
-        """A digest of the model that is made without these steps, or why none can be made."""
+        """A digest of the model without these steps, or why it cannot be written."""
         if off not in self._digests:
             try:
                 self._digests[off] = contents(self.make(off))

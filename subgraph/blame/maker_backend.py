@@ -1,7 +1,7 @@
-"""A maker as a backend: it runs in a process of its own, with the limits of a candidate.
+"""A tool as a backend: it runs in a separate process, with the limits of a candidate.
 
-To load a model is to make another one of it. `options`: `maker`, its name or file; `settings`, the
-maker's own; `made` and `skip` as in `Making`.
+To load a model is to write another one. `options`: `maker`, its name or file; `settings`, the
+tool's own; `made` and `skip` as in `Making`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from subgraph.errors import NotInstalled, Refused, SubcutError
 
 
 def version(options: Mapping[str, Any]) -> str:
-    """The version of the maker's package; "" without one."""
+    """The version of the tool's package; "" without one."""
     package = plugins.constant("makers", options["maker"], "PACKAGE")
     return _guarded(version_of, options, package) if package else ""
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
-    """The names of what the maker can leave out."""
+    """The names of the steps that the tool can omit."""
     return list(_run("steps", model, options))
 
 
@@ -31,8 +31,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[], None]:
     """Make a model; the function does nothing.
 
     Raises:
-        NotInstalled: The maker's package is not there.
-        Refused: The maker fails, or writes no model.
+        NotInstalled: The tool's package is not there.
+        Refused: The tool fails, or writes no model.
     """
     _run("make", model, options)
     if not Path(options["made"]).is_file():
@@ -41,7 +41,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _run(function: str, model: Path, options: Mapping[str, Any]) -> Any:
-    """Run a function of the maker."""
+    """Run a function of the tool."""
     maker = plugins.load("makers", options["maker"])
     making = Making(model, Path(options["made"]), frozenset(options["skip"]))
     return _guarded(getattr(maker, function), options, making, **options["settings"])
@@ -50,7 +50,7 @@ def _run(function: str, model: Path, options: Mapping[str, Any]) -> Any:
 def _guarded(
     function: Callable[..., Any], options: Mapping[str, Any], *given: Any, **more: Any
 ) -> Any:
-    """Call a function of the maker, which may raise anything."""
+    """Call a function of the tool, which can raise anything."""
     try:
         return function(*given, **more)
     except SubcutError:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.candidate_model import CandidateModel
 
-PLAIN_SPEC = "ort:opt=disable"  # what runs a model whose maker is asked about
+PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
 SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
 

@@ -1,7 +1,6 @@
-"""Makers: tools that make the candidate's model out of the reference's, an optimizer or a
-quantizer.
+"""Tools that write the candidate's model out of the reference's: optimizers and quantizers.
 
-One file per maker. `--made-by NAME` finds it by its file name, `--made-by FILE.py` anywhere:
+One file per tool. `--made-by NAME` finds it by its file name, `--made-by FILE.py` anywhere:
 
     \"""What it is, in one line.\"""
 

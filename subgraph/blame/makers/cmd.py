@@ -13,7 +13,7 @@ from subgraph.blame.makers import Making
 from subgraph.errors import Refused, UsageError
 from subgraph.runtime.command_line import fill
 
-SECONDS = 3600.0  # the process of the maker has a limit of its own
+SECONDS = 3600.0  # the process that runs this has a limit, too
 PLACE = re.compile(r"\{skip:([^{}]+)\}")
 
 
