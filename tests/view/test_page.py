@@ -580,7 +580,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, opened: Callable[..., Tab])
     assert tab.text("#failed code") == "input.wrong-shape"
     page.click("#dropped button")
     page.set_input_files("#files", tmp_path / "im.png")
-    page.click("summary >> text=Options")
+    page.evaluate("document.querySelector('#feed').open = true")
     for field, text in (("mean", "1,2,3"), ("scale", "0.1"), ("seed", "7")):
         page.fill(f"#{field}", text)
     page.click("#dump")
@@ -608,6 +608,7 @@ def test_body_opens_in_place_is_cut_and_shows_a_finding(
     name = "/".join([*planted.path, planted.node])
     loop = tab.box(planted.path[0].partition("/")[0])
     page.click("#fold")
+    page.wait_for_selector("g.body", state="detached")
     page.click("#look-inside")
     page.wait_for_selector("g.body")
     loop.and_(page.locator(".open")).wait_for()
