@@ -568,6 +568,7 @@ def test_the_devices_form(here: Path) -> None:
         f for f in manifest(here / CASE)["inputs"][0]["samples"][0]["files"] if f["format"] == "bin"
     )
     assert (entry["dtype"], entry["shape"], entry["layout"]) == ("float16", [1, 32, 32, 8], "NHWC")
+    assert "float16 1×32×32×8 inputs/conv1.bin" in (here / CASE / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

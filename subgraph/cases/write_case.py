@@ -510,10 +510,9 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
 
 
 def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
-    """A line per file, with type and shape (several of a sequence)."""
-    lines = []
-    for sample in tensor.samples:
-        about = f"{head} {sample.dtype} {', '.join(map(shape_text, sample.shapes))}"
-        files = [f.file for f in sample.files]
-        lines += [((work / file).stat().st_mtime, f"{about} {file}") for file in files]
-    return lines
+    """A line per file, with the type and shape of what is in it."""
+    files = chain.from_iterable(sample.files for sample in tensor.samples)
+    return [
+        ((work / f.file).stat().st_mtime, f"{head} {f.dtype} {shape_text(f.shape)} {f.file}")
+        for f in files
+    ]

@@ -27,6 +27,7 @@ from subgraph.comparison.contract import (
 from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
+from subgraph.inspection.validate import find_problems, node_title
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Job, RunResult, within
 from subgraph.storage import tensors
@@ -87,9 +88,12 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     region = trials.model.whole()
     declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
     if any(declares_nothing.tensors):
+        problems = find_problems(model)
+        named = [f"{node_title(model, p.node)}: {p.what}; " for p in problems if p.node is not None]
         raise Refused(
             f"the file as shipped does not load: {shipped.why}",
-            f"all nodes of {name} load without the declared tensors: correct or remove those",
+            f"{''.join(named[:1])}all nodes of {name} load without the declared tensors: correct or"
+            " remove those",
             code="candidate.file-refused",
         )
 

@@ -805,6 +805,12 @@ def test_transform_between_the_channels_is_one_normalization(tmp_path: Path) -> 
     assert found_in(g) == []
 
 
+def test_operators_of_a_tflite_file_are_no_custom_ones(tmp_path: Path) -> None:
+    text = "g (float[N,4] x) => (float[N,4] y) { [n] y = tflite.LOGISTIC(x) }"
+    g = text_models.load(tmp_path, text, domains=("tflite",))
+    assert "custom-domain" not in {issue.rule for issue in found_in(g)}
+
+
 def test_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     """That is listed as not checked, and is not a finding."""
     g = text_models.load(

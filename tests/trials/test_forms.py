@@ -199,6 +199,15 @@ def test_file_with_a_wrong_declaration_blames_no_node(command: str, tmp_path: Pa
     assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
 
 
+def test_declaration_that_contradicts_a_node_names_the_node(tmp_path: Path) -> None:
+    """The runtime names another node, downstream of it, or none."""
+    save_misdeclared(tmp_path)
+    done = subcut(
+        "bisect", "a.onnx", "--candidate-model", "b.onnx", "--shape", "x=3x8", cwd=tmp_path
+    )
+    assert has_line(done.err, "Softmax", "(10) vs (1)", "declared tensors")
+
+
 def test_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
     save_misdeclared(tmp_path)
     pinned = tmp_path / "pinned.onnx"

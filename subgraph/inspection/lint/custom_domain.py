@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from subgraph.graph.quantization import TFLITE
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.runtime.devices import DEVICES
@@ -57,6 +58,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 def _foreign(node: LintNode, backend: str) -> LintIssue | None:
     """Return the issue of a node of another domain; None if the backend has its operator."""
     domain = clean(node.domain)
+    if domain == TFLITE:  # subcut's form of a .tflite, which is no ONNX model
+        return None
     if backend in ONNXRUNTIMES and domain.startswith((*MICROSOFT, "ai.onnx.")):
         return None
     if domain.startswith("ai.onnx."):
