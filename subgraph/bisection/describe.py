@@ -400,13 +400,8 @@ def _evidence(
     trials = oracle.trials
     finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
-    verdict = (
-        _whole_verdict(steps)
-        if whole
-        else _find_isolated_verdict(finding, steps)
-        if finding.items
-        else None
-    )
+    verdict = _find_isolated_verdict(finding, steps) if finding.items else None
+    verdict = _whole_verdict(steps) if whole else verdict
     fails = verdict is not None and (
         verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT
     )

@@ -238,10 +238,8 @@ def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns)
     )
     if not 0 <= ran < BEGIN:  # all that its Loops give is wrong
         return ""
-    return (
-        f"it stops too {'early' if ran < right else 'late'}: it runs {count(ran, 'iteration')}, the"
-        f" reference {right}"
-    )
+    when = "early" if ran < right else "late"
+    return f"it stops too {when}: it runs {count(ran, 'iteration')}, the reference {right}"
 
 
 def _ask(

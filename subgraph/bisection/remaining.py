@@ -88,8 +88,9 @@ class Remaining:
             return ""
         seconds = _seconds(self.seconds / max(self.runs, 1) * self.runs_left)
         runs = count(self.runs_left, "more run")
-        most = f"at most {runs} of the whole"
-        return f"{most if self.only_repeats else f'about {runs}'}, {seconds}"
+        if self.only_repeats:
+            return f"at most {runs} of the whole, {seconds}"
+        return f"about {runs}, {seconds}"
 
 
 def _seconds(value: float) -> str:

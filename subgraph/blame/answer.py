@@ -123,7 +123,7 @@ def _unproven(cure: Cure) -> str:
         if cure.heals == "region"
         else "heals the samples"
     )
-    return f"{heals}{f': {clean(cure.why)}' if cure.why else ''}"
+    return f"{heals}: {clean(cure.why)}" if cure.why else heals
 
 
 def _head(found: BlameDocument) -> str:

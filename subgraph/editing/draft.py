@@ -224,7 +224,8 @@ class Draft:
         versions: tuple[int, int],
         changed: Sequence[str],
     ) -> Any:
-        what = f"{other.path.name} has opset {versions[0]}{f' of {domain}' if domain else ''}, "
+        of = f" of {domain}" if domain else ""
+        what = f"{other.path.name} has opset {versions[0]}{of}, "
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:

@@ -103,7 +103,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
             what = f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region"
             raise UnknownName(
                 what,
-                f"--map with a line: {known[0] if known else 'NAME'} {theirs}",
+                f"--map with a line: {[*known, 'NAME'][0]} {theirs}",
                 nearest(name, known),
                 code="edit.unknown-tensor",
             )
@@ -113,7 +113,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
         names = ", ".join(missing)
         raise UsageError(
             f"{piece.path.name} does not give {names}, which is read outside the region",
-            f"--map with a line: {missing[0]} {free[0] if free else 'NAME'}",
+            f"--map with a line: {missing[0]} {[*free, 'NAME'][0]}",
             code="edit.output-missing",
         )
     return connected | {given[name]: name for name in region.outputs}

@@ -186,7 +186,9 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     if not alone.any():
         return None
     residual = _length(before - left - alone) / _length(alone)
-    return True if residual <= SUPERPOSED else False if residual >= NOT_SUPERPOSED else None
+    if residual <= SUPERPOSED:
+        return True
+    return False if residual >= NOT_SUPERPOSED else None
 
 
 def remaining_error(trials: Trials, region: Region) -> float | None:

@@ -262,7 +262,8 @@ class Comparison:
         if self.wrong_input:
             return ReportedAnswer(Kind.WRONG, f"{self.wrong_input}; {tensors} wrong")
         if self.whole.status is Status.FAIL:
-            return self._failure(f"{tensors if bad else 'no tensor'} in place or alone")
+            named = tensors if bad else "no tensor"
+            return self._failure(f"{named} in place or alone")
         if bad:
             is_right = self.whole.status is Status.AGREE
             how = "outputs agree, the inside does not" if is_right else ""

@@ -145,13 +145,9 @@ class NodeEvidence:
         kinds = Counter(op for deviation in self.deviations for op in deviation.approximated)
         pieces = ", ".join(f"{n} {op}" for op, n in kinds.most_common())
         worst = max(deviation.error for deviation in self.deviations)
-        unseen = (
-            f"; {count(self.unseen, 'node')} {'was' if self.unseen == 1 else 'were'} not looked at"
-        )
-        return (
-            f"within approximate kernels ({pieces}, up to {worst:.1e} of the"
-            f" scale{unseen if self.unseen else ''})"
-        )
+        verb = "was" if self.unseen == 1 else "were"
+        unseen = f"; {count(self.unseen, 'node')} {verb} not looked at" if self.unseen else ""
+        return f"within approximate kernels ({pieces}, up to {worst:.1e} of the scale{unseen})"
 
 
 def settle_rounding(

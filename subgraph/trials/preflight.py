@@ -326,13 +326,9 @@ def _find_breach(
 
 def _hint(runtime: CandidateRuntime, breach: str) -> str:
     """Return what to do: a command declares the layout or byte order of its outputs."""
-    form = (
-        "big"
-        if "big-endian" in breach
-        else "NHWC"
-        if "NHWC" in breach and "outputs" in breach
-        else ""
-    )
+    form = "big" if "big-endian" in breach else ""
+    if "NHWC" in breach and "outputs" in breach:
+        form = form or "NHWC"
     if form and runtime.candidate.runs_commands:
         return f"declare it: -c 'cmd[outputs={form}]:…', or outputs = \"{form}\" in subcut.toml"
     return RETURN

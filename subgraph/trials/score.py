@@ -241,11 +241,11 @@ def said(score: ScoreDocument) -> str:
     samples = count(score.samples, "sample")
     if score.of == "drop":
         drop = score.reference - score.candidate
-        found += (
-            f" of {score.reference:.4g}, {f'drops by {drop:.3g}' if drop > 0 else 'does not drop'}"
-        )
+        dropped = f"drops by {drop:.3g}" if drop > 0 else "does not drop"
+        found += f" of {score.reference:.4g}, {dropped}"
     limit = score.reference - score.limit if score.of == "drop" else score.limit
-    allowed = f"{'allowed' if score.of == 'drop' else 'at least'} {limit:.3g}"
+    bound = "allowed" if score.of == "drop" else "at least"
+    allowed = f"{bound} {limit:.3g}"
     if score.interval is None:
         return f"{found} ({allowed}); one sample says nothing of others"
     low, high = score.interval

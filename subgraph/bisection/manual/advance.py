@@ -113,7 +113,8 @@ def _read_kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSampl
 def _keep(folder: Path, record: Record, stem: str, k: int, kind: str) -> Record:
     """Copy a value of sample `k`; return its record, relative to `folder`. Values that no file can
     feed go to `drawn`."""
-    place = f"{kind if record.form == 'tensor' else 'drawn'}/{k}"
+    kind = kind if record.form == "tensor" else "drawn"
+    place = f"{kind}/{k}"
     (folder / place).mkdir(parents=True, exist_ok=True)
     return copied(record, folder / place, stem).within(place)
 

@@ -334,10 +334,10 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
         for i, node in enumerate(source.nodes):
             source.fixed = False
             if here := form(source, node, Substitution(source, i)):
-                words, fixed = here, FIXED if source.any_shape and (source.fixed or fixed) else ""
-                fits.append(
-                    (i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}")
-                )
+                words = here
+                own = FIXED if source.any_shape and source.fixed else ""
+                fixed = fixed or own
+                fits.append((i, f"{here} {title(node)}{own}"))
         for i, text in fits if len(fits) <= MAX_ALONE else ():
             yield text, _iter_substituted(source, form, [i])
         if len(fits) > 1:

@@ -155,11 +155,8 @@ def _concat(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 def _block(new: Substitution, size: list[int], axis: int, length: int, value: Array) -> str:
-    return (
-        new.weight(np.full([length if k == axis else n for k, n in enumerate(size)], value))
-        if length
-        else ""
-    )
+    shape = [*size[:axis], length, *size[axis + 1 :]]
+    return new.weight(np.full(shape, value)) if length else ""
 
 
 def _fold(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:

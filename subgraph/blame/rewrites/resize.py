@@ -80,7 +80,8 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
         last = k == rank - 1
         matrix = new.weight(weights if last else weights.T, element)
         x = new.node("MatMul", [x, matrix] if last else [matrix, x], output)
-    return f"{'a Gather' if nearest else 'a MatMul'} along each axis instead of"
+    operator = "Gather" if nearest else "MatMul"
+    return f"a {operator} along each axis instead of"
 
 
 def _attribute(node: protobuf.NodeProto, name: str, default: str, old: str, opset: int) -> str:

@@ -60,18 +60,16 @@ def _broadcast(
     if inputs == list(node.input):
         return ""
     new.copy(node).input[:] = inputs
-    return f"a constant of the {'full shape' if full else 'full rank'} in"
+    what = "shape" if full else "rank"
+    return f"a constant of the full {what} in"
 
 
 def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     rank = source.rank(
         node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0)
     )
-    given = [
-        i
-        for a in node.attribute
-        for i in ([a.i] if a.name == "axis" else a.ints if a.name == "axes" else [])
-    ]
+    axes = attribute(node, "axes", [])
+    given = [*axes, attribute(node, "axis")] if attribute(node, "axis") is not None else axes
     if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
         return ""
     copied = new.copy(node)

@@ -319,9 +319,9 @@ def format_beside(value: float, limit: float) -> str:
     >>> format_beside(0.0213, 1e-3), format_beside(0.99899, 0.999), format_beside(2.0, 2.0)
     ('2.1e-02', '0.99899', '2.0')
     """
-    small = 0 < abs(value) < 0.1 or 1e4 <= abs(value) < float("inf")
+    form = "e" if 0 < abs(value) < 0.1 or 1e4 <= abs(value) < float("inf") else "f"
     for digits in range(2 if 0.1 <= abs(value) < 1 else 1, 17):
-        text = f"{value:.{digits}{'e' if small else 'f'}}"
+        text = f"{value:.{digits}{form}}"
         if (float(text) < limit, float(text) > limit) == (value < limit, value > limit):
             return text
     return repr(value)

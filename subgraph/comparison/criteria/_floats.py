@@ -427,13 +427,8 @@ class Floats:
             return self.ruling(Status.UNRESOLVED, "", 0, doubt, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        finer = (
-            STEPS
-            if self.stepped
-            else "agrees"
-            if self.claim is self.model_precision
-            else "precision"
-        )
+        finer = "agrees" if self.claim is self.model_precision else "precision"
+        finer = STEPS if self.stepped else finer
         label = finer if error > FLOOR * scale else "agrees"
         relation = LIMIT
         if label != "agrees" and self.judged_together and self.pair.size < FEW:
@@ -454,10 +449,8 @@ class Floats:
     @property
     def numbers(self) -> str:
         """`6 numbers of one sample`."""
-        return (
-            f"{count(self.pair.size, 'number')} of"
-            f" {'one sample' if self.context.samples == 1 else 'few samples'}"
-        )
+        samples = "one sample" if self.context.samples == 1 else "few samples"
+        return f"{count(self.pair.size, 'number')} of {samples}"
 
     def doubtful_element(self) -> str:
         """Return a sentence about an element that may be wrong although all of them together are
@@ -504,11 +497,8 @@ class Floats:
     def flipped(self, flips: Flips, noise: Array, drawn: bool) -> Ruling:
         """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
         source = self.context.noise
-        runs = (
-            source.perturbed(self.context.claim, JUMP_RUNS if self.stepped else RUNS)
-            if source
-            else []
-        )
+        number = JUMP_RUNS if self.stepped else RUNS
+        runs = source.perturbed(self.context.claim, number) if source else []
         runs = [values for values in runs if values.shape == self.pair.reference.shape]
         wrong = (
             ~flips.explained(self.pair.reference, runs)
@@ -576,7 +566,8 @@ class Floats:
             return Ruling(status, label, why, signature)
         error = float(self.errors[place])
         size = float((self.slices.widening * noise)[place])
-        ratio = error / size if size else math.inf if error else 0.0
+        without_noise = math.inf if error else 0.0
+        ratio = error / size if size else without_noise
         return Ruling(status, label, why, signature, size, {"noise_ratio": ratio})
 
     def without_noise(self) -> Ruling:

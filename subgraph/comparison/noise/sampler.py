@@ -81,10 +81,8 @@ class NoiseRun:
         """The name under which the result is stored, within a region, sample and reference."""
         if self.rounded:
             return f"rounded {self.claim}"
-        return (
-            f"{f'untied {self.tie_factor:g}' if self.tie_factor else 'draw'} {self.claim}"
-            f" {self.number} seed {SEED}"
-        )
+        kind = f"untied {self.tie_factor:g}" if self.tie_factor else "draw"
+        return f"{kind} {self.claim} {self.number} seed {SEED}"
 
     @property
     def model(self) -> tuple[object, ...]:

@@ -251,4 +251,6 @@ def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]
     if not orders or orders[0] == tuple(range(len(shape))):
         return ()
     nhwc = (0, *range(2, len(shape)), 1)
-    return nhwc if nhwc in orders else orders[0] if len(orders) == 1 else ()
+    if nhwc in orders:
+        return nhwc
+    return orders[0] if len(orders) == 1 else ()
