@@ -401,12 +401,12 @@ def stands_for(ours: ModelProto, healthy: ModelProto, node: NodeProto) -> set[st
     if node.op_type in QUANTIZERS:
         name = base(node.input[0])
         beside = {n.name for n in ours.graph.node if name in n.input}
-        return beside | ({maker[name].name} if name in maker else set())
+        found = beside | ({maker[name].name} if name in maker else set())
+        return found or _readers_stand_for(ours, healthy, node)
     known = {base(t) for n in healthy.graph.node for t in n.output if n is not node}
     ends = [base(t) for t in node.output]
     if not any(t in maker for t in ends):  # an inner tensor of a rewriting
-        readers = [n for n in healthy.graph.node if set(n.input) & set(node.output)]
-        return set().union(*(stands_for(ours, healthy, n) for n in readers))
+        return _readers_stand_for(ours, healthy, node)
     found = {n.name for n in ours.graph.node if n.name == node.name}
     reads = {base(t) for t in node.input} | (known - set(ends))
     stack = [t for t in ends if t in maker]
@@ -416,6 +416,11 @@ def stands_for(ours: ModelProto, healthy: ModelProto, node: NodeProto) -> set[st
             stack += [t for t in one.input if t in maker and t not in reads]
         found.add(one.name)
     return found
+
+
+def _readers_stand_for(ours: ModelProto, healthy: ModelProto, node: NodeProto) -> set[str]:
+    readers = [n for n in healthy.graph.node if set(n.input) & set(node.output)]
+    return set[str]().union(*(stands_for(ours, healthy, n) for n in readers))
 
 
 # ------------------------------------------------------------ answers

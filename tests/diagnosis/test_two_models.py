@@ -70,6 +70,16 @@ def test_attribute_that_differs_is_named(tmp_path: Path) -> None:
     assert has_line(found["evidence"][0]["says"], "the model", "axis", "1", "0")
 
 
+def test_transpose_of_other_axes_is_named_and_not_what_reads_it(tmp_path: Path) -> None:
+    text = TYPES.replace("[3,4] y", "[2,6] y") + (
+        "{ [mm] a = MatMul (x, w) [turn] t = Transpose <perm = [%s]> (a)"
+        " [join] r = Reshape (t, sizes) [last] y = Exp (r) }"
+    )
+    weights = {"w": WEIGHT, "sizes": np.array([2, 6])}
+    found = finding(tmp_path, (text % "1, 0", weights), (text % "0, 1", weights))
+    assert found["nodes"] == ["turn"] and ("turn", "perm", "[1, 0]", "[0, 1]") in rows(found)
+
+
 def test_attribute_at_its_default_is_compared(tmp_path: Path) -> None:
     text = SOFTMAX.replace(" <axis = %s>", "")
     found = finding(tmp_path, (text, {"w": WEIGHT}), (SOFTMAX % 0, {"w": WEIGHT}))

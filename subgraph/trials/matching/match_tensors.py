@@ -104,6 +104,8 @@ def match_tensors(
             )
             value = candidate.value(target)
             fitted = _fit(match, expected, value, order)
+            if fitted and _are_plain_transposes(reference.graph, name, candidate.graph, matches):
+                fitted = replace(fitted, perm=())  # another perm is a fault, not a layout
             if name in misshapen and value is not None:
                 fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
             if (
@@ -253,6 +255,20 @@ def _inherit_order(
         turned = attribute(graph.nodes[maker], "perm", order[::-1])
         order = tuple(turned.index(k) for k in order)
     return order
+
+
+def _are_plain_transposes(
+    ours: Graph, name: str, theirs: Graph, matches: Mapping[str, MatchedTensor]
+) -> bool:
+    """Return whether a tensor of one name is a Transpose in both models, of a tensor in the order
+    of our axes."""
+    if name not in ours.maker or name not in theirs.maker:
+        return False
+    maker = ours.maker[name]
+    if (ours.ops[maker], theirs.ops[theirs.maker[name]]) != ("Transpose", "Transpose"):
+        return False
+    before = matches.get(ours.reads[maker][0])
+    return before is not None and not before.perm
 
 
 def _turn(order: tuple[int, ...]) -> tuple[int, ...]:
