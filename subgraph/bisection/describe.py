@@ -22,7 +22,7 @@ from subgraph.diagnosis.diagnosis import diagnose
 from subgraph.diagnosis.two_models import find_differences
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
-from subgraph.origins.source import sources
+from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
@@ -352,7 +352,7 @@ def _finding(
         nodes=labels,
         indices=nodes,
         ops=ops,
-        sources=sources(oracle.graph, nodes),
+        sources=find_sources(oracle.graph, nodes),
         constants=[oracle.graph.label(i) for i in makers] or None,
         certified=finding.certified,
         explains=finding.share_of_model,

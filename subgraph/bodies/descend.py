@@ -19,7 +19,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import common_type
-from subgraph.origins.converted import converted
+from subgraph.origins.converted import convert_once
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -211,7 +211,7 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
     weights = protobuf.weights_digest(large, graph.path)
     name = graph.path.name
     depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]
-    return graphs.load(converted(depends, name, lambda path: _write(model, graph.path, path)))
+    return graphs.load(convert_once(depends, name, lambda path: _write(model, graph.path, path)))
 
 
 def _write(model: protobuf.ModelProto, source: Path, path: Path) -> None:

@@ -35,7 +35,7 @@ from subgraph.errors import (
     UsageError,
 )
 from subgraph.graph import protobuf
-from subgraph.origins.source import read_texts, stripped
+from subgraph.origins.source import read_texts, strip_source_code
 from subgraph.project import FILE_NAMES
 from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
@@ -206,7 +206,7 @@ def pack(request: BundleRequest) -> Packed:
                 if isinstance(path, Path) and path.suffix == ".onnx"
             }
             files |= {
-                name: stripped(path, work, f"{k}.onnx", not request.metadata)
+                name: strip_source_code(path, work, f"{k}.onnx", not request.metadata)
                 for k, (name, path) in enumerate(models.items())
             }
         return _write_zip(request, case_files, files, redactor, evidence, found_with)

@@ -25,7 +25,7 @@ from subgraph.graph.walk import attribute
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, arrays_of, distance, load
+from subgraph.storage.tensors import Record, list_arrays, load, measure_distance
 from subgraph.text import clean
 
 # onnxruntime keeps float32 between float16 nodes at every optimization level, and where it inserts
@@ -121,9 +121,9 @@ def _compare(expected: Record, actual: Record, folder: Path) -> OutputDifference
         return replace(difference, why="other values")
     error = scale = 0.0
     for a, b in zip(
-        arrays_of(load(expected, folder)), arrays_of(load(actual, folder)), strict=True
+        list_arrays(load(expected, folder)), list_arrays(load(actual, folder)), strict=True
     ):
-        apart = distance(np.asarray(a), np.asarray(b))
+        apart = measure_distance(np.asarray(a), np.asarray(b))
         if apart is None:
             return replace(difference, why="other NaN or infinities")
         error = max(error, apart[0])

@@ -423,10 +423,12 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import files as caffe
-        from subgraph.origins.caffe.files import find
+        from subgraph.origins.caffe.files import find_model
 
         nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}
-        caffe.write(find(Path(request.as_caffe[0]), *request.as_caffe[1:]), nodes, work)
+        caffe.write_region(
+            find_model(Path(request.as_caffe[0]), *request.as_caffe[1:]), nodes, work
+        )
     if request.checker:
         run_checker(work / MODEL)
 

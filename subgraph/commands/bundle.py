@@ -101,7 +101,7 @@ def _sends_source(files: Mapping[str, Path], send: bool | None) -> bool:
     say."""
     from subgraph.origins import source
 
-    found = source.found(files)
+    found = source.find_source_code(files)
     for model in found:
         log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))
         log.info("  %s", clean(model.example))

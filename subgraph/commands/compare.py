@@ -228,7 +228,7 @@ def _compare(
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.reports import listed
     from subgraph.runtime.remote.remote_pool import open_workers
-    from subgraph.storage.value_pairs import free_values, save_values
+    from subgraph.storage.value_pairs import require_free_folder, save_values
     from subgraph.trials.compare import compare_tensors, document, select_tensors, value_pairs
     from subgraph.trials.preparation import prepare
     from subgraph.trials.session import open_trials
@@ -272,7 +272,7 @@ def _compare(
             if choice.save:
                 save_values(
                     value_pairs(trials, select_tensors(trials.model, words)),
-                    free_values(choice.save),
+                    require_free_folder(choice.save),
                 )
     place = ResultPlace(setup.output, f"compare-{_make_name(setup)}{suffix}")
     return evidence.save_document(found, place, source_of(graph), [graph.path])

@@ -25,7 +25,7 @@ from subgraph.origins import converters
 from subgraph.origins.converters import conversion
 from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import Family, family_of, recognize
+from subgraph.storage.file_kinds import Family, find_family, recognize
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def convert(
     if with_command:
         check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
         return _convert_by_command(with_command, source, target, check, no_check=no_check)
-    if source.is_file() and family_of(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
+    if source.is_file() and find_family(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
         return _convert_own(source, made, target, force=result.force)
     kind, converter = _find_converter(source)
@@ -94,7 +94,7 @@ def convert(
         written = _make_place(folder, target)
         command = converter.command(python, "convert", source.resolve(), written)
         graph = conversion.convert(converter.name, command, source, written)
-        graph = conversion.put(graph, target, source, force=result.force)
+        graph = conversion.move_model(graph, target, source, force=result.force)
         head = (
             f"converted  {clean(model)}, {kind}, by {converter.name}  "
             f" {count(len(graph.nodes), 'node')}"
@@ -112,7 +112,7 @@ def _find_converter(source: Path) -> tuple[str, Converter]:
     Raises:
         UsageError: nothing does.
     """
-    if found := converters.converter_of(source):
+    if found := converters.find_converter(source):
         return found
     if source.suffix.lower() == ".onnx":
         raise UsageError(
@@ -222,7 +222,7 @@ def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) ->
     with folders.scratch(target.parent) as folder:
         written = _make_place(folder, target)
         copy_model(load(converted), written)
-        graph = conversion.put(load(written), target, source, force=force)
+        graph = conversion.move_model(load(written), target, source, force=force)
     head = f"converted  {clean(source.name)}   {count(len(graph.nodes), 'node')}"
     return _make_unchecked_result(
         target, head, "subcut reads this format itself: every command takes it as it is"
@@ -235,10 +235,10 @@ def _convert_by_command(
     """By the user's own command; without `no_check` the new model is loaded."""
     with folders.scratch(target.parent) as folder:
         written = _make_place(folder, target)
-        words = conversion.command_of(template, source.resolve(), written)
+        words = conversion.fill_command(template, source.resolve(), written)
         log.info("%s", masked(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
-        graph = conversion.put(graph, target, source, force=check.result.force)
+        graph = conversion.move_model(graph, target, source, force=check.result.force)
         head = (
             f"converted  {clean(source.name)} by {clean(words[0])}  "
             f" {count(len(graph.nodes), 'node')}"
@@ -290,7 +290,7 @@ def _compare(
         recorded = check.output / f"{graph.path.stem}-original"  # stays, for `--recorded`
         fed = _write_samples(graph, check.feeding, folder / "inputs")
         log.info("running the original")
-        unpaired = conversion.original_values(
+        unpaired = conversion.record_original(
             original, graph, [_files(sample) for sample in fed.records], recorded
         )
         if not any(recorded.glob("*.npz")):

@@ -18,7 +18,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
-from subgraph.storage.file_kinds import Family, family_of
+from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
 from subgraph.text import big, clean, count
 
@@ -159,9 +159,9 @@ def cut(
     with contextlib.nullcontext() if is_idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
-            from subgraph.origins.caffe.files import whole_layers
+            from subgraph.origins.caffe.files import expand_layers
 
-            request = replace(request, start=tuple(whole_layers(graph, request.start)))
+            request = replace(request, start=tuple(expand_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
         place = ResultPlace(asked.output, name, result.force)
         if recorded and reference:
@@ -208,7 +208,7 @@ def _find_caffe_files(asked: Asked) -> tuple[str, ...]:
         UsageError: The model is not Caffe's.
     """
     path, _ = project.find_model(asked.model, asked.settings)
-    if family_of(path) is not Family.CAFFE:
+    if find_family(path) is not Family.CAFFE:
         raise UsageError(
             f"--as caffe: {path.name} is no .prototxt",
             "name the prototxt, not its conversion",

@@ -13,7 +13,7 @@ from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import known_layout
 from subgraph.errors import UsageError
-from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, formats
+from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
@@ -85,7 +85,7 @@ def export(
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
     hints = _make_hints(graph, dump_layout)
-    kinds = formats(form.formats or "bin")
+    kinds = parse_formats(form.formats or "bin")
     return _make_result(
         write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line())
     )

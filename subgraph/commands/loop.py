@@ -44,11 +44,11 @@ def bisect_loop(
         OutOfTime: it is used up before the candidate had run all steps.
     """
     from subgraph.decoding import decoder as loop_files
-    from subgraph.decoding.decoder import resolve
-    from subgraph.decoding.inputs import read
-    from subgraph.decoding.result_folder import free_place, save, text
+    from subgraph.decoding.decoder import resolve_decoder
+    from subgraph.decoding.inputs import read_inputs
+    from subgraph.decoding.result_folder import find_free_place, render_text, save
     from subgraph.decoding.search import LoopSearch
-    from subgraph.decoding.walk import trace
+    from subgraph.decoding.walk import trace_reference
     from subgraph.documents import to_json
     from subgraph.graph.graph import load
     from subgraph.graph.model_file import copy_model
@@ -58,12 +58,12 @@ def bisect_loop(
     from subgraph.storage import folders
     from subgraph.trials.session import open_trials
 
-    file = loop_files.read(loop)
+    file = loop_files.read_loop_file(loop)
     graph = load(model_path).prepare()
     named = {word.partition("=")[0] for word in setup.feeding.inputs}
-    decoder = resolve(graph, file, named)
-    given = read(decoder, file, setup.feeding)
-    place = free_place(setup, graph, force=force)
+    decoder = resolve_decoder(graph, file, named)
+    given = read_inputs(decoder, file, setup.feeding)
+    place = find_free_place(setup, graph, force=force)
     for state, output in decoder.states.items():
         log.debug("state %s gets %s", clean(state), clean(output))
     with ExitStack() as stack:
@@ -75,14 +75,14 @@ def bisect_loop(
         log.info("the reference walks: %d steps at most", given.steps)
         (scratch / "model").mkdir()
         copy_model(graph, scratch / "model" / "model.onnx")
-        walked = trace(given, reference, scratch / "model" / "model.onnx", scratch)
+        walked = trace_reference(given, reference, scratch / "model" / "model.onnx", scratch)
         first = {record.name: record for record in walked.feeds(0, walked.states[0])}
         fed = Feeding(setup.feeding.inputs, records=(first,), origins=("step 0",))
         of_first = replace(setup, feeding=fed, needs_evidence=False)
         trials = stack.enter_context(open_trials(graph, of_first, reference, workers))
         search = LoopSearch(walked, setup, workers, trials)
         document = search.run()
-        log.info("%s", text(document).split("\n")[0])
+        log.info("%s", render_text(document).split("\n")[0])
         if document.outcome == "step":
             spent = time.monotonic() - begin
             document = _search(search, document, limits, run, spent, force=force)
@@ -98,7 +98,7 @@ def bisect_loop(
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
     )
-    return Result(to_json(document), text(document), document.exit_code)
+    return Result(to_json(document), render_text(document), document.exit_code)
 
 
 def _search_inside(

@@ -27,7 +27,7 @@ import typer
 from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
-from subgraph.storage.file_kinds import Family, family_of
+from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
 
 OPTION = "option"  # key in the metadata of a field
@@ -229,10 +229,10 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
         model, _ = project.find_model(
             os.path.expandvars(os.path.expanduser(typed)) if typed else None  # noqa: PTH111
         )
-        if family_of(model) is Family.CAFFE:
-            from subgraph.origins.load import model_file
+        if find_family(model) is Family.CAFFE:
+            from subgraph.origins.load import find_onnx_file
 
-            model = model_file(model, ctx.params.get("weights"))
+            model = find_onnx_file(model, ctx.params.get("weights"))
         nodes = protobuf.read(model).model.graph.node
         names = [node.name for node in nodes]
         if incomplete.startswith("tensor:"):

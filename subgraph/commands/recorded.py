@@ -137,7 +137,7 @@ def known_layout(word: str | None) -> str:
     """
     from subgraph.storage import layouts
 
-    name = layouts.named(word or "")
+    name = layouts.normalize_name(word or "")
     if name and name not in layouts.KNOWN:
         raise UsageError(
             f"no layout '{name}'",
@@ -168,7 +168,7 @@ def compare_recorded(
     from subgraph.recordings.run_comparison import iter_value_pairs
     from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
-    from subgraph.storage.value_pairs import free_values, save_values
+    from subgraph.storage.value_pairs import require_free_folder, save_values
     from subgraph.trials.compare import select_tensors
 
     asked = _mark_module(asked, recordings)
@@ -192,7 +192,7 @@ def compare_recorded(
         if choice.save:
             save_values(
                 chain.from_iterable(iter_value_pairs(c, names) for c in compared),
-                free_values(choice.save),
+                require_free_folder(choice.save),
             )
         tables = [
             msaccucmp.make_accuracy_rows(judge.model, c, names) if npu and c.matched else []

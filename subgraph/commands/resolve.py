@@ -34,7 +34,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import Family, family_of, is_of_tflite, recognize_folder
+from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize_folder
 from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
@@ -111,9 +111,9 @@ class Asked:
         named = {word.partition("=")[0] for word in self.feeding.inputs if "=" in word}
         if not named:
             return path
-        from subgraph.origins.converted import as_inputs
+        from subgraph.origins.converted import move_weights_to_inputs
 
-        return as_inputs(path, named)
+        return move_weights_to_inputs(path, named)
 
     @cached_property
     def feeding(self) -> Feeding:
@@ -404,7 +404,7 @@ class Asked:
             UsageError: one of them is unknown.
         """
         settings = self.settings
-        words = convert.formats(settings.get("format", form.formats, default))
+        words = convert.parse_formats(settings.get("format", form.formats, default))
         layout = settings.get("layout", form.layout, "").upper()
         return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
 
@@ -426,17 +426,17 @@ def _find_onnx_file(
     path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False
 ) -> Path:
     """The file, or what it was converted to."""
-    family = family_of(path)
+    family = find_family(path)
     if not weights and family is None:
         return path
-    from subgraph.origins.load import model_file
+    from subgraph.origins.load import find_onnx_file
 
     weights = (
         settings.get("weights", weights)
         if settings and family is not Family.TORCH_PROGRAM
         else weights
     )
-    return model_file(path, weights, trust)
+    return find_onnx_file(path, weights, trust)
 
 
 def log_random_inputs(feeding: Feeding) -> list[str]:

@@ -76,7 +76,7 @@ def sweep(
     established.
     """
     from subgraph.sweep import result_folder
-    from subgraph.sweep.result_folder import document as sweep_document
+    from subgraph.sweep.result_folder import make_document as sweep_document
     from subgraph.sweep.sweep import open_sweep
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
@@ -90,11 +90,13 @@ def sweep(
         raise UsageError(
             f"--candidate {twice[0]} is given twice", "say it once", code="option.repeated"
         )
-    places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
+    places = [
+        result_folder.choose_place(c, only or (), parent, force=result.force) for c in candidates
+    ]
     with open_sweep(
         candidates, parent, only=only or (), criterion=criterion, stored=asked.stored
     ) as sweep:
-        places = result_folder.free_places(places)
+        places = result_folder.find_free_places(places)
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))

@@ -62,7 +62,7 @@ class LoopFile:
     constants: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(path: Path) -> LoopFile:
+def read_loop_file(path: Path) -> LoopFile:
     """
     Raises:
         UsageError: it cannot be read, or a key or value means nothing.
@@ -90,11 +90,11 @@ def read(path: Path) -> LoopFile:
                 f"known: {', '.join(near or known)}",
                 code="loop.unknown-key",
             )
-    values = {key: _checked(str(path), key, value) for key, value in document.items()}
+    values = {key: _check_value(str(path), key, value) for key, value in document.items()}
     return LoopFile(**values)
 
 
-def _checked(file: str, key: str, value: Any) -> Any:
+def _check_value(file: str, key: str, value: Any) -> Any:
     """
     Raises:
         UsageError: the value is of another kind.
@@ -118,11 +118,11 @@ def _checked(file: str, key: str, value: Any) -> Any:
     if key == "eos":
         return tuple(value) if isinstance(value, list) else (value,)
     if key == "slices":
-        return {name: _slices(file, name, part) for name, part in value.items()}
+        return {name: _parse_slices(file, name, part) for name, part in value.items()}
     return value
 
 
-def _slices(file: str, name: str, value: Any) -> Slicing:
+def _parse_slices(file: str, name: str, value: Any) -> Slicing:
     table = {"size": value} if _is_number(value) else value
     numbers = isinstance(table, dict) and "size" in table and all(map(_is_number, table.values()))
     if (
@@ -143,7 +143,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def inputs_named(file: LoopFile) -> Sequence[str]:
+def list_named_inputs(file: LoopFile) -> Sequence[str]:
     """The model's inputs that the file names."""
     named = (file.tokens, file.position_ids, file.attention_mask)
     return [*filter(None, named), *file.states, *file.slices, *file.constants]
@@ -206,13 +206,13 @@ class Decoder:
     @property
     def takes_whole_prompt(self) -> bool:
         """May a step have several tokens?"""
-        dims = dims_of(self.graph, self.tokens) if self.tokens else None
+        dims = find_dims(self.graph, self.tokens) if self.tokens else None
         return bool(self.tokens) and (
             dims is None or (len(dims) > 1 and not isinstance(dims[1], int))
         )
 
 
-def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
+def resolve_decoder(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
     """`given`: inputs that the user gives a value for, which are constant unless they are something
     else.
 
@@ -221,7 +221,7 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
             for is not known.
     """
     _require_names(graph, file)
-    states = {**paired_states(graph, file), **file.states}
+    states = {**pair_states(graph, file), **file.states}
     left = [
         n
         for n in graph.inputs
@@ -241,17 +241,19 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
     tokens = taken(file.tokens, TOKENS)
     if not tokens and not file.slices:  # the only one of whole numbers
         numbers = [
-            n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)
+            n
+            for n in left
+            if find_declared_type(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)
         ]
         tokens = taken(numbers[0], ()) if len(numbers) == 1 else ""
     unknown = [n for n in left if n not in given]
     if unknown or not (states or tokens or file.slices):
-        raise UsageError(*_what_is(graph, unknown, states), code="loop.unclear-inputs")
+        raise UsageError(*_explain_unclear(graph, unknown, states), code="loop.unclear-inputs")
     constants = [n for n in graph.inputs if n in left or n in file.constants]
     return Decoder(
         graph,
         tokens,
-        _logits(graph, file, states, tokens),
+        _find_logits(graph, file, states, tokens),
         positions,
         cache_position,
         cache_branch,
@@ -263,7 +265,7 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
 
 
 def _require_names(graph: Graph, file: LoopFile) -> None:
-    wanted = [(n, list(graph.inputs), "input") for n in inputs_named(file)]
+    wanted = [(n, list(graph.inputs), "input") for n in list_named_inputs(file)]
     wanted += [
         (n, list(graph.outputs), "output")
         for n in (*file.states.values(), *filter(None, [file.logits]))
@@ -277,7 +279,9 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
             )
 
 
-def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) -> tuple[str, str]:
+def _explain_unclear(
+    graph: Graph, unknown: Sequence[str], states: Mapping[str, str]
+) -> tuple[str, str]:
     """What is said where an input has no purpose, and what to write."""
     if not unknown:
         return (
@@ -289,7 +293,7 @@ def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) ->
     free = [
         clean(o) for o in graph.outputs if o not in states.values() and _fit(graph, unknown[0], o)
     ]
-    is_integer = declared(graph, unknown[0])[1] in INTEGERS
+    is_integer = find_declared_type(graph, unknown[0])[1] in INTEGERS
     may = [f'tokens = "{name}"'] if is_integer and not is_scalar else []
     may += [f"[slices] {name} = 512"] if not is_scalar else []
     may += [f'[states] {name} = "{output}"' for output in free[:1]]
@@ -300,7 +304,7 @@ def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) ->
     )
 
 
-def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str) -> str:
+def _find_logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str) -> str:
     """
     Raises:
         UsageError: several outputs may be it.
@@ -310,7 +314,7 @@ def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str
         return file.logits
     if usual := [n for n in LOGITS if n in free]:
         return usual[0]
-    floats = [n for n in free if declared(graph, n)[1] in FLOATS]
+    floats = [n for n in free if find_declared_type(graph, n)[1] in FLOATS]
     if len(floats) == 1:
         return floats[0]
     listed = ", ".join(floats) or "none is free"
@@ -321,7 +325,7 @@ def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str
     )
 
 
-def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
+def find_declared_type(graph: Graph, name: str) -> tuple[str, str, Dims]:
     """(form, dtype, dimensions) of an input or output, as the model declares it; dimensions None
     for an unknown rank.
 
@@ -334,40 +338,43 @@ def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
     return read_type(types[name])
 
 
-def dims_of(graph: Graph, name: str) -> Dims:
+def find_dims(graph: Graph, name: str) -> Dims:
     """The declared dimensions of an input or output; None for an unknown rank."""
-    return declared(graph, name)[2]
+    return find_declared_type(graph, name)[2]
 
 
 def _is_scalar(graph: Graph, name: str) -> bool:
-    dims = dims_of(graph, name)
+    dims = find_dims(graph, name)
     return dims is not None and not dims
 
 
-def paired_states(graph: Graph, file: LoopFile) -> dict[str, str]:
+def pair_states(graph: Graph, file: LoopFile) -> dict[str, str]:
     """Inputs with the outputs that are called alike and have their type; without what the file says
     something about."""
-    said = {*inputs_named(file), *file.states.values(), file.logits}
+    said = {*list_named_inputs(file), *file.states.values(), file.logits}
     groups: dict[str, tuple[list[str], list[str]]] = {}
     for side, names in enumerate((graph.inputs, graph.outputs)):
         for name in names:
             if name not in said and name not in (*TOKENS, *LOGITS, *POSITIONS, *MASK):
-                groups.setdefault(without_time(name), ([], []))[side].append(name)
+                groups.setdefault(strip_time(name), ([], []))[side].append(name)
     pairs = ((one[0], other[0]) for one, other in groups.values() if len(one) == len(other) == 1)
     return {one: other for one, other in pairs if _fit(graph, one, other)}
 
 
-def without_time(name: str) -> str:
+def strip_time(name: str) -> str:
     """A name without what tells before from after.
 
-    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
+    >>> [strip_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
     ['0key', '0key', 'h', 'h', 'state', 'convstate']
     """  # noqa: E501
     return re.sub("[^a-z0-9]", "", _TIMES.sub("", name.lower()))
 
 
 def _fit(graph: Graph, one: str, other: str) -> bool:
-    (form, dtype, dims), (form2, dtype2, dims2) = declared(graph, one), declared(graph, other)
+    (form, dtype, dims), (form2, dtype2, dims2) = (
+        find_declared_type(graph, one),
+        find_declared_type(graph, other),
+    )
     if (form, dtype) != (form2, dtype2):
         return False
     if dims is None or dims2 is None:
@@ -380,7 +387,7 @@ def _fit(graph: Graph, one: str, other: str) -> bool:
     return len(dims) == len(dims2) and same
 
 
-def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
+def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     """The shape of a state before the first step: a dimension that grows is 0, a batch is that of
     the tokens.
 
@@ -391,12 +398,14 @@ def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
         UsageError: it is not known.
     """
     graph = decoder.graph
-    dims = dims_of(graph, state)
-    after = dims_of(graph, decoder.states[state])
+    dims = find_dims(graph, state)
+    after = find_dims(graph, decoder.states[state])
     if dims is None:
         what = f"the first value of '{state}' is not known: the model declares no shape"
         raise UsageError(what, f"-i {state}=FILE", code="loop.no-shape")
-    of_batch = set(_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices)))
+    of_batch = set(
+        _iter_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices))
+    )
     cache = re.search("past|cache|key|value", state.lower()) is not None
     shape = []
     for axis, dim in enumerate(dims):
@@ -409,9 +418,9 @@ def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     return shape
 
 
-def _symbols(graph: Graph, names: Sequence[str]) -> Iterator[str]:
+def _iter_symbols(graph: Graph, names: Sequence[str]) -> Iterator[str]:
     """The names of the batch dimension of these inputs."""
     for name in names:
-        dims = dims_of(graph, name)
+        dims = find_dims(graph, name)
         if dims and isinstance(dims[0], str):
             yield dims[0]

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from subgraph.decoding.decoder import STEPS, Decoder, LoopFile, declared, dims_of, first_shape
+from subgraph.decoding.decoder import (
+    STEPS,
+    Decoder,
+    LoopFile,
+    find_declared_type,
+    find_dims,
+    find_first_shape,
+)
 from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
@@ -95,14 +102,14 @@ class LoopInputs:
             if self.mask is not None:
                 mask[:, : self.mask.shape[1]] = self.mask[:, :seen]
             places = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, seen - now.shape[1] :]
-            dims = dims_of(decoder.graph, decoder.tokens)
+            dims = find_dims(decoder.graph, decoder.tokens)
             arrays[decoder.tokens] = now[:, 0] if dims is not None and len(dims) == 1 else now
             arrays[decoder.position_ids] = places
             arrays[decoder.cache_position] = np.arange(seen - now.shape[1], seen)
             arrays[decoder.attention_mask] = self._as_wide(mask)
         if decoder.cache_branch:
             arrays[decoder.cache_branch] = np.full(
-                [1] * len(dims_of(decoder.graph, decoder.cache_branch) or ()), k > 0
+                [1] * len(find_dims(decoder.graph, decoder.cache_branch) or ()), k > 0
             )
         return {name: value for name, value in arrays.items() if name}
 
@@ -111,7 +118,7 @@ class LoopInputs:
         stands at its end; of a cache that is written at a position, what came first at its
         beginning."""
         dims = (
-            dims_of(self.decoder.graph, self.decoder.attention_mask)
+            find_dims(self.decoder.graph, self.decoder.attention_mask)
             if self.decoder.attention_mask
             else None
         )
@@ -143,13 +150,13 @@ class LoopInputs:
         for i, name in enumerate(self.decoder.states):
             value = self.values.get(name)
             if value is None:
-                shape = first_shape(self.decoder, name, self.batch)
-                value = np.zeros(shape, np_dtype(declared(self.decoder.graph, name)[1]))
+                shape = find_first_shape(self.decoder, name, self.batch)
+                value = np.zeros(shape, np_dtype(find_declared_type(self.decoder.graph, name)[1]))
             states[name] = self._saved(name, value, folder, f"state{i}")
         return states
 
     def _saved(self, name: str, value: Any, folder: Path, stem: str) -> Record:
-        dtype = declared(self.decoder.graph, name)[1]
+        dtype = find_declared_type(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
             value = value.astype(np_dtype(dtype), copy=False)
         text = tensor_text(dtype)
@@ -157,7 +164,7 @@ class LoopInputs:
         return save(name, value, text, folder, stem).within(str(folder))
 
 
-def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
+def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     """
     Raises:
         InputError: a file cannot be read or fits no input; no prompt, or several samples.
@@ -206,7 +213,7 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     with name_setting(feeding.setting):
         values, _ = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
     for name, number in file.constants.items():
-        _, dtype, dims = declared(graph, name)
+        _, dtype, dims = find_declared_type(graph, name)
         shape = [d if isinstance(d, int) else 1 for d in dims or ()]
         try:
             values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
@@ -215,7 +222,7 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     prompt: Any = values.pop(decoder.tokens, None)
     mask: Any = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
-    read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values)
+    read = LoopInputs(decoder, file, _make_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
         raise InputError(
             f"'{decoder.attention_mask}' is for the prompt: the two must have one shape",
@@ -230,7 +237,7 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     return read
 
 
-def _as_rows(prompt: Any, decoder: Decoder) -> Any:
+def _make_rows(prompt: Any, decoder: Decoder) -> Any:
     """A prompt as (batch, length).
 
     Raises:

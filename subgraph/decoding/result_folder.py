@@ -20,18 +20,18 @@ from subgraph.text import clean, count
 from subgraph.trials.session import Setup
 
 
-def text(document: LoopDocument) -> str:
+def render_text(document: LoopDocument) -> str:
     """
     >>> from subgraph.results.loop import LoopDocument, LoopOutcome
-    >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
+    >>> render_text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
     ...                   steps=64, prompt=5, states={}))
     'right: m.onnx on ort agrees in all 64 steps'
     """  # noqa: E501
-    return "\n".join(_lines(document))
+    return "\n".join(_iter_lines(document))
 
 
-def _lines(document: LoopDocument) -> Iterator[str]:
-    yield _headline(document)
+def _iter_lines(document: LoopDocument) -> Iterator[str]:
+    yield _make_headline(document)
     if document.why:
         yield f"  {document.why}"
     if document.bisection:
@@ -40,7 +40,7 @@ def _lines(document: LoopDocument) -> Iterator[str]:
         yield f"steps {document.report}"
 
 
-def _headline(document: LoopDocument) -> str:
+def _make_headline(document: LoopDocument) -> str:
     model = clean(document.model)
     of = document.steps
     wrong = document.first_wrong
@@ -72,7 +72,7 @@ PAGE = "steps.html"
 DOCUMENT = LOOP_JSON
 
 
-def free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
+def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
     """
     Raises:
         ResultExists: something else stands there.

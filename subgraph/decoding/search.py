@@ -31,9 +31,9 @@ from subgraph.decoding.walk import (
     CandidateStep,
     Records,
     Trace,
-    error_of_rounding,
     follow,
-    relative_error,
+    measure_relative_error,
+    measure_rounding,
 )
 from subgraph.documents import to_json
 from subgraph.errors import (
@@ -196,7 +196,7 @@ class LoopSearch:
                 " reference's state, is right"
             )
             return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
-        rounding = error_of_rounding(
+        rounding = measure_rounding(
             self.walked, wrong, self.first.judge.precision, self.first.model.new_folder()
         )
         why = (
@@ -237,7 +237,7 @@ class LoopSearch:
                     "step %d of %d: %s",
                     step.k,
                     self.walked.steps,
-                    _said(shown, step.error),
+                    _describe_step(shown, step.error),
                     extra=at,
                 )
             wrong = self._first_wrong(seen, doubted)
@@ -389,7 +389,7 @@ class LoopSearch:
             )
             if ruling.status is Status.FAIL:
                 status = Status.FAIL
-            worst = max(worst, relative_error(value, made))
+            worst = max(worst, measure_relative_error(value, made))
         return StepSeen(k, worst, status)
 
     @cached_property
@@ -433,7 +433,7 @@ class LoopSearch:
             return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status
 
 
-def _said(seen: StepSeen, error: SubcutError | None) -> str:
+def _describe_step(seen: StepSeen, error: SubcutError | None) -> str:
     """`1.2e-06  agree`; or why there is no output."""
     if seen.error is None:
         why = error.what if error else "none was given"

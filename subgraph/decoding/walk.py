@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 import math
 
 from subgraph.precision import Precision
-from subgraph.storage.tensors import distance, save, tensor_text
+from subgraph.storage.tensors import measure_distance, save, tensor_text
 
 KEY = "decoder"  # of the model in a process
 MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
@@ -96,11 +96,13 @@ class Trace:
             ModelError: the reference cannot run it.
         """
         into.mkdir(exist_ok=True)
-        outputs = stems(self.decoder)
+        outputs = make_stems(self.decoder)
         found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
         found = {name: record.within(str(into.resolve())) for name, record in found.items()}
         made = carry_over_empty_states(self.decoder, found, states, into)
-        return {name: made[name] for name in self.decoder.results}, next_states(self.decoder, made)
+        return {name: made[name] for name in self.decoder.results}, make_next_states(
+            self.decoder, made
+        )
 
     def drop(self, states: Records) -> None:
         """Remove the files of states that are no longer read, unless they are results as well."""
@@ -109,12 +111,12 @@ class Trace:
                 Path(file).unlink(missing_ok=True)
 
 
-def stems(decoder: Decoder) -> dict[str, str]:
+def make_stems(decoder: Decoder) -> dict[str, str]:
     """Every output with the stem of its file."""
     return {name: f"o{i}" for i, name in enumerate(decoder.graph.outputs)}
 
 
-def next_states(decoder: Decoder, made: Records) -> Records:
+def make_next_states(decoder: Decoder, made: Records) -> Records:
     """What the outputs of a step are called as inputs of the next."""
     return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
 
@@ -146,7 +148,7 @@ def _is_empty(record: Record) -> bool:
     return any(0 in shape for shape in record.shapes)
 
 
-def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
+def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
     """Run the reference to the end of the text, of the slices or of the steps. `model`: a file in a
     folder of its own.
 
@@ -158,7 +160,7 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
     states: Records = given.first_states(folder)
     ended = np.zeros(given.batch, bool)
     for k in range(given.steps):
-        if (tokens := _tokens(walked, k, ended)) is not None:
+        if (tokens := _choose_tokens(walked, k, ended)) is not None:
             walked.tokens.append(tokens)
         _keep(walked, k, states)
         before = states
@@ -166,7 +168,7 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
         if k not in walked.states:
             walked.drop(before)
         walked.results.append(results)
-        walked.winners.append(winners(given, results, k))
+        walked.winners.append(find_winners(given, results, k))
         walked.ended.append(ended.copy())
         if given.prompted(k + 1) is None and walked.winners[k] is not None and given.file.eos:
             ended |= np.isin(walked.winners[k], given.file.eos)
@@ -176,7 +178,7 @@ def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) ->
     return walked
 
 
-def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
+def _choose_tokens(walked: Trace, k: int, ended: Array) -> Array | None:
     """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model
     without tokens."""
     given = walked.given
@@ -185,14 +187,14 @@ def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
     return np.where(ended, given.file.pad, walked.winners[k - 1])[:, None].astype(np.int64)
 
 
-def winners(given: LoopInputs, results: Records, k: int) -> Any:
+def find_winners(given: LoopInputs, results: Records, k: int) -> Any:
     """The token of the largest logit of each row, (batch,); None without logits."""
     if not given.decoder.logits:
         return None
-    return np.asarray(last_logits(given, results, k).argmax(axis=-1))
+    return np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
 
 
-def last_logits(given: LoopInputs, results: Records, k: int) -> Array:
+def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
     """(batch, vocabulary): behind the last token of each row that the mask does not leave out."""
     logits = results[given.decoder.logits].array()
     logits = np.asarray(logits, np.float64)
@@ -250,7 +252,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         into = folder / f"step{k}"
         into.mkdir(parents=True)
         try:
-            made = run(into, stems(decoder), walked.feeds(k, states))
+            made = run(into, make_stems(decoder), walked.feeds(k, states))
             made = {name: record.within(str(into.resolve())) for name, record in made.items()}
         except SubcutError as e:
             yield CandidateStep(k, {}, e)
@@ -261,12 +263,12 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
             )
             return
         raw, made = made, carry_over_empty_states(decoder, made, states, into)
-        states = next_states(decoder, made)
+        states = make_next_states(decoder, made)
         yield CandidateStep(k, made, raw=raw)
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)
 
 
-def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
+def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
     """The largest relative error of the results of step `end` when each value of each state before
     it is off by up to one rounding in that precision. It is a lower bound: values inside a step are
     not touched.
@@ -282,16 +284,16 @@ def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Pat
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)
         moved = {
-            name: _moved(record, precision.eps, k, into, f"s{i}")
+            name: _move_by_rounding(record, precision.eps, k, into, f"s{i}")
             for i, (name, record) in enumerate(states.items())
         }
         results, states = walked.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
     pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
-    return max((relative_error(*pair) for pair in pairs), default=0.0)
+    return max((measure_relative_error(*pair) for pair in pairs), default=0.0)
 
 
-def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
+def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
     """A state with each value off by up to a rounding; one that holds no floats as it is."""
     value = record.value()
     if value is None or isinstance(value, list) or value.dtype.kind != "f":
@@ -302,14 +304,14 @@ def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Re
     return save(record.name, moved, text, folder, stem).within(str(folder.resolve()))
 
 
-def relative_error(expected: Any, actual: Any) -> float:
+def measure_relative_error(expected: Any, actual: Any) -> float:
     """The largest difference over the largest magnitude; infinity where shapes, NaN or infinities
     differ."""
     if isinstance(expected, list) or isinstance(actual, list) or expected is None or actual is None:
         return 0.0 if expected is actual else math.inf
     if expected.shape != actual.shape:
         return math.inf
-    found = distance(expected, actual)
+    found = measure_distance(expected, actual)
     if found is None:
         return math.inf
     if found[1]:

@@ -34,7 +34,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region, build_region
 from subgraph.inspection.validate import explain_refusal
-from subgraph.origins.source import sources
+from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
 from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.candidate import Candidate
@@ -536,7 +536,7 @@ def _diagnose_export(judge: Judge, region: Region, facts: Collection[Fact | None
 
     `facts`: with which side onnx's own evaluator agrees.
     """
-    known = filter(None, sources(judge.model.graph, region.nodes) or ())
+    known = filter(None, find_sources(judge.model.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
     where = (
         " and ".join(list(found)[:MAX_SOURCES]) or f"'{judge.model.graph.label(region.nodes[-1])}'"

@@ -600,7 +600,7 @@ def _inside(name: str, location: str, model: Path) -> Path:
             "only files inside the model's folder are read",
             code="weight.absolute-path",
         )
-    if ".." in parts or folders.leads_out(location):  # a device, a stream
+    if ".." in parts or folders.is_outside(location):  # a device, a stream
         raise DataError(
             f"{refuse} leads out of the model's folder",
             "only files inside the model's folder are read",

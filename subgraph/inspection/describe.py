@@ -24,7 +24,7 @@ from subgraph.graph.types import read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
-from subgraph.origins.source import Source, node_metadata, source
+from subgraph.origins.source import Source, find_source, read_node_metadata
 from subgraph.runtime.inputs import Feeding, OriginKind
 
 SCHEMA = "subcut.inspect/1"
@@ -347,7 +347,12 @@ class _Facts:
         node = self.graph.nodes[i]
         label = self.graph.label(i)
         return NodeInfo(
-            i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i)
+            i,
+            label,
+            str(node.name),
+            str(node.op_type),
+            str(node.domain),
+            find_source(self.graph, i),
         )
 
     def details(self, i: int) -> NodeDetails:
@@ -356,7 +361,7 @@ class _Facts:
             **vars(self.node(i)),
             attributes={str(a.name): summary.attribute_text(a) for a in node.attribute},
             doc_string=protobuf.doc_text(node.doc_string),
-            metadata=node_metadata(self.graph, i),
+            metadata=read_node_metadata(self.graph, i),
             inputs=[self.entering(name) for name in self.graph.reads[i]],
             outputs=[self.leaving(name) for name in self.graph.makes[i]],
         )

@@ -23,7 +23,7 @@ from subgraph.version import __version__
 LIMIT = 4 << 30  # bytes of converted models
 
 
-def converted(depends: Sequence[Part], name: str, write: Callable[[Path], None]) -> Path:
+def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], None]) -> Path:
     """The ONNX file of that name that is kept for what it `depends` on; else `write` makes it.
 
     Raises:
@@ -43,18 +43,18 @@ def converted(depends: Sequence[Part], name: str, write: Callable[[Path], None])
 def _evict(newest: Path) -> None:
     """Remove the models that were not used for longest, beyond `LIMIT` bytes."""
     kept = [p for p in newest.parent.iterdir() if p != newest and not p.name.startswith(".")]
-    left = LIMIT - _size(newest)
+    left = LIMIT - _measure_size(newest)
     for folder in sorted(kept, key=lambda p: -p.stat().st_mtime):
-        left -= _size(folder)
+        left -= _measure_size(folder)
         if left < 0:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _size(folder: Path) -> int:
+def _measure_size(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.iterdir())
 
 
-def as_inputs(path: Path, names: Collection[str]) -> Path:
+def move_weights_to_inputs(path: Path, names: Collection[str]) -> Path:
     """The model without the values of those weights among `names` that it lists as inputs; itself
     if there are none.
 
@@ -74,10 +74,10 @@ def as_inputs(path: Path, names: Collection[str]) -> Path:
 
     large = [t for t in graph.initializer if protobuf.on_disk(t)]
     weights = protobuf.weights_digest(large, path)
-    return converted(["fed/1", skeleton.structure, weights, *sorted(fed)], path.name, write)
+    return convert_once(["fed/1", skeleton.structure, weights, *sorted(fed)], path.name, write)
 
 
-def to_onnx(path: Path, form: str) -> Path:
+def convert_text(path: Path, form: str) -> Path:
     """The ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as
     `onnx.load` calls them.
 
@@ -112,4 +112,4 @@ def to_onnx(path: Path, form: str) -> Path:
             )
         onnx.save(model, target, format="protobuf")
 
-    return converted(["text/1", form, file_digest(path)], path.name, write)
+    return convert_once(["text/1", form, file_digest(path)], path.name, write)

@@ -10,7 +10,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
+from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.text import split_signature
 
 FORMATS = {
@@ -57,12 +57,12 @@ def load(
             'subgraph.load("model.onnx")',
             code="api.wrong-type",
         )
-    return graph.load(model_file(Path(path), weights, trust))
+    return graph.load(find_onnx_file(Path(path), weights, trust))
 
 
 def _write(model: Any) -> Path:
     """Write a model in memory into a file that exists until the process ends."""
-    file = folders.lasting("subcut-model") / "model.onnx"
+    file = folders.make_lasting("subcut-model") / "model.onnx"
     if isinstance(model, bytes):
         file.write_bytes(model)
         return file
@@ -73,14 +73,14 @@ def _write(model: Any) -> Path:
     return file
 
 
-def model_file(path: Path, weights: str | None = None, trust: bool = False) -> Path:
+def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) -> Path:
     """The ONNX file to work on: the file itself, or what it was converted to.
 
     Raises:
         UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`,
             `origins.torch.export` and `origins.tflite.files`.
     """
-    family = family_of(path)
+    family = find_family(path)
     if weights and family is not Family.CAFFE:
         raise UsageError(
             f"--weights belongs to a .prototxt; {path.name} is none",
@@ -102,7 +102,7 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     if family in FORMATS:
         from subgraph.origins import converted
 
-        return converted.to_onnx(path, FORMATS[family])
+        return converted.convert_text(path, FORMATS[family])
     return path
 
 

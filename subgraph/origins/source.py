@@ -62,53 +62,55 @@ class Source:
         return source_line(to_json(self))
 
 
-def source(graph: Graph, index: int) -> Source | None:
+def find_source(graph: Graph, index: int) -> Source | None:
     """The origin of a node; None where the file tells nothing.
 
     The newer exporter writes nothing for Split: what it wrote for a node beside it is taken.
     Complexity: linear in the metadata of these.
     """
     if graph.nodes[index].metadata_props:
-        return _own(graph, index)
+        return _read_own_source(graph, index)
     makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
     readers = list(chain.from_iterable(graph.readers.get(name, ()) for name in graph.makes[index]))
     around = [*((i, "before") for i in makers), *((i, "behind") for i in readers)]
-    found = ((_own(graph, i), where) for i, where in around if graph.nodes[i].metadata_props)
+    found = (
+        (_read_own_source(graph, i), where) for i, where in around if graph.nodes[i].metadata_props
+    )
     derived = (replace(other, derived=where) for other, where in found if other and other.file)
-    return next(derived, None) or _own(graph, index)
+    return next(derived, None) or _read_own_source(graph, index)
 
 
-def _own(graph: Graph, index: int) -> Source | None:
+def _read_own_source(graph: Graph, index: int) -> Source | None:
     """What a node itself tells."""
-    metadata = node_metadata(graph, index)
-    scopes, classes = _scopes(metadata)
-    file, line, code = innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
-    module = next((scope for scope in reversed(scopes) if scope), "") or module_path(
+    metadata = read_node_metadata(graph, index)
+    scopes, classes = _read_scopes(metadata)
+    file, line, code = find_innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
+    module = next((scope for scope in reversed(scopes) if scope), "") or parse_module_path(
         graph.node_names[index]
     )
     if not module and not file:
         return None
-    modules = [*_modules_of_weights(graph, index, module), module]
+    modules = [*_list_weight_modules(graph, index, module), module]
     kind = classes[len(scopes) - 1].rpartition(".")[2] if 0 < len(scopes) <= len(classes) else None
     return Source(" + ".join(filter(None, modules)), kind or None, file, line, code)
 
 
-def sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] | None:
+def find_sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] | None:
     """The origins of several nodes; None if none is known."""
-    found = [source(graph, i) for i in nodes]
+    found = [find_source(graph, i) for i in nodes]
     return found if any(found) else None
 
 
-def node_metadata(graph: Graph, index: int) -> dict[str, str]:
+def read_node_metadata(graph: Graph, index: int) -> dict[str, str]:
     """`metadata_props` of a node."""
     return {str(entry.key): str(entry.value) for entry in graph.nodes[index].metadata_props}
 
 
-def module_path(name: str) -> str:
+def parse_module_path(name: str) -> str:
     """The module in a node's name; "" for a name that another exporter gave.
 
-    >>> module_path("/layer1/layer1.0/conv1/Conv"), module_path("/Concat"), module_path("conv1")
-    ('layer1.0.conv1', '', '')
+    >>> parse_module_path("/layer1/layer1.0/conv1/Conv"), parse_module_path("conv1")
+    ('layer1.0.conv1', '')
     """
     path: list[str] = []
     for part in name.split("/")[1:-1] if name.startswith("/") else ():
@@ -118,21 +120,21 @@ def module_path(name: str) -> str:
     return ".".join(path)
 
 
-def _scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
+def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
     """Paths of the modules around a node and their classes, from the model itself inwards.
 
     The last entry of both lists in the file is the operator, which is left out.
     """
-    scopes = texts(metadata.get(f"{PREFIX}name_scopes", ""))
+    scopes = parse_texts(metadata.get(f"{PREFIX}name_scopes", ""))
     if scopes:
-        return scopes[:-1], texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
+        return scopes[:-1], parse_texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
     pairs = [part.partition(": ") for part in metadata.get(NAMESPACE, "")[:LONGEST].split("/")]
     if len(pairs) > 1 and all(colon for _, colon, _ in pairs):
         return [scope for scope, _, _ in pairs[:-1]], [kind for _, _, kind in pairs[:-1]]
     return [], []
 
 
-def texts(literal: str) -> list[str]:
+def parse_texts(literal: str) -> list[str]:
     """A list of texts as Python writes it; empty for anything else."""
     if len(literal) > LONGEST or not literal.startswith("["):
         return []
@@ -143,7 +145,7 @@ def texts(literal: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
 
 
-def innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
+def find_innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
     """File, line and code of the innermost frame outside of torch; of the innermost one if all are
     inside."""
     frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
@@ -151,7 +153,7 @@ def innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]
     return own[-1] if own else (None, None, None)
 
 
-def _modules_of_weights(graph: Graph, index: int, module: str) -> list[str]:
+def _list_weight_modules(graph: Graph, index: int, module: str) -> list[str]:
     """Modules whose weights a node reads, apart from its own: a fused node holds the work of
     several."""
     names = (PARAMETER.fullmatch(name) for name in graph.reads[index] if graph.is_weight(name))
@@ -176,27 +178,29 @@ class SourceInModel:
     example: str
 
 
-def found(files: Mapping[str, Path]) -> list[SourceInModel]:
+def find_source_code(files: Mapping[str, Path]) -> list[SourceInModel]:
     """The models among files that hold source code, by name. Complexity: linear in the models
     without their weights."""
     models = (
         (name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx"
     )
-    per_model = ((name, [removed.text for removed in _removed(model)]) for name, model in models)
+    per_model = (
+        (name, [removed.text for removed in _remove_texts(model)]) for name, model in models
+    )
     return [
-        SourceInModel(name, len(texts), max(map(_line, texts), key=len))
+        SourceInModel(name, len(texts), max(map(_format_line, texts), key=len))
         for name, texts in per_model
         if texts
     ]
 
 
-def stripped(path: Path, folder: Path, name: str, every: bool = False) -> Path:
+def strip_source_code(path: Path, folder: Path, name: str, every: bool = False) -> Path:
     """A copy of a model without source code, in a folder; the model itself where it holds none.
 
     `every`: without any metadata and documentation.
     """
     model = protobuf.read(path).model
-    if not list(_removed(model, every)):
+    if not list(_remove_texts(model, every)):
         return path
     protobuf.rewrite(model, path, folder / name)
     return folder / name
@@ -216,7 +220,7 @@ def read_texts(path: Path) -> ModelTexts:
     subcut's own entries."""
     texts = [
         t
-        for t in _removed(protobuf.read(path).model, every=True)
+        for t in _remove_texts(protobuf.read(path).model, every=True)
         if not t.text.startswith("subcut.")
     ]
     return ModelTexts(
@@ -232,7 +236,7 @@ class _Text:
     in_metadata: bool
 
 
-def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
+def _remove_texts(message: Any, every: bool = False) -> Iterator[_Text]:
     """Remove what tells of source code from a message and all inside it; yields the stack traces
     and paths.
 
@@ -240,7 +244,9 @@ def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
     """
     if hasattr(message, "metadata_props"):
         kept = [
-            e for e in message.metadata_props if not every and (e.key == KEPT or not _tells(e.key))
+            e
+            for e in message.metadata_props
+            if not every and (e.key == KEPT or not _is_exporters_key(e.key))
         ]
         for e in message.metadata_props:
             if every or e.key == STACK_TRACE:
@@ -251,40 +257,40 @@ def _removed(message: Any, every: bool = False) -> Iterator[_Text]:
             message.metadata_props.extend(kept)
     documented = every and "doc_string" in message.DESCRIPTOR.fields_by_name and message.doc_string
     if documented or (
-        message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string))
+        message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_encode(message.doc_string))
     ):
-        yield _Text(_bytes(message.doc_string).decode(errors="replace"), False)
+        yield _Text(_encode(message.doc_string).decode(errors="replace"), False)
         message.ClearField("doc_string")
     for field, value in message.ListFields():
         if field.name == "value_info" and field.type == field.TYPE_BYTES:
-            yield from _removed_from_bytes(value, every)
+            yield from _remove_from_bytes(value, every)
         elif field.type == field.TYPE_MESSAGE and (every or field.message_type.name not in SIMPLE):
             for inner in value if field.is_repeated else [value]:
-                yield from _removed(inner, every)
+                yield from _remove_texts(inner, every)
 
 
-def _removed_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
-    """As `_removed`, of declarations of tensors, which are kept as bytes; those of the exporter are
-    not yielded."""
+def _remove_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
+    """Remove texts from declarations of tensors, which are kept as bytes; the exporter's are not
+    yielded."""
     for k, data in enumerate(declarations):
         if every or EXPORTER.encode() in data or NAMESPACE.encode() in data:
             info = protobuf.protos().ValueInfoProto.FromString(data)
-            texts = list(_removed(info, every))
+            texts = list(_remove_texts(info, every))
             declarations[k] = info.SerializeToString()
             yield from texts if every else ()
 
 
-def _tells(key: str) -> bool:
+def _is_exporters_key(key: str) -> bool:
     return key.startswith(EXPORTER) or key == NAMESPACE
 
 
-def _bytes(text: str | bytes) -> bytes:
+def _encode(text: str | bytes) -> bytes:
     """A documentation: the classes that read models keep it as bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text
 
 
-def _line(text: str) -> str:
+def _format_line(text: str) -> str:
     """`FILE:LINE: CODE` of the user's innermost call in a trace; of a documentation its first
     line."""
-    file, line, code = innermost_call(text)
+    file, line, code = find_innermost_call(text)
     return f"{file}:{line}: {code}" if file else text.strip().partition("\n")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subgraph.origins.source import source
+from subgraph.origins.source import find_source
 from subgraph.recordings.departure import REFERENCE, find_departures, summarize_runs
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.matched import Reason
@@ -129,7 +129,9 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
         compared=sum(row.compared for row in comparison.rows.values()),
         first_bad=first_bad,
         last_good=first.last_good if first else None,
-        source=source(judge.model.graph, judge.model.graph.maker[first_bad]) if first_bad else None,
+        source=find_source(judge.model.graph, judge.model.graph.maker[first_bad])
+        if first_bad
+        else None,
     )
 
 
@@ -165,7 +167,7 @@ def _make_row(
     i = model.graph.maker[name]
     runs = [_make_recorded_tensor(c.rows.get(name)) for c in comparisons]
     odd = find_outlier(comparisons, name) or None
-    return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source(graph, i))
+    return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, find_source(graph, i))
 
 
 def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:

@@ -24,7 +24,13 @@ from subgraph.graph.quantization import codes, scales_of
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, DumpHints
 from subgraph.storage import dtypes, folders
-from subgraph.storage.convert import BLOCKED_LAYOUT, TensorFormat, convert, raw_bytes, with_layout
+from subgraph.storage.convert import (
+    BLOCKED_LAYOUT,
+    TensorFormat,
+    convert,
+    convert_layout,
+    encode_raw,
+)
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
 from subgraph.text import nearest
@@ -258,7 +264,7 @@ def _read_listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
             code="case.no-tensors",
         )
     for _, entry in items:
-        if folders.leads_out(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
+        if folders.is_outside(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
             raise InputError(
                 f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}",
                 code="case.damaged",
@@ -363,7 +369,8 @@ def _export(
     plain = None
     if layout == BLOCKED_LAYOUT:
         plain = (
-            entry.original_shape or with_layout(stored, entry.layout or opposite, "NCHW")[0].shape
+            entry.original_shape
+            or convert_layout(stored, entry.layout or opposite, "NCHW")[0].shape
         )
     for format in formats:
         file = f"{entry.target}.{format}"
@@ -371,7 +378,7 @@ def _export(
         if format == "npy":
             np.save(work / file, to_bits(array, dtype), allow_pickle=False)
         else:
-            (work / file).write_bytes(raw_bytes(array, dtype))
+            (work / file).write_bytes(encode_raw(array, dtype))
         lost = loss.text if loss else ""
         per_tensor = (
             (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)

@@ -24,7 +24,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region, surroundings
-from subgraph.origins.source import source
+from subgraph.origins.source import find_source
 from subgraph.recordings import document as run_document
 from subgraph.recordings.interval import Interval
 from subgraph.recordings.matching.matched import MatchedSample
@@ -188,7 +188,9 @@ def _make_finding(
         adds_an_error=interval.adds_error,
         in_place=in_place,
         suspects=[
-            Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), source(graph, i))
+            Suspect(
+                i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), find_source(graph, i)
+            )
             for i, weight in interval.suspects[:MAX_SUSPECTS]
         ],
         neighbours=surroundings(graph, nodes),

@@ -72,7 +72,7 @@ def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
             code="api.wrong-type",
         )
     name = candidate.__name__
-    file = folders.lasting("subcut-function") / f"{folders.safe_name(name)}.py"
+    file = folders.make_lasting("subcut-function") / f"{folders.safe_name(name)}.py"
     file.write_text(_import_text(candidate) or _serve_text(candidate), encoding="utf-8")
     return replace(parse(str(file)), name=f"{name}()")
 

@@ -71,7 +71,7 @@ def _write_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
             "give each sample the same names",
             code="api.uneven-samples",
         )
-    home = folders.lasting("subcut-inputs")
+    home = folders.make_lasting("subcut-inputs")
     places = {name: home / stem for name, stem in folders.safe_names(names).items()}
     for name, place in places.items():
         place.mkdir()

@@ -412,7 +412,7 @@ class Server:
         results = self._results(run, arrays)
         seconds = time.perf_counter() - begin
         self.held = arrays, results
-        fed = tuple(Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in arrays.items())
+        fed = tuple(Record(n, *types[n], tensors.list_shapes(v), ()) for n, v in arrays.items())
         texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
         results = {**arrays, **results}
         before = {r.name: r for r in request.earlier}
@@ -455,7 +455,7 @@ class Server:
             else:
                 value = _array(value)
             text = _type_of(value, declared, form)
-            if earlier and tensors.holds(earlier, value, text, folder):
+            if earlier and tensors.is_stored(earlier, value, text, folder):
                 return earlier
             return tensors.save(name, value, text, folder, stem)
         except (OSError, MemoryError):

@@ -35,7 +35,7 @@ def cache_folder(name: str) -> Path:
                 _warn(home)
             elif os.access(folder, os.W_OK):
                 return folder
-    return _temporary(name)
+    return _make_temporary(name)
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def _warn(home: Path) -> None:
 
 
 @functools.cache
-def _temporary(name: str) -> Path:
+def _make_temporary(name: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"subcut-{name}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -170,7 +170,7 @@ class StoredFile:
     layout: Word = ""
 
 
-def formats(text: str) -> tuple[str, ...]:
+def parse_formats(text: str) -> tuple[str, ...]:
     """`npy,bin` → ("npy", "bin").
 
     Raises:
@@ -187,7 +187,7 @@ def formats(text: str) -> tuple[str, ...]:
     return names
 
 
-def with_layout(
+def convert_layout(
     array: Array, source: str, target: str, shape: Shape | None = None
 ) -> tuple[Array, str]:
     """The array in another layout, and that layout; as it is where its rank has none.
@@ -207,11 +207,11 @@ def with_layout(
             return array, source
         block = 32 if array.dtype.itemsize == 1 else layouts.C0
         return layouts.from_model(layouts.to_model(array, source), target, block), target
-    axes = relayout(array.shape, source, target)
+    axes = find_axes(array.shape, source, target)
     return (np.ascontiguousarray(array.transpose(axes)), target) if axes else (array, source)
 
 
-def relayout(shape: Shape, source: str, target: str) -> Shape | None:
+def find_axes(shape: Shape, source: str, target: str) -> Shape | None:
     """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have
     a layout."""
     if not target or source == target or len(shape) not in (4, 5):
@@ -240,12 +240,12 @@ def convert(
                 "leave --dtype out",
                 code="export.not-numbers",
             )
-        array, loss = _cast(array, dtype, tensor_format.scale)
-    array, layout = with_layout(array, layout, tensor_format.layout, shape)
+        array, loss = _convert_type(array, dtype, tensor_format.scale)
+    array, layout = convert_layout(array, layout, tensor_format.layout, shape)
     return array, loss, layout
 
 
-def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
+def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
     wanted = tensors.np_dtype(dtype)
     if np.iscomplexobj(array) and wanted.kind != "c":
         raise UsageError(
@@ -263,7 +263,7 @@ def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
             out, over = _to_integers(scale.steps(wide) if scale else array, dtype)
         else:
             out = array.astype(wanted)
-            over = _beyond(wide, dtype)
+            over = _find_overflows(wide, dtype)
         back = scale.dequantize(out).astype(wide.dtype) if scale else out.astype(wide.dtype)
     over = finite & (over | ~np.isfinite(back))
     counted = finite & ~over
@@ -303,7 +303,7 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     return out.astype(tensors.np_dtype(dtype)), over | under
 
 
-def _beyond(wide: Array, dtype: str) -> Array:
+def _find_overflows(wide: Array, dtype: str) -> Array:
     """Which values exceed a float type's largest by more than half a step: some types saturate
     silently."""
     import ml_dtypes
@@ -317,7 +317,7 @@ def _beyond(wide: Array, dtype: str) -> Array:
     return beyond
 
 
-def raw_bytes(array: Array, dtype: str) -> bytes:
+def encode_raw(array: Array, dtype: str) -> bytes:
     """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
     bits = tensors.to_bits(array, dtype)
     return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
@@ -342,7 +342,7 @@ def write_bin(
         stored = StoredFile(target, "bin", record.dtype, shape)
         if (
             not tensor_format.dtype
-            and not relayout(shape, "NCHW", tensor_format.layout)
+            and not find_axes(shape, "NCHW", tensor_format.layout)
             and record.dtype not in PACKED
         ):
             _strip_header(folder / file, folder / target)
@@ -352,7 +352,7 @@ def write_bin(
             )
             converted, loss, layout = convert(array, tensor_format)
             dtype = tensor_format.dtype or record.dtype
-            (folder / target).write_bytes(raw_bytes(converted, dtype))
+            (folder / target).write_bytes(encode_raw(converted, dtype))
             stored = StoredFile(
                 target, "bin", dtype, converted.shape, layout if tensor_format.layout else ""
             )

@@ -22,10 +22,10 @@ def digest(*parts: Part) -> str:
     >>> digest("ab", "c") == digest("a", "bc"), digest(1) == digest(True), digest([1], 2) == digest([1, 2])
     (False, False, False)
     """  # noqa: E501
-    return hashlib.sha256(b"".join(map(_framed, parts))).hexdigest()
+    return hashlib.sha256(b"".join(map(_encode_part, parts))).hexdigest()
 
 
-def _framed(part: Part) -> bytes:
+def _encode_part(part: Part) -> bytes:
     """Kind, length and bytes, so that it is unambiguous where one part ends and the next begins."""
     match part:
         case None | bool():
@@ -45,10 +45,10 @@ def _framed(part: Part) -> bytes:
             data = part
         case Mapping():
             kind = "m"
-            data = b"".join(sorted(_framed(k) + _framed(v) for k, v in part.items()))
+            data = b"".join(sorted(_encode_part(k) + _encode_part(v) for k, v in part.items()))
         case list() | tuple():
             kind = "l"
-            data = b"".join(map(_framed, part))
+            data = b"".join(map(_encode_part, part))
         case _:
             raise TypeError(f"a {type(part).__name__} cannot be hashed")
     return f"{kind}{len(data)}:".encode() + data

@@ -226,7 +226,7 @@ _FOLDERS = (
 )
 
 
-def family_of(path: Path) -> Family | None:
+def find_family(path: Path) -> Family | None:
     """The format of a model, by its first bytes, Caffe's also by its name; None for ONNX, and for
     what is unknown.
 
@@ -234,7 +234,7 @@ def family_of(path: Path) -> Family | None:
     """
     if path.suffix.lower() in CAFFE_SUFFIXES:
         return Family.CAFFE
-    head = _head(split_signature(path)[0])
+    head = _read_head(split_signature(path)[0])
     if head[4:8] == b"TFL3":
         return Family.TFLITE
     kind = recognize(path, head) if head and path.suffix.lower() != ".onnx" else None
@@ -244,10 +244,10 @@ def family_of(path: Path) -> Family | None:
 def is_of_tflite(path: Path) -> bool:
     """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first
     bytes?"""
-    return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _head(path)[:64]
+    return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _read_head(path)[:64]
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     try:
         if path.is_file():
             with path.open("rb") as file:
@@ -262,18 +262,18 @@ def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
 
     `head`: its first `HEAD` bytes; without them they are read.
     """
-    head = _head(path) if head is None else head
+    head = _read_head(path) if head is None else head
     # compiled only when a file is not a model
-    kind = _zipped(path) if head.startswith(b"PK\x03\x04") else None
+    kind = _recognize_zip(path) if head.startswith(b"PK\x03\x04") else None
     kind = kind or next(
         (kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None
     )
     if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
         kind = kind._replace(by_suffix=True)
-    return _named(kind, path.parent, path.name) if kind else None
+    return _fill_advice(kind, path.parent, path.name) if kind else None
 
 
-def _zipped(path: Path) -> FileKind:
+def _recognize_zip(path: Path) -> FileKind:
     """What a zip is, by its members; what PyTorch saved, by the names that its pickle would
     import."""
     try:
@@ -288,13 +288,13 @@ def _zipped(path: Path) -> FileKind:
                 and pickled
                 and archive.getinfo(pickled).file_size < MAX_PICKLE
             ):
-                return _STATE_DICT if _imports(archive.read(pickled)) <= _OF_TENSORS else kind
+                return _STATE_DICT if _list_imports(archive.read(pickled)) <= _OF_TENSORS else kind
             return kind
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return FileKind("a zip archive that is truncated or damaged", "download it again")
 
 
-def _imports(pickle: bytes) -> set[str]:
+def _list_imports(pickle: bytes) -> set[str]:
     """The modules that a pickle names, without loading it."""
     found: set[str] = set()
     texts: list[str] = []
@@ -312,11 +312,11 @@ def recognize_folder(folder: Path) -> FileKind | None:
     """As `recognize`, of a folder that holds one model of TensorFlow or Paddle."""
     for pattern, kind in _FOLDERS:
         if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112
-            return _named(kind, folder, found[0].name)
+            return _fill_advice(kind, folder, found[0].name)
     return None
 
 
-def _named(kind: FileKind, folder: Path, file: str) -> FileKind:
+def _fill_advice(kind: FileKind, folder: Path, file: str) -> FileKind:
     """The advice with the names of this file and folder in it, quoted for a shell."""
     names = {"FILE": str(folder / file), "FOLDER": str(folder)}
     return kind._replace(

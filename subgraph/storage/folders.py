@@ -78,10 +78,10 @@ def is_device(part: str) -> bool:
     return unicodedata.normalize("NFKC", part).split(".")[0].strip().lower() in DEVICES
 
 
-def leads_out(name: str) -> bool:
+def is_outside(name: str) -> bool:
     r"""Would a file of this name lie outside of its folder, on some system? On Windows also a device, or a stream.
 
-    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
+    >>> [is_outside(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
     [False, False, True, True, True, True, True]
     """  # noqa: E501
     path = PureWindowsPath(name)  # it knows both separators
@@ -103,7 +103,7 @@ def aside(place: Path) -> Iterator[Path]:
     with scratch(place.parent, place.name) as work:
         yield work
         try:
-            work.chmod(0o777 & ~_umask())
+            work.chmod(0o777 & ~_get_umask())
             with interrupts_delayed():
                 _put(work, place)
         except OSError as e:
@@ -125,12 +125,12 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     lock = work = None
     existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110
     try:
-        sweep(parent)
+        remove_leftovers(parent)
         with interrupts_delayed():
-            work, lock = fresh(parent, name)
+            work, lock = make_locked_folder(parent, name)
         yield work
     except OSError as e:
-        raise unwritable(parent, e) from e
+        raise make_write_error(parent, e) from e
     finally:
         with interrupts_delayed():
             if work is not None:
@@ -146,7 +146,7 @@ def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
     return scratch(Path(tempfile.gettempdir()), name)
 
 
-def lasting(name: str) -> Path:
+def make_lasting(name: str) -> Path:
     """A new temporary folder that exists until this process ends."""
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
@@ -163,7 +163,7 @@ def numbered_folder(parent: Path, stem: str) -> Path:
     return parent / f"{stem}{number}"
 
 
-def unwritable(folder: Path, e: OSError) -> OutputError:
+def make_write_error(folder: Path, e: OSError) -> OutputError:
     """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
         return OutputError(
@@ -202,7 +202,7 @@ def _remove_empty(folder: Path, existing: Path) -> None:
         folder = folder.parent
 
 
-def fresh(parent: Path, name: str) -> tuple[Path, Lock]:
+def make_locked_folder(parent: Path, name: str) -> tuple[Path, Lock]:
     """A new folder and its lock, tried again where other runs remove it before it is locked, or an
     empty `parent`."""
     for left in reversed(range(MAX_TRIES)):
@@ -220,7 +220,7 @@ def fresh(parent: Path, name: str) -> tuple[Path, Lock]:
     return work, lock
 
 
-def _umask() -> int:
+def _get_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -245,7 +245,7 @@ def _put(work: Path, place: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def sweep(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove the hidden folders of killed runs from `parent`, whose locks are free; put old results
     back."""
     for work in (*parent.glob(f".*{NEW}"), *parent.glob(f".*{OLD}")):

@@ -44,13 +44,13 @@ _ALIASES = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the shape has the 
 KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 
 
-def axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[Shape]:
+def iter_axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[Shape]:
     """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
 
     For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
     more than MAX_AXES axes. Complexity: factorial in the number of axes.
 
-    >>> list(axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(axis_orders((2, 3), ("n", None)))
+    >>> list(iter_axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(iter_axis_orders((2, 3), ("n", None)))
     ([(0, 3, 1, 2), (0, 3, 2, 1)], [(0, 1), (1, 0)])
     """  # noqa: E501
     if len(shape) != len(dims) or len(shape) > MAX_AXES:
@@ -112,18 +112,18 @@ def to_model(array: Array, layout: str, shape: Shape | None = None, model: str =
     """
     layout = _ALIASES.get(layout, layout)
     if model and model == layout:
-        return _fitted(array, shape, layout)
+        return _fit(array, shape, layout)
     if layout in BLOCKED:
         return _from_blocks(array, layout, shape, model)
     if layout not in PLAIN or (layout in AS_THEY_ARE and model in AS_THEY_ARE):
         if layout not in AS_THEY_ARE:
             raise InputError(
                 f"values in layout {layout} cannot be read",
-                _hint(layout),
+                _suggest_layouts(layout),
                 code="layout.unsupported",
             )
-        return _fitted(array, shape, layout)
-    return _permuted(array, layout, shape, model)
+        return _fit(array, shape, layout)
+    return _permute(array, layout, shape, model)
 
 
 def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
@@ -136,12 +136,12 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     block = 4 if layout in ("NC4HW4", "NC1HWC0_C04") else c0
     layout = _ALIASES.get(layout, layout)
     if layout in BLOCKED:
-        shape = _padded(array.shape, layout)
-        blocks = _blocks(layout, shape, block, n0)
+        shape = _pad_rank(array.shape, layout)
+        blocks = _make_blocks(layout, shape, block, n0)
         filled = np.zeros(blocks.full, array.dtype)
         filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
         split = filled.reshape([blocks.split[i] for i in blocks.order])
-        stored = split.transpose(_inverse(blocks.order)).reshape(blocks.stored)
+        stored = split.transpose(_invert(blocks.order)).reshape(blocks.stored)
         return (
             stored.reshape((*array.shape[:-2], *stored.shape[1:]))
             if layout == "FRACTAL_NZ"
@@ -150,25 +150,25 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     if layout in AS_THEY_ARE:
         return array
     if layout in PLAIN and array.ndim == len(layout):
-        return array.transpose(_inverse(_axes(layout, "")))
+        return array.transpose(_invert(_find_axes(layout, "")))
     raise InputError(
         f"an array of shape {list(array.shape)} has no layout {layout}",
-        _hint(layout),
+        _suggest_layouts(layout),
         code="layout.wrong-shape",
     )
 
 
-def stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
+def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
 
-    >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
+    >>> compute_stored_shape((1, 3, 4, 5), "NHWC"), compute_stored_shape((1, 3, 4, 5), "NC1HWC0")
     ((1, 4, 5, 3), (1, 1, 4, 5, 16))
     """  # noqa: E501
     layout = _ALIASES.get(layout, layout)
     if layout == "FRACTAL_NZ" or (
         layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())
     ):
-        stored = _blocks(layout, _padded(shape, layout), c0, 16).stored
+        stored = _make_blocks(layout, _pad_rank(shape, layout), c0, 16).stored
         return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
     if layout in PLAIN and len(layout) == len(shape):
         own = [a for a in "NCDHW" if a in layout]
@@ -176,50 +176,50 @@ def stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     return shape
 
 
-def plain_shape(stored: Shape, layout: str) -> Shape:
-    """The inverse of `stored_shape` for a layout without blocks.
+def compute_plain_shape(stored: Shape, layout: str) -> Shape:
+    """The inverse of `compute_stored_shape` for a layout without blocks.
 
-    >>> plain_shape((1, 4, 5, 3), "NHWC")
+    >>> compute_plain_shape((1, 4, 5, 3), "NHWC")
     (1, 3, 4, 5)
     """
     if layout in PLAIN and len(layout) == len(stored):
-        return tuple(stored[i] for i in _axes(layout, ""))
+        return tuple(stored[i] for i in _find_axes(layout, ""))
     return stored
 
 
-def _hint(layout: str) -> str:
+def _suggest_layouts(layout: str) -> str:
     return "" if layout in KNOWN else f"known: {', '.join(KNOWN)}"
 
 
-def _axes(layout: str, model: str) -> Shape:
+def _find_axes(layout: str, model: str) -> Shape:
     """The position of each of the model's axes in a plain layout."""
     own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
     return tuple(layout.index(a) for a in own)
 
 
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+def _invert(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
 
 
-def _permuted(array: Array, layout: str, shape: Shape | None, model: str) -> Array:
+def _permute(array: Array, layout: str, shape: Shape | None, model: str) -> Array:
     """A plain layout's axes in the model's order. An array of another rank, or of the model's
     shape, is unchanged."""
-    turned = array.transpose(_axes(layout, model)) if array.ndim == len(layout) else array
+    turned = array.transpose(_find_axes(layout, model)) if array.ndim == len(layout) else array
     if shape is None or turned.shape == tuple(shape):
         return turned
     if array.shape == tuple(shape):
         return array
     if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
         return turned.reshape(shape)
-    raise _misfit(array, layout, shape)
+    raise _make_size_error(array, layout, shape)
 
 
-def _misfit(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:
+def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:
     what = f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}"
     return InputError(what, hint, code="layout.wrong-shape")
 
 
-def _fitted(array: Array, shape: Shape | None, layout: str) -> Array:
+def _fit(array: Array, shape: Shape | None, layout: str) -> Array:
     """The array in another shape.
 
     Raises:
@@ -228,11 +228,11 @@ def _fitted(array: Array, shape: Shape | None, layout: str) -> Array:
     if shape is None or array.shape == tuple(shape):
         return array
     if array.size != math.prod(shape):
-        raise _misfit(array, layout or "ND", shape, "another layout, another shape?")
+        raise _make_size_error(array, layout or "ND", shape, "another layout, another shape?")
     return array.reshape(shape)
 
 
-def _padded(shape: Shape, layout: str) -> Shape:
+def _pad_rank(shape: Shape, layout: str) -> Shape:
     """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a
     batch."""
     rank = len(BLOCKED[layout][1].split())
@@ -246,7 +246,7 @@ def _padded(shape: Shape, layout: str) -> Shape:
     return (*shape, *(1,) * (rank - len(shape)))
 
 
-def _blocks(layout: str, shape: Shape, c0: int, n0: int) -> _Blocks:
+def _make_blocks(layout: str, shape: Shape, c0: int, n0: int) -> _Blocks:
     """The parts' sizes for a model's shape of the layout's rank."""
     parts, axes, joined = BLOCKED[layout]
     size = {"C0": c0, "N0": n0}
@@ -274,7 +274,7 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
         if layout == "FRACTAL_NZ"
         else array
     )
-    blocks = _stored(flat, layout, own)
+    blocks = _find_blocks(flat, layout, own)
     merged = flat.reshape(blocks.split).transpose(blocks.order).reshape(blocks.full)
     if own is None:
         return (
@@ -282,7 +282,7 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
             if layout == "FRACTAL_NZ"
             else merged
         )
-    cut = merged[tuple(slice(0, d) for d in _padded(own, layout))]
+    cut = merged[tuple(slice(0, d) for d in _pad_rank(own, layout))]
     return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
 
 
@@ -292,7 +292,7 @@ def _is_turned(shape: Shape, layout: str, model: str) -> bool:
     return len(model) == len(shape) and sorted(model) == sorted(axes) and model != axes
 
 
-def _stored(array: Array, layout: str, shape: Shape | None) -> _Blocks:
+def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:
     """The parts' sizes, from the stored shape and, where parts are joined, from the model's.
 
     Raises:
@@ -313,18 +313,18 @@ def _stored(array: Array, layout: str, shape: Shape | None) -> _Blocks:
     sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | (
         {} if joined > 1 else {names[0]: array.shape[0]}
     )
-    blocks = _blocks(
-        layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1)
+    blocks = _make_blocks(
+        layout, _pad_rank(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1)
     )
     if blocks.stored != array.shape:
-        raise _misfit(array, layout, shape)
+        raise _make_size_error(array, layout, shape)
     return blocks
 
 
-def named(text: str) -> str:
+def normalize_name(text: str) -> str:
     """A layout's name from a vendor's spelling: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
 
-    >>> named("Format_NHWC")
+    >>> normalize_name("Format_NHWC")
     'NHWC'
     """
     name = re.sub(r"(?i)^(acl_)?format_|:.*$", "", text.strip()).upper()

@@ -161,11 +161,11 @@ class Store:
         if folder not in self._folders:
             raise ValueError(f"{folder} is not a folder of this store, or was put before")
         try:
-            names = store_entry.names(folder)
+            names = store_entry.list_names(folder)
             self._folders.discard(folder)
             if self._unwritable:
                 return StoreEntry(json.loads(plain), folder)
-            files = {name: store_entry.checksum(folder / name) for name in names}
+            files = {name: store_entry.compute_checksum(folder / name) for name in names}
             with self._guard:
                 self._used.add(key)
             size = store_entry.write(folder, key, files, plain)
@@ -201,8 +201,8 @@ class Store:
                 with contextlib.suppress(OSError):
                     # our start must precede any use, for other processes that evict
                     self._new_path()
-            with _locked(place, shared=True):
-                document = store_entry.verified(place, key)
+            with _lock(place, shared=True):
+                document = store_entry.read_verified(place, key)
                 self._used.add(key)
                 with contextlib.suppress(OSError):  # a read-only store
                     os.utime(place)
@@ -263,8 +263,8 @@ class Store:
                 self._session is None or not self._session.exists()
             ):  # the whole store may have been removed
                 parent = Path(tempfile.gettempdir()) if self._unwritable else self.root
-                folders.sweep(parent)
-                session, self._sessions[session] = folders.fresh(parent, "store")
+                folders.remove_leftovers(parent)
+                session, self._sessions[session] = folders.make_locked_folder(parent, "store")
                 for name, text in ((".gitignore", GITIGNORE), ("CACHEDIR.TAG", CACHEDIR_TAG)):
                     if parent == self.root and not (parent / name).exists():
                         (session / name).write_bytes(text.encode())
@@ -297,7 +297,7 @@ class Store:
             if _is_full(e)
             else "let this user write there, with nothing in the way"
         )
-        what = folders.unwritable(self.root, e).what
+        what = folders.make_write_error(self.root, e).what
         self._warn_once(
             "write", f"{what}; this run goes on, but its results are not stored: {hint}"
         )
@@ -317,7 +317,7 @@ class Store:
             if self._unmeasured < self.limit // LIMIT_PARTS:
                 return
             self._unmeasured = 0
-        entries = sorted(_stored_entries(self.root), key=lambda entry: entry[1].st_mtime_ns)
+        entries = sorted(_iter_entries(self.root), key=lambda entry: entry[1].st_mtime_ns)
         excess = sum(size for _, _, size in entries) - (self.limit - self.limit // LIMIT_PARTS)
         start = self.find_oldest_start()
         for place, before, size in entries:
@@ -333,7 +333,7 @@ class Store:
             with contextlib.suppress(OSError):
                 start = session.stat().st_mtime_ns
                 try:
-                    with _locked(session, wait=False):
+                    with _lock(session, wait=False):
                         pass
                 except BlockingIOError:
                     times.append(start)
@@ -343,7 +343,7 @@ class Store:
         """Remove an entry in one step, if no process is reading it, or has read or replaced it
         since `before`."""
         try:
-            with _locked(place, wait=False):
+            with _lock(place, wait=False):
                 now = place.lstat()
                 if (
                     self._unwritable
@@ -358,7 +358,7 @@ class Store:
         return True
 
 
-def _locked(
+def _lock(
     place: Path, *, wait: bool = True, shared: bool = False
 ) -> AbstractContextManager[object]:
     """The lock of a folder; a file or link has none."""
@@ -366,7 +366,7 @@ def _locked(
     return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
 
 
-def _stored_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:
+def _iter_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:
     """Each entry with its time and its size in bytes."""
     for place in root.glob("[0-9a-f][0-9a-f]/*"):
         with contextlib.suppress(OSError):  # removed meanwhile, or no entry

@@ -33,7 +33,7 @@ class Damaged(Exception):
     """Why an entry cannot be used."""
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """The files in a folder that becomes an entry.
 
     Raises:
@@ -57,14 +57,16 @@ def write(folder: Path, key: str, files: dict[str, tuple[int, str]], document: s
     body = (
         f'{{"key": "{key}", "files": {json.dumps(files)}, "document": {document}}}{TAIL}'.encode()
     )
-    return (folder / NAME).write_bytes(_head(body) + body) + sum(size for size, _ in files.values())
+    return (folder / NAME).write_bytes(_make_head(body) + body) + sum(
+        size for size, _ in files.values()
+    )
 
 
-def _head(body: bytes) -> bytes:
+def _make_head(body: bytes) -> bytes:
     return (HEAD % hashlib.sha256(body).hexdigest()).encode()
 
 
-def verified(place: Path, key: str) -> dict[str, Any]:
+def read_verified(place: Path, key: str) -> dict[str, Any]:
     """The document of an entry, after every byte was checked.
 
     Raises:
@@ -77,8 +79,8 @@ def verified(place: Path, key: str) -> dict[str, Any]:
     if not is_plain.get(NAME):
         raise Damaged(f"no {NAME}")
     text = (place / NAME).read_bytes()
-    body = text[len(_head(b"")) :]
-    if text != _head(body) + body:
+    body = text[len(_make_head(b"")) :]
+    if text != _make_head(body) + body:
         raise Damaged(f"{NAME} is not what was written")
     entry = json.loads(body[: -len(TAIL)])
     if entry["key"] != key:
@@ -88,12 +90,12 @@ def verified(place: Path, key: str) -> dict[str, Any]:
             raise Damaged(f"no {name}")
         if not is_plain[name] or name not in entry["files"]:
             raise Damaged(f"{name!r} does not belong there")
-        if entry["files"][name] != [*checksum(place / name)]:
+        if entry["files"][name] != [*compute_checksum(place / name)]:
             raise Damaged(f"{name} is not what was written")
     return dict(entry["document"])
 
 
-def checksum(path: Path) -> tuple[int, str]:
+def compute_checksum(path: Path) -> tuple[int, str]:
     """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64
     bits."""
     words = np.zeros(WINDOW // 8, "<u8")

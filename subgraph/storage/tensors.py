@@ -148,7 +148,7 @@ def parse_type(text: str) -> tuple[str, str]:
     return form, _FROM_PROTO[m[3]]
 
 
-def arrays_of(value: Value) -> list[Array]:
+def list_arrays(value: Value) -> list[Array]:
     """The arrays in a value: one, one per element of a sequence, none of an empty optional."""
     if isinstance(value, list):
         return value
@@ -157,9 +157,9 @@ def arrays_of(value: Value) -> list[Array]:
     return [value]
 
 
-def shapes_of(value: Value) -> tuple[Shape, ...]:
+def list_shapes(value: Value) -> tuple[Shape, ...]:
     """The shape of each array in a value."""
-    return tuple(tuple(np.shape(a)) for a in arrays_of(value))
+    return tuple(tuple(np.shape(a)) for a in list_arrays(value))
 
 
 def type_of(value: Value) -> str:
@@ -256,7 +256,7 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     its record."""
     form, dtype = parse_type(type_text)
     many = isinstance(value, list)
-    arrays = arrays_of(value)
+    arrays = list_arrays(value)
     files = tuple(f"{stem}#{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
     for file, array in zip(files, arrays, strict=True):
         np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)
@@ -265,10 +265,10 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
 
 
-def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
+def is_stored(record: Record, value: Value, type_text: str, folder: Path) -> bool:
     """Would `save` write this record's files again: the same type, shapes and bits?"""
-    kind = Record(record.name, *parse_type(type_text), shapes_of(value), record.files)
-    arrays = arrays_of(value)
+    kind = Record(record.name, *parse_type(type_text), list_shapes(value), record.files)
+    arrays = list_arrays(value)
     if (kind.type_text, kind.shapes, len(arrays)) != (
         record.type_text,
         record.shapes,
@@ -375,7 +375,7 @@ def unpack(data: Array, dtype: str, count: int) -> Array:
     return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)
 
 
-def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
+def measure_distance(expected: Array, actual: Array) -> tuple[float, float] | None:
     """(largest difference, largest magnitude expected) of the finite values of two arrays of one
     shape.
 

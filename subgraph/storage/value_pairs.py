@@ -99,7 +99,7 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     return len(saved)
 
 
-def free_values(folder: str) -> Path:
+def require_free_folder(folder: str) -> Path:
     """A folder to write into: a new one, or one of `save_values`, which is replaced.
 
     Raises:
@@ -120,7 +120,7 @@ def is_saved(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
-def saved_pairs(folder: Path) -> list[SavedPair]:
+def read_pairs(folder: Path) -> list[SavedPair]:
     """What a folder of `save_values` holds.
 
     Raises:

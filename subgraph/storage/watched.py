@@ -27,7 +27,7 @@ class Watched:
     def add(self, files: Iterable[str]) -> None:
         """Watch these from now on; what is watched already stays as it was."""
         for file in files:
-            if state := _state(file):
+            if state := _read_state(file):
                 self._known.setdefault(file, state)
 
     def changed(self, files: Iterable[str]) -> str:
@@ -37,12 +37,12 @@ class Watched:
         the file says so. One system call per file.
         """
         for file in files:
-            if file in self._known and _state(file) not in (None, self._known[file]):
+            if file in self._known and _read_state(file) not in (None, self._known[file]):
                 return file
         return ""
 
 
-def _state(file: str) -> tuple[int, int] | None:
+def _read_state(file: str) -> tuple[int, int] | None:
     try:
         status = os.stat(file)  # noqa: PTH116
     except OSError:

@@ -348,7 +348,7 @@ class ExpectedOutputs:
             self._reference.__exit__(None, None, None)
 
 
-def plain_onnxruntime(timeout: float) -> Candidate:
+def make_plain_candidate(timeout: float) -> Candidate:
     """The reference as a runtime among others: its process is replaced when it crashes."""
     return Candidate("onnxruntime", PLAIN, fixed_options(), timeout=timeout)
 
@@ -395,7 +395,9 @@ class _Output:
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
         context = OutputContext(self.name, precision, output_noise, is_model_output=True)
         judgement = judge(self.expected, self.value, rule, context)
-        if judgement.status is not Status.UNRESOLVED or beyond(self.expected, self.value, 0.0, 0.0):
+        if judgement.status is not Status.UNRESOLVED or describe_excess(
+            self.expected, self.value, 0.0, 0.0
+        ):
             return judgement
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
 
@@ -407,7 +409,7 @@ class _Output:
         rule = parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}")
         judgement = judge(self.expected, self.value, rule, OutputContext(self.name))
         tolerance = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"
-        off = beyond(self.expected, self.value, rtol, atol)
+        off = describe_excess(self.expected, self.value, rtol, atol)
         if not off:
             why = f"within {tolerance}"
             return replace(judgement, status=Status.AGREE, signature=None, label="agrees", why=why)
@@ -416,7 +418,7 @@ class _Output:
         return replace(judgement, status=Status.FAIL, signature=signature, label="fail", why=why)
 
 
-def beyond(expected: Value, value: Value, rtol: float, atol: float) -> str:
+def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> str:
     """How much of a value lies beyond a tolerance, in words; "" if nothing. Equal NaN and
     infinities are equal."""
     if expected is None or value is None:
@@ -429,7 +431,10 @@ def beyond(expected: Value, value: Value, rtol: float, atol: float) -> str:
         ):
             return "another number of elements"
         return next(
-            filter(None, (beyond(a, b, rtol, atol) for a, b in zip(expected, value, strict=True))),
+            filter(
+                None,
+                (describe_excess(a, b, rtol, atol) for a, b in zip(expected, value, strict=True)),
+            ),
             "",
         )
     if expected.dtype != value.dtype and {expected.dtype.kind, value.dtype.kind} - set("OUST"):

@@ -37,7 +37,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, Value, arrays_of, load, parse_type, save, type_of
+from subgraph.storage.tensors import Record, Value, list_arrays, load, parse_type, save, type_of
 from subgraph.text import nearest
 from subgraph.types import Array
 from subgraph.version import __version__
@@ -118,7 +118,7 @@ class OperatorTests:
         """
         names = [(t.op, t.name) for t in self.tests] + [(t.operator, t.test) for t in self.left_out]
         for pattern in patterns:
-            if not any(_fits(pattern, *name) for name in names):
+            if not any(_is_named(pattern, *name) for name in names):
                 close = nearest(pattern, [part for part in chain.from_iterable(names) if part])
                 raise UnknownName(
                     f"no operator or test '{pattern}'",
@@ -129,9 +129,9 @@ class OperatorTests:
             return self
         return replace(
             self,
-            tests=tuple(t for t in self.tests if any(_fits(p, t.op, t.name) for p in patterns)),
+            tests=tuple(t for t in self.tests if any(_is_named(p, t.op, t.name) for p in patterns)),
             left_out=tuple(
-                t for t in self.left_out if any(_fits(p, t.operator, t.test) for p in patterns)
+                t for t in self.left_out if any(_is_named(p, t.operator, t.test) for p in patterns)
             ),
         )
 
@@ -147,7 +147,7 @@ class OperatorTests:
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
 
 
-def _fits(pattern: str, op: str, test: str) -> bool:
+def _is_named(pattern: str, op: str, test: str) -> bool:
     names = (op, test, test.removeprefix("test_"))
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names if name)
 
@@ -198,14 +198,14 @@ def _make(folder: Path) -> dict[str, Any]:
     tests: list[OperatorTest] = []
     left_out: list[NamedTest] = []
     with (
-        _no_warnings(),
+        _silence_numpy(),
         folders.temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
         newest = find_newest_opset(temporary)
         work = temporary / "test"
         work.mkdir()
-        for onnx_test in (*_node_tests(), *_network_tests()):
+        for onnx_test in (*_iter_node_tests(), *_iter_network_tests()):
             try:
                 tests.append(_write(onnx_test, work, newest))
                 for file in sorted(work.iterdir()):
@@ -220,8 +220,8 @@ def _make(folder: Path) -> dict[str, Any]:
     return {"tests": to_json(tests), "left_out": to_json(left_out)}
 
 
-def _node_tests() -> Iterator[_OnnxTest]:
-    cases = _generate()
+def _iter_node_tests() -> Iterator[_OnnxTest]:
+    cases = _generate_cases()
     ops: dict[str, tuple[str, str]] = {}
     for case in cases:
         m = EXPANDED.fullmatch(case.name)
@@ -233,7 +233,7 @@ def _node_tests() -> Iterator[_OnnxTest]:
             )
 
 
-def _generate() -> list[Any]:
+def _generate_cases() -> list[Any]:
     """onnx's node tests; each module's random values start from the same seed, so that all runs are
     alike."""
     try:
@@ -251,14 +251,14 @@ def _generate() -> list[Any]:
 
 
 @contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
+def _silence_numpy() -> Iterator[None]:
     """Without numpy's warnings about the overflows that some tests are made for."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _network_tests() -> Iterator[_OnnxTest]:
+def _iter_network_tests() -> Iterator[_OnnxTest]:
     """The light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel has
     the outputs."""
     import onnx
@@ -272,7 +272,7 @@ def _network_tests() -> Iterator[_OnnxTest]:
             continue
         model = onnx.load(path)
         weights = {w.name for w in model.graph.initializer}
-        inputs = [_ramp(i.type) for i in model.graph.input if i.name not in weights]
+        inputs = [_make_ramp(i.type) for i in model.graph.input if i.name not in weights]
         files = [
             path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))
         ]
@@ -282,7 +282,7 @@ def _network_tests() -> Iterator[_OnnxTest]:
         )
 
 
-def _ramp(type_proto: Any) -> Array:
+def _make_ramp(type_proto: Any) -> Array:
     _, _, dims = read_type(type_proto)
     shape = [d if isinstance(d, int) else 1 for d in dims or ()]
     size = int(np.prod(shape))
@@ -367,7 +367,7 @@ def _save(
     records = []
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
         form, dtype, _ = read_type(info.type)
-        for array in arrays_of(value):
+        for array in list_arrays(value):
             actual = parse_type(type_of(array))[1]
             if actual != dtype:
                 raise InputError(

@@ -59,40 +59,41 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.folders import safe_name
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copied
-from subgraph.sweep.expected import ExpectedOutputs, Runtime, plain_onnxruntime
+from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candidate
 from subgraph.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
 from subgraph.verdict import Verdict
 
 
-def document(
+def make_document(
     sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = ""
 ) -> SweepDocument:
     """The document of a sweep whose cases go to `places`, one per candidate."""
     numbers = range(len(sweep.candidates))
     return SweepDocument(
-        exit_code=exit_code(rows),
+        exit_code=choose_exit_code(rows),
         command=command,
         criterion=sweep.expected.criterion,
         only=sweep.only,
-        tests=_tests(sweep, rows),
+        tests=_count_tests(sweep, rows),
         candidates=[
-            _candidate(sweep.candidates[k], [r.results[k] for r in rows], places[k])
+            _make_candidate_entry(sweep.candidates[k], [r.results[k] for r in rows], places[k])
             for k in numbers
         ],
-        operators=_operators(rows),
+        operators=_list_operators(rows),
         networks=[
-            totals([row.results[k] for row in rows if row.test.kind != NODE]) for k in numbers
+            count_outcomes([row.results[k] for row in rows if row.test.kind != NODE])
+            for k in numbers
         ],
         differ=[row.test.name for row in rows if len({r.outcome for r in row.results}) > 1],
-        onnxruntime=_onnxruntime(sweep, rows),
+        onnxruntime=_summarize_onnxruntime(sweep, rows),
         left_out=sweep.tests.left_out,
-        rows=[_row(row, places) for row in rows],
+        rows=[_make_row(row, places) for row in rows],
     )
 
 
-def exit_code(rows: Sequence[SweepRow]) -> int:
+def choose_exit_code(rows: Sequence[SweepRow]) -> int:
     """1 if anything is wrong, crashes or hangs, even if not every time; 5 if nothing was right
     either; else 0."""
     results = list(chain.from_iterable(row.results for row in rows))
@@ -101,18 +102,18 @@ def exit_code(rows: Sequence[SweepRow]) -> int:
     return 0 if any(r.outcome is SweepOutcome.RIGHT for r in results) else 5
 
 
-def totals(results: Sequence[SweepResult]) -> Totals:
+def count_outcomes(results: Sequence[SweepResult]) -> Totals:
     """Number of results by outcome, all outcomes."""
     counts = Counter(r.outcome for r in results)
     return {outcome: counts[outcome] for outcome in SweepOutcome}
 
 
-def case_name(test: OperatorTest, result: SweepResult) -> str | None:
+def choose_case_name(test: OperatorTest, result: SweepResult) -> str | None:
     """The folder of a bad result's case, within its candidate's; None for other results."""
     return safe_name(test.name) if result.outcome in BAD else None
 
 
-def result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
+def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
     """One result; `case`: the path of its folder."""
     verdict = result.verdict
     worst = result.verdict.worst
@@ -131,7 +132,7 @@ def result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
     )
 
 
-def _tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
+def _count_tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
     nodes = [row.test for row in rows if row.test.kind == NODE]
     operators = len({(t.domain, t.op) for t in nodes})
     version = metadata.version("onnx")
@@ -139,7 +140,7 @@ def _tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
     return TestsEntry(version, len(rows), operators, len(rows) - len(nodes), left_out)
 
 
-def _candidate(
+def _make_candidate_entry(
     runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace
 ) -> CandidateEntry:
     candidate = runtime.candidate
@@ -150,13 +151,13 @@ def _candidate(
         candidate.options,
         runtime.about.version,
         runtime.precision,
-        totals(results),
+        count_outcomes(results),
         seconds,
         str(place.path),
     )
 
 
-def _operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
+def _list_operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
     """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by
     name."""
     groups: dict[tuple[str, str], list[SweepRow]] = {}
@@ -165,7 +166,9 @@ def _operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
             groups.setdefault((row.test.op, row.test.domain), []).append(row)
     entries = []
     for (op, domain), some in groups.items():
-        each = [totals(results) for results in zip(*(row.results for row in some), strict=True)]
+        each = [
+            count_outcomes(results) for results in zip(*(row.results for row in some), strict=True)
+        ]
         entries.append(OperatorEntry(op, domain, len(some), each))
 
     def rank(entry: OperatorEntry) -> tuple[list[int], str]:
@@ -175,7 +178,7 @@ def _operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
     return sorted(entries, key=rank)
 
 
-def _onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
+def _summarize_onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
     counts = Counter(row.reference.outcome for row in rows)
     differing = [row for row in rows if row.reference.outcome == "differs"]
     entries = [NamedTest(row.test.name, row.test.op, row.reference.why) for row in differing]
@@ -185,12 +188,12 @@ def _onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
     )
 
 
-def _row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:
+def _make_row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:
     test = row.test
     results = []
     for result, place in zip(row.results, places, strict=True):
-        name = case_name(test, result)
-        results.append(result_entry(result, str(place.path / name) if name else None))
+        name = choose_case_name(test, result)
+        results.append(make_result_entry(result, str(place.path / name) if name else None))
     return RowEntry(test.name, test.op, test.domain, test.kind, row.reference.outcome, results)
 
 
@@ -229,7 +232,7 @@ class ExpectedEntry:
     atol: float
 
 
-def place_of(
+def choose_place(
     candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False
 ) -> ResultPlace:
     """Where the cases of one candidate go: a folder of its own for each choice of tests."""
@@ -238,7 +241,7 @@ def place_of(
     return ResultPlace(output, f"sweep-{name}{choice}", force)
 
 
-def request_of(sweep: Sweep, runtime: Runtime) -> object:
+def make_request(sweep: Sweep, runtime: Runtime) -> object:
     """The `SweepRequest` of a candidate, as JSON."""
     candidate = runtime.candidate
     criterion = sweep.expected.criterion
@@ -249,17 +252,17 @@ def request_of(sweep: Sweep, runtime: Runtime) -> object:
     )
 
 
-def free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
+def find_free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
     """Where the cases go, as `case.free_place`. Asked before the sweep, and again before they are
     written.
 
     Raises:
         ResultExists: something else stands in the way.
     """
-    return [case.free_place(place, _source()) for place in places]
+    return [case.free_place(place, _make_source()) for place in places]
 
 
-def _source() -> ModelSource:
+def _make_source() -> ModelSource:
     return ModelSource(f"onnx {metadata.version('onnx')}, backend/test")
 
 
@@ -271,16 +274,17 @@ def save(
     Raises:
         OutputError: it cannot be written. ResultExists: something else stands there meanwhile.
     """
-    places = free_places(places)
+    places = find_free_places(places)
     for k, (runtime, place) in enumerate(zip(sweep.candidates, places, strict=True)):
         with folders.aside(place.path) as work:
             for row in rows:
-                if name := case_name(row.test, row.results[k]):
+                if name := choose_case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
             evidence.write_document(document, work, SWEEP_JSON)
-            request = request_of(sweep, runtime)
+            request = make_request(sweep, runtime)
             case.write_manifest(
-                EvidenceManifest(source=_source(), command=document.command, request=request), work
+                EvidenceManifest(source=_make_source(), command=document.command, request=request),
+                work,
             )
         log.info("report: %s", clean(str(place.path / REPORT_FILES["html"])))
 
@@ -335,7 +339,8 @@ def _save_case(
         losses=(),
         check=CheckResult("expected", check.removesuffix(": "), 0.0),
         expected=ExpectedEntry(test.name, test.op, test.rtol, test.atol),
-        found={"candidate": name, "version": runtime.about.version} | to_json(result_entry(result)),
+        found={"candidate": name, "version": runtime.about.version}
+        | to_json(make_result_entry(result)),
     )
     lines = [
         f"Command: {manifest.command}",
@@ -384,7 +389,7 @@ def replay_test(
         folders.temporary() as temporary,
         Store(temporary / "store") as store,
         open_workers(candidate) as workers,
-        Workers(plain_onnxruntime(RUN_TIMEOUT)) as plain_workers,
+        Workers(make_plain_candidate(RUN_TIMEOUT)) as plain_workers,
     ):
         runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))
         with ExpectedOutputs(criterion, plain, temporary) as expected:

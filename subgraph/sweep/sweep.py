@@ -30,7 +30,7 @@ from subgraph.sweep.expected import (
     ReferenceResult,
     Runtime,
     is_dead,
-    plain_onnxruntime,
+    make_plain_candidate,
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.session import STORE
@@ -149,7 +149,7 @@ class Sweep:
         try:
             result = self._result(runtime, example, fresh=False)
             if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
-                result = _settled(result, self._result(runtime, example, fresh=True))
+                result = _settle(result, self._result(runtime, example, fresh=True))
         except WorkerDied:
             raise
         except BackendError as e:
@@ -162,10 +162,10 @@ class Sweep:
         verdict, judged_by = self.expected.verdict(
             example, runtime.run(example, fresh=fresh), runtime.precision
         )
-        return SweepResult(outcome_of(verdict), verdict, judged_by)
+        return SweepResult(choose_outcome(verdict), verdict, judged_by)
 
 
-def _settled(used: SweepResult, fresh: SweepResult) -> SweepResult:
+def _settle(used: SweepResult, fresh: SweepResult) -> SweepResult:
     """The result of two runs, in a used process and in a fresh one. Wrong in the used one alone is
     unresolved."""
     if used.outcome is fresh.outcome:
@@ -177,7 +177,7 @@ def _settled(used: SweepResult, fresh: SweepResult) -> SweepResult:
     return SweepResult(SweepOutcome.UNRESOLVED, verdict, fresh.judged_by, used.outcome.value)
 
 
-def outcome_of(verdict: Verdict) -> SweepOutcome:
+def choose_outcome(verdict: Verdict) -> SweepOutcome:
     """A verdict as an outcome. An error that a candidate raises and survives is a refusal, in
     whatever words."""
     if verdict.signature is Signature.TIMEOUT:
@@ -231,7 +231,7 @@ def open_sweep(
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
         plain, *runtimes = [
             Runtime(c, stack.enter_context(open_workers(c)), store)
-            for c in (plain_onnxruntime(RUN_TIMEOUT), *candidates)
+            for c in (make_plain_candidate(RUN_TIMEOUT), *candidates)
         ]
         for runtime in (plain, *runtimes):
             log.debug(

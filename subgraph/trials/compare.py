@@ -27,7 +27,7 @@ from subgraph.graph.graph import VALUE, Graph, as_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labeled
 from subgraph.inspection.validate import explain_refusal
-from subgraph.origins.source import Source, source
+from subgraph.origins.source import Source, find_source
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
@@ -699,7 +699,7 @@ def _row(
     alone = _worst(verdict, name) if verdict else None
     judged = _worst(in_place, name)
     return ComparisonRow(
-        i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i)
+        i, graph.label(i), graph.ops[i], name, judged, alone, verdict, find_source(graph, i)
     )
 
 

@@ -19,7 +19,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record, Value, arrays_of, written
+from subgraph.storage.tensors import Record, Value, list_arrays, written
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
@@ -119,5 +119,5 @@ def _equal(one: Record, other: Record) -> bool:
     """Equal shapes and elements; NaN equals NaN."""
     if (one.form, one.dtype, one.shapes) != (other.form, other.dtype, other.shapes):
         return False
-    x, y = (arrays_of(record.value(mapped=True)) for record in (one, other))
+    x, y = (list_arrays(record.value(mapped=True)) for record in (one, other))
     return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(x, y, strict=True))

@@ -33,7 +33,7 @@ from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.sizes import known_dims, short_size
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.inspection.weights import spread, weight_notes
-from subgraph.origins.source import source
+from subgraph.origins.source import find_source
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
 from subgraph.results.plan import PlanDocument
@@ -201,7 +201,7 @@ class ViewSession:
             tensor |= _constant(graph, tensor["name"])
         node = graph.nodes[i]
         metadata = {p.key: p.value for p in node.metadata_props}
-        origin = source(graph, i)
+        origin = find_source(graph, i)
         return {
             **details,
             "label": clean(details["label"]),

@@ -15,7 +15,7 @@ from subgraph.documents import to_json
 from subgraph.drawing import tensor as drawn
 from subgraph.errors import InputError, UsageError
 from subgraph.storage.tensors import shape_text
-from subgraph.storage.value_pairs import is_saved, load_pair, saved_pairs
+from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -56,7 +56,7 @@ def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
         [folder] if is_saved(folder) else sorted(folder.iterdir())
     )  # of several candidates one each
     pairs = [
-        (place, pair) for place in places for pair in saved_pairs(place) if pair.tensor in tensors
+        (place, pair) for place in places for pair in read_pairs(place) if pair.tensor in tensors
     ]
     return [
         ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p)) for at, p in pairs

@@ -13,8 +13,15 @@ import onnx
 import pytest
 
 from fixtures import decoders
-from subgraph.decoding.decoder import LoopFile, Slicing, first_shape, read, resolve, without_time
-from subgraph.decoding.inputs import read as read_inputs
+from subgraph.decoding.decoder import (
+    LoopFile,
+    Slicing,
+    find_first_shape,
+    read_loop_file,
+    resolve_decoder,
+    strip_time,
+)
+from subgraph.decoding.inputs import read_inputs as read_inputs
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
@@ -29,7 +36,7 @@ def graph_of(folder: Path, model: onnx.ModelProto) -> Graph:
 
 def test_exported_decoder_needs_no_words(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.decoder())
-    found = resolve(graph, LoopFile(), [])
+    found = resolve_decoder(graph, LoopFile(), [])
     assert (found.tokens, found.logits, found.attention_mask) == (
         "input_ids",
         "logits",
@@ -45,23 +52,23 @@ def test_exported_decoder_needs_no_words(tmp_path: Path) -> None:
         for k in (0, 1)
         for kind in ("key", "value")
     }
-    assert first_shape(found, "past_key_values.0.key", 3) == [3, 2, 0, 8]
+    assert find_first_shape(found, "past_key_values.0.key", 3) == [3, 2, 0, 8]
     assert found.takes_whole_prompt
 
 
 def test_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None:
-    found = resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), ["image"])
+    found = resolve_decoder(graph_of(tmp_path, decoders.captioner()), LoopFile(), ["image"])
     assert (found.tokens, found.constants, found.states) == (
         "token",
         ["image"],
         {"h0": "hn", "c0": "cn"},
     )
-    assert first_shape(found, "h0", 2) == [2, 32] and not found.takes_whole_prompt
+    assert find_first_shape(found, "h0", 2) == [2, 32] and not found.takes_whole_prompt
 
 
 def test_role_of_each_input_is_required(tmp_path: Path) -> None:
     with raises(UsageError, "loop.unclear-inputs", "image"):
-        resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), [])
+        resolve_decoder(graph_of(tmp_path, decoders.captioner()), LoopFile(), [])
 
 
 def test_generated_values_fit_the_input(tmp_path: Path) -> None:
@@ -72,14 +79,14 @@ def test_generated_values_fit_the_input(tmp_path: Path) -> None:
     )
     graph = text_models.load(tmp_path, text)
     with raises(UsageError, "loop.unclear-inputs", "x") as e:
-        resolve(graph, LoopFile(constants={"sr": 1}), [])
+        resolve_decoder(graph, LoopFile(constants={"sr": 1}), [])
     assert (
         e.value.hint is not None
         and "tokens" not in e.value.hint
         and "[slices] x = 512" in e.value.hint
     )
     with raises(UsageError, "loop.unclear-inputs", "sr") as e:
-        resolve(graph, LoopFile(slices={"x": Slicing(2, 2)}), [])
+        resolve_decoder(graph, LoopFile(slices={"x": Slicing(2, 2)}), [])
     assert has_line(e.value.hint, "loop.toml", "[constants] sr = 1", "-i sr=FILE")
 
 
@@ -99,14 +106,14 @@ def test_generated_values_fit_the_input(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_a_state_before_and_after_a_step(before: str, after: str) -> None:
-    assert without_time(before) == without_time(after)
+    assert strip_time(before) == strip_time(after)
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("past.1.key", "present.2.key"), ("h0", "cn"), ("key_in", "value_out")]
 )
 def test_names_of_two_states(one: str, other: str) -> None:
-    assert without_time(one) != without_time(other)
+    assert strip_time(one) != strip_time(other)
 
 
 def test_the_file_is_read(tmp_path: Path) -> None:
@@ -115,7 +122,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         'tokens = "ids"\nsteps = 5\neos = 2\n[states]\nh0 = "hn"\n[slices]\nx = 512\ny = { size ='
         " 6, step = 4 }\n"
     )
-    assert read(path) == LoopFile(
+    assert read_loop_file(path) == LoopFile(
         tokens="ids",
         steps=5,
         eos=(2,),
@@ -123,7 +130,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         slices={"x": Slicing(512, 512), "y": Slicing(6, 4)},
     )
     path.write_text("")
-    assert read(path) == LoopFile()
+    assert read_loop_file(path) == LoopFile()
 
 
 @pytest.mark.parametrize(
@@ -144,15 +151,15 @@ def test_the_file_is_read(tmp_path: Path) -> None:
 def test_meaningless_setting_is_an_error(text: str, code: str, about: str, tmp_path: Path) -> None:
     (tmp_path / "loop.toml").write_text(text)
     with raises(UsageError, code, about):
-        read(tmp_path / "loop.toml")
+        read_loop_file(tmp_path / "loop.toml")
 
 
 def test_names_that_the_model_has_not(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.captioner())
     with raises(UnknownName, "loop.unknown-name", "hm"):
-        resolve(graph, LoopFile(states={"h0": "hm"}), ["image"])
+        resolve_decoder(graph, LoopFile(states={"h0": "hm"}), ["image"])
     with raises(UnknownName, "loop.unknown-name", "tokem"):
-        resolve(graph, LoopFile(tokens="tokem"), ["image"])
+        resolve_decoder(graph, LoopFile(tokens="tokem"), ["image"])
 
 
 def test_step_is_fed_the_states_of_the_last(tmp_path: Path) -> None:
@@ -163,7 +170,7 @@ def test_step_is_fed_the_states_of_the_last(tmp_path: Path) -> None:
     graph = load(tmp_path / "decoder.onnx")
     file = LoopFile(steps=4)
     words = (str(tmp_path / "p.npy"), f"attention_mask={tmp_path / 'm.npy'}")
-    found = resolve(graph, file, ["attention_mask"])
+    found = resolve_decoder(graph, file, ["attention_mask"])
     given = read_inputs(found, file, Feeding(words))
     assert (given.batch, given.steps) == (2, 4)
     tokens: list[Any] = [given.prompted(0), np.array([[1], [2]])]
@@ -179,7 +186,7 @@ def test_step_is_fed_the_states_of_the_last(tmp_path: Path) -> None:
 def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.decoder())
     with raises(InputError, "loop.input-missing", "input_ids"):
-        read_inputs(resolve(graph, LoopFile(), []), LoopFile(), Feeding())
+        read_inputs(resolve_decoder(graph, LoopFile(), []), LoopFile(), Feeding())
 
 
 def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, text)
     file = LoopFile(slices={"x": Slicing(4, 3)})
     np.save(tmp_path / "x.npy", np.arange(11, dtype=np.float32)[None])
-    given = read_inputs(resolve(graph, file, []), file, Feeding((str(tmp_path / "x.npy"),)))
+    given = read_inputs(resolve_decoder(graph, file, []), file, Feeding((str(tmp_path / "x.npy"),)))
     assert given.steps == 3
     assert [given.arrays(k, [])["x"].tolist() for k in (0, 2)] == [[[0, 1, 2, 3]], [[6, 7, 8, 9]]]
 
@@ -209,6 +216,6 @@ def test_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> Non
     graph = text_models.load(tmp_path, text)
     np.save(tmp_path / "p.npy", np.array([[5, 6]]))
     given = read_inputs(
-        resolve(graph, LoopFile(), []), LoopFile(), Feeding((str(tmp_path / "p.npy"),))
+        resolve_decoder(graph, LoopFile(), []), LoopFile(), Feeding((str(tmp_path / "p.npy"),))
     )
     assert given.arrays(0, [np.array([[5, 6]])])["attention_mask"].tolist() == [mask]

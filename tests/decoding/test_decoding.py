@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fixtures import decoders
-from subgraph.decoding.result_folder import text
+from subgraph.decoding.result_folder import render_text
 from subgraph.documents import schema, to_json
 from subgraph.reports.html import render_loop
 from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen
@@ -71,7 +71,7 @@ def test_errors_that_add_up_are_told() -> None:
         seen=[StepSeen(4, math.inf, "fail")],
     )
     jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
-    shown = text(document)
+    shown = render_text(document)
     assert has_line(shown, "4 of 9") and has_line(shown, "add up")
     assert "<svg" in render_loop(document)
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from subgraph.decoding import walk
-from subgraph.decoding.decoder import LoopFile, Slicing, resolve
-from subgraph.decoding.inputs import LoopInputs, read
+from subgraph.decoding.decoder import LoopFile, Slicing, resolve_decoder
+from subgraph.decoding.inputs import LoopInputs, read_inputs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, save
@@ -67,7 +67,7 @@ def looped(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
 
 def inputs(folder: Path, file: LoopFile) -> LoopInputs:
     graph = text_models.load(folder, SUM)
-    return read(resolve(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
+    return read_inputs(resolve_decoder(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
 
 
 def test_another_loop_file_is_another_walk(here: Path) -> None:
@@ -118,7 +118,7 @@ def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference
     scratch.mkdir()
     given = inputs(here, LoopFile(slices={"x": Slicing(1, 1, 0)}))
     limited: Any = SimpleNamespace(limit=4 * 144, run=reference.run, load=reference.load)
-    found = walk.trace(given, limited, given.decoder.graph.path, scratch)
+    found = walk.trace_reference(given, limited, given.decoder.graph.path, scratch)
     assert len(found.states) < 8
 
 

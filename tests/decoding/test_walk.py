@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from subgraph.decoding import walk
-from subgraph.decoding.decoder import LoopFile, Slicing, resolve
-from subgraph.decoding.inputs import read
-from subgraph.decoding.walk import Trace, error_of_rounding, relative_error, trace
+from subgraph.decoding.decoder import LoopFile, Slicing, resolve_decoder
+from subgraph.decoding.inputs import read_inputs
+from subgraph.decoding.walk import Trace, measure_relative_error, measure_rounding, trace_reference
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -42,10 +42,10 @@ def walked(text: str, folder: Path, reference: Reference) -> Trace:
         folder / "x.npy", np.random.default_rng(0).standard_normal((STEPS, 4)).astype(np.float32)
     )
     file = LoopFile(slices={"x": Slicing(1, 1, 0)})
-    given = read(resolve(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
+    given = read_inputs(resolve_decoder(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
     scratch = folder / "scratch"
     scratch.mkdir()
-    return trace(given, reference, graph.path, scratch)
+    return trace_reference(given, reference, graph.path, scratch)
 
 
 @pytest.mark.parametrize(("gain", "least", "most"), [(0.5, 1e-9, 1e-6), (3.0, 1e-4, 2.0)])
@@ -54,7 +54,7 @@ def test_loop_may_make_rounding_grow(
 ) -> None:
     found = walked(RECURRENT % gain, tmp_path, reference)
     assert found.steps == STEPS
-    assert least < error_of_rounding(found, STEPS - 1, Precision.FP32, tmp_path / "moved") < most
+    assert least < measure_rounding(found, STEPS - 1, Precision.FP32, tmp_path / "moved") < most
 
 
 @pytest.mark.parametrize("text", [RECURRENT % 0.5, ONLY_STATE])
@@ -78,7 +78,9 @@ def test_states_that_are_not_kept_are_computed_again(
 
 def test_relative_errors() -> None:
     ones = np.ones(3, np.float32)
-    assert relative_error(ones, ones * 1.5) == 0.5
-    assert relative_error(ones, np.ones(4, np.float32)) == math.inf
-    assert relative_error(ones, ones * np.nan) == math.inf
-    assert relative_error(None, None) == 0.0 and relative_error(None, ones) == math.inf
+    assert measure_relative_error(ones, ones * 1.5) == 0.5
+    assert measure_relative_error(ones, np.ones(4, np.float32)) == math.inf
+    assert measure_relative_error(ones, ones * np.nan) == math.inf
+    assert (
+        measure_relative_error(None, None) == 0.0 and measure_relative_error(None, ones) == math.inf
+    )

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from subgraph.errors import InputError
-from subgraph.origins.converted import as_inputs
+from subgraph.origins.converted import move_weights_to_inputs
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
@@ -41,4 +41,4 @@ def test_listed_weight_is_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_model_without_such_a_weight_stays(tmp_path: Path) -> None:
     path = text_models.load(tmp_path, TEXT, w=np.ones(3, np.float32), v=np.ones(3, np.float32)).path
-    assert as_inputs(path, {"w", "x"}) == path
+    assert move_weights_to_inputs(path, {"w", "x"}) == path

@@ -18,7 +18,7 @@ import subgraph
 from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
-from subgraph.storage.file_kinds import Family, family_of
+from subgraph.storage.file_kinds import Family, find_family
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -35,7 +35,7 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (prototxt, prototxt.with_suffix(".caffemodel")):
         assert subgraph.load(path).outputs == ["relu"]
     renamed = prototxt.rename(tmp_path / "net.txt")  # recognized by content
-    assert family_of(renamed) is Family.CAFFE
+    assert find_family(renamed) is Family.CAFFE
     assert subgraph.load(renamed, weights=str(tmp_path / "net.caffemodel")).outputs == ["relu"]
     with raises(UsageError, "option.conflict", "--weights"):
         subgraph.load(tmp_path / "m.onnx", weights="random:0")

@@ -18,7 +18,7 @@ import pytest
 from subgraph import plugins
 from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
-from subgraph.origins.source import LONGEST, Source, module_path, source
+from subgraph.origins.source import LONGEST, Source, find_source, parse_module_path
 from subgraph.reports import rendered
 from subgraph.results import parse, type_of
 from tests.helpers import fake_candidate
@@ -33,7 +33,7 @@ LINE = "mix.qkv (Linear) at project/torch_networks.py:"
 
 
 def of(graph: Graph, node: str) -> Source | None:
-    return source(graph, graph.select(node).nodes[0])
+    return find_source(graph, graph.select(node).nodes[0])
 
 
 def node(**metadata: str) -> Any:
@@ -68,7 +68,7 @@ def test_fused_node_names_the_modules_of_its_weights() -> None:
 def test_all_nodes_of_the_new_exporter_have_a_line() -> None:
     """Split has no metadata; it splits what the node before it makes."""
     graph = load(TORCH / "tiny_dynamo.onnx")
-    found = {graph.ops[i]: source(graph, i) for i in range(len(graph.nodes))}
+    found = {graph.ops[i]: find_source(graph, i) for i in range(len(graph.nodes))}
     assert all(found.values())
     assert [op for op, one in found.items() if one and one.derived] == ["Split"]
     assert found["Split"] and has_line(str(found["Split"]), "node", f"{LINE}")
@@ -98,14 +98,14 @@ def test_of_the_old_exporter_the_name_tells_the_module() -> None:
     ],
 )
 def test_the_module_in_a_name(name: str, path: str) -> None:
-    assert module_path(name) == path
+    assert parse_module_path(name) == path
 
 
 def test_metadata_is_read_as_text() -> None:
-    assert source(node(name_scopes="[__import__('os').getcwd(), 'x']"), 0) is None
-    assert source(node(name_scopes="[" * 20_000), 0) is None
-    assert source(node(name_scopes=f"['{'m' * LONGEST}', 'x']"), 0) is None
-    assert source(node(name_scopes="[1, 2]"), 0) is None
+    assert find_source(node(name_scopes="[__import__('os').getcwd(), 'x']"), 0) is None
+    assert find_source(node(name_scopes="[" * 20_000), 0) is None
+    assert find_source(node(name_scopes=f"['{'m' * LONGEST}', 'x']"), 0) is None
+    assert find_source(node(name_scopes="[1, 2]"), 0) is None
 
 
 def test_trace_without_scopes_and_lines_inside_of_torch() -> None:
@@ -113,16 +113,16 @@ def test_trace_without_scopes_and_lines_inside_of_torch() -> None:
         'File "/usr/lib/python3/site-packages/torch/nn/modules/conv.py", line 565, in forward\n   '
         " return 1"
     )
-    only = source(node(stack_trace=library), 0)
+    only = find_source(node(stack_trace=library), 0)
     assert only and (only.module, only.line) == ("", 565)
-    both = source(
+    both = find_source(
         node(
             stack_trace=f'File "C:\\net\\m.py", line 3, in forward\n    y = self.c(x)\n  {library}'
         ),
         0,
     )
     assert both and has_line(str(both), "net/m.py:3: y = self.c(x)")
-    assert source(node(stack_trace="not a trace"), 0) is None
+    assert find_source(node(stack_trace="not a trace"), 0) is None
 
 
 def test_namespace_alone_tells_the_module() -> None:
@@ -130,7 +130,7 @@ def test_namespace_alone_tells_the_module() -> None:
     graph.nodes[0].metadata_props = [
         SimpleNamespace(key="namespace", value=": a.Net/b.c: torch.nn.Linear/y: aten.add")
     ]
-    assert source(graph, 0) == Source("b.c", "Linear")
+    assert find_source(graph, 0) == Source("b.c", "Linear")
 
 
 def test_inspect_shows_source_metadata_and_documentation() -> None:

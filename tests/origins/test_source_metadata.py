@@ -17,7 +17,7 @@ from onnx import helper
 
 from subgraph.cases.redact import Redactor
 from subgraph.errors import UsageError
-from subgraph.origins.source import found, stripped
+from subgraph.origins.source import find_source_code, strip_source_code
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -42,7 +42,7 @@ def texts(path: Path) -> bytes:
 
 
 def test_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
-    (one,) = found(
+    (one,) = find_source_code(
         {"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path}
     )
     assert one.file == "model.onnx" and one.places == 22
@@ -50,8 +50,8 @@ def test_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
 
 
 def test_remaining_model_computes_the_same(tmp_path: Path) -> None:
-    path = stripped(MODEL, tmp_path, "copy.onnx")
-    assert HOME not in path.read_bytes() and not found({"copy.onnx": path})
+    path = strip_source_code(MODEL, tmp_path, "copy.onnx")
+    assert HOME not in path.read_bytes() and not find_source_code({"copy.onnx": path})
     model = onnx.load(MODEL)
     left = onnx.load(path)
     for node in left.graph.node:
@@ -67,7 +67,7 @@ def test_remaining_model_computes_the_same(tmp_path: Path) -> None:
         ):
             message.ClearField("metadata_props")
     assert left == model
-    assert stripped(path, tmp_path, "again.onnx") == path
+    assert strip_source_code(path, tmp_path, "again.onnx") == path
 
 
 def test_bodies_declarations_and_documentation(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_bodies_declarations_and_documentation(tmp_path: Path) -> None:
     )
     graph = helper.make_graph([outer, kept], "g", [], [], value_info=[info])
     onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
-    path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
+    path = strip_source_code(tmp_path / "m.onnx", tmp_path, "copy.onnx")
     assert HOME not in path.read_bytes() and b"a remark" in path.read_bytes()
 
 
@@ -92,7 +92,7 @@ def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
     onnx.save(
         model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
     )
-    path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
+    path = strip_source_code(tmp_path / "m.onnx", tmp_path, "copy.onnx")
     weights = onnx.load(path, load_external_data=False).graph.initializer
     assert path.name == "copy.onnx" and all(w.external_data[0].value == "m.data" for w in weights)
 

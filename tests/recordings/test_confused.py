@@ -378,3 +378,19 @@ def test_stranger_is_no_summand_though_the_sum_is_near(dump: Path) -> None:
     found, places = compared(dump)
     assert [*found.rows] == ["first", "sum", "mean", "out"]
     assert len(places) == 1 and "#2" in places[0]
+
+
+def test_codes_without_names_are_found_by_value(dump: Path) -> None:
+    text = """g (float[1, 64] x) => (float[1, 64] y) {
+        a = QuantizeLinear (x, scale, zero)
+        b = DequantizeLinear (a, scale, zero)
+        y = Relu (b)
+    }"""
+    numbers = {"scale": np.float32(0.02), "zero": np.int8(3)}
+    text_models.save(dump.parent / "m.onnx", text, **numbers)
+    x = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    np.save(dump.parent / "x.npy", x)
+    codes = np.clip(np.rint(x / np.float32(0.02)) + 3, -128, 127).astype(np.int8)
+    np.save(dump / "t0.npy", codes)
+    found, _ = compared(dump)
+    assert list(found.rows) == ["a"] and found.rows["a"].match.how == "value"

@@ -281,6 +281,34 @@ def test_relu_that_quantization_dropped_holds_what_it_read(
 
 
 @pytest.mark.slow
+def test_operator_behind_a_name_is_no_other_name(
+    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """As tpu-mlir writes them; behind the fault no value confirms the name."""
+    graph = load(others / "resnet.onnx")
+    operators = {n: graph.ops[i] for n, i in graph.maker.items()}
+    recorded = {f"{n}_{operators[n]}_f32" if n in operators else n: v for n, v in wrong.items()}
+    found = compared(written(tmp_path / "dump", recorded))
+    assert len(found.run.rows) == 29 and found.places == [[FAULTY]]
+    assert {row.match.how for row in found.run.rows.values()} == {"name"}
+
+
+@pytest.mark.slow
+def test_value_that_readers_read_is_the_tensor(
+    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """As AMD's Quark: a Relu is folded into the quantizer, its name holds what it read."""
+    graph = load(others / "resnet.onnx")
+    recorded = dict(wrong)
+    for name, i in graph.maker.items():
+        if graph.ops[i] == "Relu":
+            recorded[name] = wrong[graph.reads[i][0]]
+            recorded[f"{name}_DequantizeLinear_Output"] = wrong[name]
+    found = compared(written(tmp_path / "dump", recorded))
+    assert len(found.places) == 1 and FAULTY in found.places[0]
+
+
+@pytest.mark.slow
 def test_one_value_under_two_names(
     values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:

@@ -19,8 +19,8 @@ from subgraph.storage.convert import (
     StoredFile,
     TensorFormat,
     convert,
-    formats,
-    raw_bytes,
+    encode_raw,
+    parse_formats,
     write_bin,
 )
 from subgraph.storage.tensors import save
@@ -262,7 +262,9 @@ def test_bin_of_each_kind_of_value(tmp_path: Path) -> None:
 def test_raw_bytes_of_any_memory_order() -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     assert (
-        raw_bytes(np.asfortranarray(array), "int32") == raw_bytes(array, "int32") == array.tobytes()
+        encode_raw(np.asfortranarray(array), "int32")
+        == encode_raw(array, "int32")
+        == array.tobytes()
     )
 
 
@@ -278,5 +280,5 @@ def test_words_that_name_no_form() -> None:
     with raises(UsageError, "layout.unknown", "NWHC"):
         TensorFormat(layout="NWHC")
     with raises(UnknownName, "export.unknown-format", "nyp"):
-        formats("npy,nyp")
-    assert formats(" bin, npy,bin") == ("bin", "npy")
+        parse_formats("npy,nyp")
+    assert parse_formats(" bin, npy,bin") == ("bin", "npy")

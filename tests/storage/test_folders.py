@@ -21,7 +21,15 @@ from hypothesis import strategies as st
 
 from subgraph.errors import OutputError
 from subgraph.storage import folders
-from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
+from subgraph.storage.folders import (
+    NEW,
+    OLD,
+    aside,
+    remove_leftovers,
+    safe_name,
+    safe_names,
+    scratch,
+)
 from subgraph.system import Lock
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
@@ -267,10 +275,10 @@ def test_kill_between_two_steps_is_mended_by_the_next_run(tmp_path: Path) -> Non
     place = tmp_path / "my.place"
     write(place, "old")
     place.rename(tmp_path / f".my.place.abcd1234{OLD}")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert only(place, "old")
     (tmp_path / f".my.place.abcd1234{OLD}").mkdir()
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert only(place, "old")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -282,11 +290,11 @@ def test_sweep_takes_only_what_killed_runs_left(tmp_path: Path) -> None:
         (tmp_path / name / "file").write_text("mine")
     (tmp_path / f".file{NEW}").write_text("mine")
     with held(tmp_path / f".b.2{NEW}"):
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [*mine, f".b.2{NEW}", f".file{NEW}"]
     )
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*mine, f".file{NEW}"])
 
 
@@ -300,7 +308,7 @@ def held(path: Path) -> Iterator[None]:
 def test_run_is_not_swept_by_another(tmp_path: Path) -> None:
     with aside(tmp_path / "place") as work:
         (work / "a").write_text("x")
-        sweep(tmp_path)
+        remove_leftovers(tmp_path)
         with scratch(tmp_path):
             pass
         assert (work / "a").exists()
@@ -382,7 +390,10 @@ def test_path_that_is_too_long_for_the_system_is_named_as_that(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(folders, "LONGEST_PATH", 259)
-    error = folders.unwritable(tmp_path / ("d" * 200), OSError(errno.ENOENT, "no such path"))
+    error = folders.make_write_error(tmp_path / ("d" * 200), OSError(errno.ENOENT, "no such path"))
     assert has_line(error.what, f"{len(str(tmp_path)) + 201}", "characters")
     assert "LongPathsEnabled" in error.hint
-    assert "characters" not in folders.unwritable(Path("d"), OSError(errno.EACCES, "denied")).what
+    assert (
+        "characters"
+        not in folders.make_write_error(Path("d"), OSError(errno.EACCES, "denied")).what
+    )

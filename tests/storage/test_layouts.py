@@ -57,7 +57,7 @@ def test_layouts_there_and_back(layout: str, shape: tuple[int, ...], c0: int) ->
         array = array.reshape(shape[2], shape[3], shape[0], shape[1])
     stored = layouts.from_model(array, layout, c0)
     want = naive(array, layout, c0)
-    assert stored.shape == want.shape == layouts.stored_shape(array.shape, layout, c0)
+    assert stored.shape == want.shape == layouts.compute_stored_shape(array.shape, layout, c0)
     assert np.array_equal(stored, want)
     assert np.array_equal(layouts.to_model(stored, layout, array.shape), array)
     turned = {"NHWC": "NHWC", "HWCN": "HWCN"}.get(layout)
@@ -121,9 +121,9 @@ def test_layouts_that_do_not_fit(
 @given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))
 def test_order_of_axes_gives_the_wanted_shape(order: list[int], shape: list[int]) -> None:
     array = np.zeros(shape)
-    orders = list(layouts.axis_orders(shape, array.transpose(order).shape))
+    orders = list(layouts.iter_axis_orders(shape, array.transpose(order).shape))
     assert tuple(order) in orders and orders == sorted(set(orders))
     assert all(array.transpose(o).shape == array.transpose(order).shape for o in orders)
-    assert not list(layouts.axis_orders((1,) * 7, (1,) * 7)) and not list(
-        layouts.axis_orders(shape, shape[1:])
+    assert not list(layouts.iter_axis_orders((1,) * 7, (1,) * 7)) and not list(
+        layouts.iter_axis_orders(shape, shape[1:])
     )

@@ -567,7 +567,7 @@ def test_entry_returned_during_removal_stays(root: Path, monkeypatch: pytest.Mon
 
 
 def test_nobody_takes_away_what_we_look_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = store_entry.checksum
+    real = store_entry.compute_checksum
     place = with_tensor(root)
 
     def checked(path: Path) -> tuple[int, str]:
@@ -576,14 +576,14 @@ def test_nobody_takes_away_what_we_look_at(root: Path, monkeypatch: pytest.Monke
         return real(path)
 
     with Store(root) as store:
-        monkeypatch.setattr(store_entry, "checksum", checked)
+        monkeypatch.setattr(store_entry, "compute_checksum", checked)
         assert store.get(KEY)
 
 
 def test_entry_removed_during_a_look_is_missing(
     root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    real = store_entry.checksum
+    real = store_entry.compute_checksum
     place = with_tensor(root)
 
     def late(path: Path) -> tuple[int, str]:
@@ -591,7 +591,7 @@ def test_entry_removed_during_a_look_is_missing(
         return real(path)
 
     with Store(root) as store:
-        monkeypatch.setattr(store_entry, "checksum", late)
+        monkeypatch.setattr(store_entry, "compute_checksum", late)
         assert store.get(KEY) is None
     assert said == []
 
@@ -969,7 +969,7 @@ def test_disk_that_cannot_be_read(
 
     with Store(root) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(store_entry, "checksum", broken)
+            patch.setattr(store_entry, "compute_checksum", broken)
             assert store.get(KEY) is store.get(KEY) is None
         assert len(said) == 1
         assert has_line(said[0], f"{place}", "Input/output")

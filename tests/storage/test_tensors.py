@@ -21,8 +21,8 @@ from onnx import helper, numpy_helper
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import raw_bytes
-from subgraph.storage.tensors import PROTO_NAMES, Record, holds, load, parse_type, save
+from subgraph.storage.convert import encode_raw
+from subgraph.storage.tensors import PROTO_NAMES, Record, is_stored, load, parse_type, save
 from tests.helpers.refusals import raises
 
 KNOWN = {
@@ -66,7 +66,7 @@ def test_every_type_comes_back_bit_for_bit(
     assert isinstance(back, np.ndarray)
     assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
     assert from_json(Record, json.loads(json.dumps(to_json(record)))) == record
-    assert holds(record, value, text, tmp_path)
+    assert is_stored(record, value, text, tmp_path)
     plain = np.load(
         tmp_path / "stem.npy", allow_pickle=False
     )  # whoever has numpy alone can read it
@@ -152,8 +152,8 @@ def test_record_holds_its_value_and_no_other(
     value: Any, other: Any, text: str, tmp_path: Path
 ) -> None:
     record = save("t", value, text, tmp_path, "stem")
-    assert holds(record, value, text, tmp_path)
-    assert not holds(
+    assert is_stored(record, value, text, tmp_path)
+    assert not is_stored(
         record, other, tensors.type_of(other) if isinstance(other, np.ndarray) else text, tmp_path
     )
 
@@ -161,7 +161,7 @@ def test_record_holds_its_value_and_no_other(
 def test_damaged_file_holds_nothing(tmp_path: Path) -> None:
     record = save("t", NAN, "tensor(float)", tmp_path, "stem")
     (tmp_path / "stem.npy").write_bytes(b"no array")
-    assert not holds(record, NAN, "tensor(float)", tmp_path)
+    assert not is_stored(record, NAN, "tensor(float)", tmp_path)
 
 
 def test_files_are_in_c_order(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) 
     onnxs = numpy_helper.from_array(
         elements.astype(helper.tensor_dtype_to_np_dtype(dtypes.TYPE_NUMBERS[dtype]))
     )
-    assert onnxs.raw_data == packed.tobytes() == raw_bytes(elements, dtype)
+    assert onnxs.raw_data == packed.tobytes() == encode_raw(elements, dtype)
 
 
 def test_packing_by_hand() -> None:
@@ -284,11 +284,13 @@ def test_every_type_of_onnx_has_numpys_name() -> None:
 def test_distance_of_two_arrays() -> None:
     inf = np.inf
     nan = np.nan
-    assert tensors.distance(np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])) == (
+    assert tensors.measure_distance(
+        np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])
+    ) == (
         0.5,
         4.0,
     )
-    assert tensors.distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
-    assert tensors.distance(np.array(7), np.array(5)) == (2.0, 7.0)
+    assert tensors.measure_distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
+    assert tensors.measure_distance(np.array(7), np.array(5)) == (2.0, 7.0)
     for other in ([nan], [-inf], [1.0]):
-        assert tensors.distance(np.array([inf]), np.array(other)) is None
+        assert tensors.measure_distance(np.array([inf]), np.array(other)) is None

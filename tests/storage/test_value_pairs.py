@@ -13,10 +13,10 @@ from subgraph.errors import InputError, ResultExists
 from subgraph.storage.value_pairs import (
     INDEX,
     ValuePair,
-    free_values,
     load_pair,
+    read_pairs,
+    require_free_folder,
     save_values,
-    saved_pairs,
 )
 from tests.helpers.chain_models import chain
 from tests.helpers.refusals import raises
@@ -34,7 +34,7 @@ def test_written_document_is_read(tmp_path: Path) -> None:
         ValuePair("c", "", "dev", A.astype(ml_dtypes.bfloat16), None),
     ]
     assert save_values([*pairs, ValuePair("d", "", "dev", [A], None)], tmp_path / "v") == 2
-    found = saved_pairs(tmp_path / "v")
+    found = read_pairs(tmp_path / "v")
     assert [(p.tensor, p.sample, p.source, p.given is None) for p in found] == [
         ("a/b", "s0", "dev", False),
         ("c", "", "dev", True),
@@ -42,16 +42,16 @@ def test_written_document_is_read(tmp_path: Path) -> None:
     one, other = load_pair(tmp_path / "v", found[0])
     assert np.array_equal(one, A) and other is not None and np.array_equal(other, B)
     assert np.array_equal(load_pair(tmp_path / "v", found[1])[0], A), "bfloat16 as float32"
-    save_values(pairs[:1], free_values(str(tmp_path / "v")))
-    assert len(saved_pairs(tmp_path / "v")) == 1
+    save_values(pairs[:1], require_free_folder(str(tmp_path / "v")))
+    assert len(read_pairs(tmp_path / "v")) == 1
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with raises(ResultExists, "output.not-ours"):
-        free_values(str(tmp_path))
+        require_free_folder(str(tmp_path))
     with pytest.raises(InputError):
-        saved_pairs(tmp_path)
+        read_pairs(tmp_path)
     save_values([ValuePair("a", "", "", A, B)], tmp_path / "v")
     index = tmp_path / "v" / INDEX
     document = json.loads(index.read_text())
@@ -63,17 +63,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
         document["values"][0]["reference"] = name
         index.write_text(json.dumps(document))
         with raises(InputError, code, about):
-            load_pair(tmp_path / "v", saved_pairs(tmp_path / "v")[0])
+            load_pair(tmp_path / "v", read_pairs(tmp_path / "v")[0])
     index.write_text('{"schema": "x", "values": [{"tensor": 3}]}')
     with raises(InputError, "document.damaged"):
-        saved_pairs(tmp_path / "v")
+        read_pairs(tmp_path / "v")
 
 
 def test_compare_saves_what_it_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     chain(Path("m.onnx"), ["a", "b", "c"])
     in_process("compare", "m.onnx", "-c", "ort", "--at", "b", "--save", "v")
-    (pair,) = saved_pairs(Path("v"))
+    (pair,) = read_pairs(Path("v"))
     one, other = load_pair(Path("v"), pair)
     assert (pair.tensor, pair.source) == ("t1", "ort") and np.array_equal(one, other)  # type: ignore[arg-type]
     # The report of some tensors does not take the place of that of all.

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subgraph.sweep.expected import beyond, needs_noise
+from subgraph.sweep.expected import describe_excess, needs_noise
 from tests.helpers.facts import has_line
 
 
@@ -48,7 +48,7 @@ def single(values: Any) -> Any:
     ],
 )
 def test_the_tolerance_is_that_of_onnx(expected: Any, value: Any, off: tuple[str, ...]) -> None:
-    found = beyond(expected, value, 1e-3, 1e-7)
+    found = describe_excess(expected, value, 1e-3, 1e-7)
     assert bool(found) == bool(off)
     assert has_line(found, *off)
 

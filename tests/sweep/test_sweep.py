@@ -36,7 +36,7 @@ from subgraph.results.sweep import (
     SweepDocument,
     SweepOutcome,
 )
-from subgraph.sweep.sweep import outcome_of
+from subgraph.sweep.sweep import choose_outcome
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
@@ -594,7 +594,7 @@ def test_skipped_tests_are_counted(here: Path) -> None:
     ],
 )
 def test_outcomes_have_their_exit_codes(verdict: Verdict, found: str) -> None:
-    assert outcome_of(verdict) == found
+    assert choose_outcome(verdict) == found
 
 
 # ------------------------------------------------------------------------------------------------

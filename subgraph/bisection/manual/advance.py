@@ -77,7 +77,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise folders.unwritable(folder.parent, e) from e
+        raise folders.make_write_error(folder.parent, e) from e
 
 
 def begin(session: Session, model: ReferenceModel) -> Session:
@@ -91,7 +91,7 @@ def begin(session: Session, model: ReferenceModel) -> Session:
     try:
         samples = list(_read_kept_samples(session.folder, model))
     except OSError as e:
-        raise folders.unwritable(session.folder, e) from e
+        raise folders.make_write_error(session.folder, e) from e
     return replace(session, samples=samples).save()
 
 

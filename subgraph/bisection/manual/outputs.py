@@ -21,7 +21,7 @@ from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import StoredFile, relayout
+from subgraph.storage.convert import StoredFile, find_axes
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_text, tensor_text
 from subgraph.text import clean, count
 
@@ -303,7 +303,7 @@ def _convert_layout(array: Array, file: ExpectedFile) -> Array:
     """Transpose from the device's layout to the model's, if the array has the device's shape."""
     handed = file.handed
     is_turned = array.shape == handed.shape and handed.layout == "NHWC"
-    axes = relayout(handed.shape, handed.layout, "NCHW") if is_turned else None
+    axes = find_axes(handed.shape, handed.layout, "NCHW") if is_turned else None
     return np.ascontiguousarray(array.transpose(axes)) if axes else array
 
 

@@ -260,7 +260,7 @@ class Session(SavedSession):
             flush(self.folder / STATE)
             flush(self.folder)
         except OSError as e:
-            raise folders.unwritable(self.folder, e) from e
+            raise folders.make_write_error(self.folder, e) from e
         return self
 
     @property
@@ -314,7 +314,7 @@ class Session(SavedSession):
                 continue
             place = self.place_of(answer.number)
             try:
-                results[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
+                results[key] = from_entry(StoreEntry(store_entry.read_verified(place, key), place))
             except (store_entry.Damaged, OSError, ValueError, InputError) as e:
                 number = answer.number
                 log.warning("the outputs of task %d are damaged (%s): it is open again", number, e)
@@ -428,7 +428,9 @@ def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
     (session.folder / ANSWERS).mkdir(exist_ok=True)
     with folders.aside(session.folder / ANSWERS / str(number)) as room:
         result = place.read(room)
-        files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
+        files = {
+            name: store_entry.compute_checksum(room / name) for name in store_entry.list_names(room)
+        }
         store_entry.write(room, session.task(number).key, files, json.dumps(result.to_json()))
         for path in (*room.iterdir(), room):
             flush(path)

@@ -27,7 +27,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
-from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, formats
+from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
@@ -58,7 +58,7 @@ class TaskFormat:
             UnknownName, UsageError: a word is unknown.
         """
         kinds, _, form = words.partition(":")
-        file_formats = formats(kinds)
+        file_formats = parse_formats(kinds)
         if not file_formats:
             raise UsageError(
                 f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]",

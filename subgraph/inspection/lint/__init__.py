@@ -34,7 +34,7 @@ from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
-from subgraph.origins.source import Source, source
+from subgraph.origins.source import Source, find_source
 from subgraph.runtime.inputs import Feeding, ImageOptions
 
 SCHEMA = "subcut.lint/1"
@@ -310,7 +310,7 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
 def _finding_node(graph: Graph, node: LintNode | None) -> FindingNode | None:
     if node is None:
         return None
-    place = None if node.top is None else source(graph, node.top)
+    place = None if node.top is None else find_source(graph, node.top)
     name = str(node.proto.name)
     domain = str(node.proto.domain)
     return FindingNode(node.top, node.label, name, node.op, domain, node.scope.title, place)

@@ -159,7 +159,7 @@ class CaffeLayer:
         if self.builder.weights is None:
             values = _draw(self, k, shape, like)
             file = self.builder.drawn
-            blob = _appended(values, file) if file else WeightBlob(shape, values=values)
+            blob = _append_blob(values, file) if file else WeightBlob(shape, values=values)
         else:
             blobs = self.builder.weights.get(self.name, ())
             if k >= len(blobs):
@@ -167,7 +167,7 @@ class CaffeLayer:
                 have = "no weights" if not blobs else f"only {len(blobs)} blobs"
                 raise self.refuse(f"has {have} in the caffemodel", hint)
             blob = blobs[k]
-            if _bare(blob.shape) != _bare(
+            if _drop_leading_ones(blob.shape) != _drop_leading_ones(
                 shape
             ):  # old files declare four dims, filled up with ones
                 have, want = (shape_text(s) for s in (blob.shape, shape))
@@ -266,7 +266,7 @@ class CaffeLayer:
         self.formula("\n".join(lines), self.shape, **constants)
 
 
-def expected_rms(layer: CaffeLayer) -> float:
+def estimate_rms(layer: CaffeLayer) -> float:
     """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a
     sum adds it."""
     powers = [layer.builder.rms.get(b, 1.0) ** 2 for b in layer.bottoms]
@@ -282,7 +282,7 @@ def expected_rms(layer: CaffeLayer) -> float:
     return float(powers[0] ** 0.5)
 
 
-def _bare(shape: Shape) -> Shape:
+def _drop_leading_ones(shape: Shape) -> Shape:
     """A shape without the ones in front."""
     return next((shape[k:] for k, n in enumerate(shape) if n != 1), ())
 
@@ -311,7 +311,7 @@ def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
     return rng.uniform(low, high, shape).astype(np.float32)
 
 
-def _appended(values: Array, file: Path) -> WeightBlob:
+def _append_blob(values: Array, file: Path) -> WeightBlob:
     """The blob of these values, which are written to the end of a file.
 
     Raises:

@@ -90,7 +90,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
             layers: dict[str, tuple[WeightBlob, ...]] = {}
             for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
                 if number in _FIELDS:
-                    name, blobs = _layer(file, begin, end, *_FIELDS[number])
+                    name, blobs = _parse_layer(file, begin, end, *_FIELDS[number])
                     if blobs or name not in layers:
                         layers[name] = blobs
     except OSError as e:
@@ -106,7 +106,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     return layers
 
 
-def _layer(
+def _parse_layer(
     file: File, begin: int, end: int, name_field: int, blobs_field: int
 ) -> tuple[str, tuple[WeightBlob, ...]]:
     name = ""
@@ -121,10 +121,10 @@ def _layer(
                 ) from None
         elif number == blobs_field:
             places.append((at, stop))
-    return name, tuple(_blob(file, at, stop, name, k) for k, (at, stop) in enumerate(places))
+    return name, tuple(_parse_blob(file, at, stop, name, k) for k, (at, stop) in enumerate(places))
 
 
-def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
+def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
     shape: list[int] | None = None
     legacy = dict.fromkeys(_LEGACY_DIMS, 0)
     data: dict[int, list[Blob]] = {_DATA: [], _DOUBLE_DATA: []}
@@ -132,9 +132,9 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
         if number in data:
             data[number].append(Blob(file.path, at, stop - at))
         elif number == _SHAPE:
-            shape = _dims(file, at, stop)
+            shape = _parse_dims(file, at, stop)
         elif number in legacy:
-            legacy[number] = _integers(file, tag, at, stop)[0]
+            legacy[number] = _parse_integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
             what = f"{file.path}: blob {k} of layer '{layer}' is in NVIDIA's half precision format"
             raise ModelError(
@@ -155,18 +155,18 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
     return WeightBlob(tuple(shape), tuple(places), width)
 
 
-def _dims(file: File, begin: int, end: int) -> list[int]:
+def _parse_dims(file: File, begin: int, end: int) -> list[int]:
     """The `dim`s of a BlobShape, packed or not."""
     return list(
         chain.from_iterable(
-            _integers(file, tag, at, stop)
+            _parse_integers(file, tag, at, stop)
             for number, tag, at, stop in protobuf.fields(file, begin, end, "shape")
             if number == 1
         )
     )
 
 
-def _integers(file: File, tag: int, begin: int, end: int) -> list[int]:
+def _parse_integers(file: File, tag: int, begin: int, end: int) -> list[int]:
     data = file.cut(begin, end)
     at = 0
     out = []
@@ -187,15 +187,15 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
     """
     try:
         with path.open("wb") as out:
-            out.write(_text_field(_NAME, net))
+            out.write(_encode_text(_NAME, net))
             for name, kind, blobs in layers:
-                heads = [_blob_head(blob) for blob in blobs]
+                heads = [_encode_blob_head(blob) for blob in blobs]
                 sizes = [
                     len(head) + prod(blob.shape) * blob.width
                     for head, blob in zip(heads, blobs, strict=True)
                 ]
                 tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
-                front = _text_field(1, name) + _text_field(_TYPE, kind)
+                front = _encode_text(1, name) + _encode_text(_TYPE, kind)
                 out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
                 out.write(front)
                 for tag, head, blob in zip(tags, heads, blobs, strict=True):
@@ -212,14 +212,14 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
         ) from e
 
 
-def _text_field(number: int, text: str) -> bytes:
+def _encode_text(number: int, text: str) -> bytes:
     data = text.encode()
     return protobuf.tag_of(number, len(data)) + data
 
 
-def _blob_head(blob: WeightBlob) -> bytes:
+def _encode_blob_head(blob: WeightBlob) -> bytes:
     """The bytes of a BlobProto in front of its values."""
-    dims = b"".join(_varint(n) for n in blob.shape)
+    dims = b"".join(_encode_varint(n) for n in blob.shape)
     shape = protobuf.tag_of(1, len(dims)) + dims
     field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
     return (
@@ -229,7 +229,7 @@ def _blob_head(blob: WeightBlob) -> bytes:
     )
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

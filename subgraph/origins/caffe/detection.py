@@ -18,7 +18,7 @@ CORNER = ("CORNER", "1")
 CENTER_SIZE = ("CENTER_SIZE", "2")
 
 
-def normalize(layer: CaffeLayer) -> None:
+def convert_normalize(layer: CaffeLayer) -> None:
     """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the
     whole sample."""
     p = layer.parameters("norm_param")
@@ -37,7 +37,7 @@ def normalize(layer: CaffeLayer) -> None:
     )
 
 
-def prior_box(layer: CaffeLayer) -> None:
+def convert_prior_box(layer: CaffeLayer) -> None:
     """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes ·
     4)."""
     p = layer.parameters("prior_box_param")
@@ -45,7 +45,7 @@ def prior_box(layer: CaffeLayer) -> None:
     height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
     step_y = p.step_h or p.step or height / rows
     step_x = p.step_w or p.step or width / columns
-    sizes = np.array([*_box_sizes(layer, p)], np.float64)
+    sizes = np.array([*_iter_box_sizes(layer, p)], np.float64)
     if rows * columns * len(sizes) * 8 > MAX_VALUES:
         raise layer.refuse("has too many boxes")
     y, x = np.meshgrid(
@@ -62,13 +62,13 @@ def prior_box(layer: CaffeLayer) -> None:
     ]
     if p.clip:
         corners = corners.clip(0, 1)
-    out = np.stack([corners.reshape(-1), _variances(layer, p, corners.size)]).astype(np.float32)[
-        None
-    ]
+    out = np.stack([corners.reshape(-1), _repeat_variances(layer, p, corners.size)]).astype(
+        np.float32
+    )[None]
     layer.last("Constant", [], out.shape, value=numpy_helper.from_array(out, layer.name))
 
 
-def _box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
+def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
     """(width, height) of the boxes at each place."""
     if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
         raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
@@ -89,14 +89,14 @@ def _box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]
             yield size * sqrt(ratio), size / sqrt(ratio)
 
 
-def _variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
+def _repeat_variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
     """Four variances per box, or one for all; 0.1 where none is given."""
     if len(p.variance) not in (0, 1, 4):
         raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
     return np.resize(np.array(p.variance or [0.1]), size)
 
 
-def detection_output(layer: CaffeLayer) -> None:
+def convert_detection_output(layer: CaffeLayer) -> None:
     """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
 
     A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where
@@ -232,4 +232,8 @@ def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[st
     return kept_pairs, layer.formula("kept_score = Gather (score, index)", score=score, index=index)
 
 
-LAYERS = {"DetectionOutput": detection_output, "Normalize": normalize, "PriorBox": prior_box}
+LAYERS = {
+    "DetectionOutput": convert_detection_output,
+    "Normalize": convert_normalize,
+    "PriorBox": convert_prior_box,
+}

@@ -146,33 +146,33 @@ _MESSAGES["layer"] += "".join(
 )
 
 
-def _bool(text: str) -> bool:
+def _parse_bool(text: str) -> bool:
     return {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}[
         text.lower()
     ]
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     value = int(text, 0)
     if abs(value) >= 1 << 32:  # Caffe's are of 32 bits, but for the dimensions of a shape
         raise ValueError
     return value
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     if text.startswith("-"):
         raise ValueError
-    return _int(text)
+    return _parse_int(text)
 
 
 _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "int": (_int, "an integer of 32 bits"),
-    "size": (_size, "an integer of 32 bits, zero or more"),
+    "int": (_parse_int, "an integer of 32 bits"),
+    "size": (_parse_size, "an integer of 32 bits, zero or more"),
     "float": (
         lambda text: float(text[:-1] if text[-1:] in "fF" and text[-3:].lower() != "inf" else text),
         "a number",
     ),
-    "bool": (_bool, "true or false"),
+    "bool": (_parse_bool, "true or false"),
     "word": (str, "a word"),
 }
 
@@ -190,7 +190,7 @@ class Parameters:
     _values: Mapping[str, Any] = {}  # so that `__getattr__` ends before it is set
 
     def __init__(self, name: str, message: Message | None, where: str) -> None:
-        kinds = _kinds(name)
+        kinds = _read_kinds(name)
         values: dict[str, Any] = {}
         for field, (kind, repeated, default) in kinds.items():
             if repeated:
@@ -198,7 +198,7 @@ class Parameters:
             elif kind != "skip":
                 values[field] = _SCALARS[kind][0](default) if default or kind == "word" else None
         self.given = message or Message()
-        inside = _title(self.given, where) if name == "layer" else where
+        inside = _name_layer(self.given, where) if name == "layer" else where
         for field, value in self.given.fields:
             if field not in kinds:
                 close = get_close_matches(field, kinds, 1)
@@ -213,7 +213,7 @@ class Parameters:
             kind, repeated, _ = kinds[field]
             if kind == "skip":
                 continue
-            read = _value(kind, value, where if kind in _SCALARS else inside, field)
+            read = _parse_value(kind, value, where if kind in _SCALARS else inside, field)
             if repeated:
                 values[field].append(read)
             else:
@@ -228,7 +228,7 @@ class Parameters:
 
 
 @cache
-def _kinds(name: str) -> dict[str, tuple[str, bool, str]]:
+def _read_kinds(name: str) -> dict[str, tuple[str, bool, str]]:
     """Field of a message → kind, is it repeated, default as text."""
     out = {}
     for entry in _MESSAGES[name].split():
@@ -238,13 +238,13 @@ def _kinds(name: str) -> dict[str, tuple[str, bool, str]]:
     return out
 
 
-def _title(layer: Message, where: str) -> str:
+def _name_layer(layer: Message, where: str) -> str:
     """The prototxt and the layer, for what is wrong in its parameters."""
     words = {name: value.text for name, value in layer.fields if isinstance(value, Scalar)}
     return f"{where}: layer '{clean(words.get('name', ''))}' ({clean(words.get('type', ''))})"
 
 
-def _value(kind: str, value: Value, where: str, field: str) -> Any:
+def _parse_value(kind: str, value: Value, where: str, field: str) -> Any:
     if kind not in _SCALARS:
         if isinstance(value, Scalar):
             raise ModelError(

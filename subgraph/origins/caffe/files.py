@@ -19,7 +19,7 @@ from subgraph.graph.graph import Graph
 from subgraph.origins.caffe import caffemodel, network, text
 from subgraph.origins.caffe.network import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.caffe.text import Message
-from subgraph.origins.converted import converted
+from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
 
@@ -47,7 +47,7 @@ class CaffeModel:
         )
 
 
-def find(path: Path, weights: str | None = None) -> CaffeModel:
+def find_model(path: Path, weights: str | None = None) -> CaffeModel:
     """The other half of a prototxt or caffemodel: `weights`, else the file of its name, else the
     only one beside it.
 
@@ -62,7 +62,8 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
                 code="caffe.weights-twice",
             )
         return CaffeModel(
-            _beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path
+            _find_beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"),
+            path,
         )
     if weights and (drawn := RANDOM_WEIGHTS.fullmatch(weights)):
         return CaffeModel(path, None, int(drawn[1] or 0))
@@ -75,10 +76,10 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
             )
         return CaffeModel(path, Path(weights))
     hint = "name it with --weights FILE, or try the network with random weights: --weights random:0"
-    return CaffeModel(path, _beside(path, ".caffemodel", hint))
+    return CaffeModel(path, _find_beside(path, ".caffemodel", hint))
 
 
-def _beside(path: Path, suffix: str, hint: str) -> Path:
+def _find_beside(path: Path, suffix: str, hint: str) -> Path:
     same = path.with_suffix(suffix)
     if same.is_file():
         return same
@@ -108,10 +109,10 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
     later.
 
     Raises:
-        UsageError: as `find`. ModelError: as `CaffeModel.convert`. OutputError: it can be written
-            nowhere.
+        UsageError: as `find_model`. ModelError: as `CaffeModel.convert`.
+        OutputError: it can be written nowhere.
     """
-    files = find(path, weights)
+    files = find_model(path, weights)
     if not files.weights:
         log.warning(
             "the weights are random, seed %d: values mean nothing, shapes and names do", files.seed
@@ -123,7 +124,7 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
         drawn.unlink(missing_ok=True)
 
     drawn_or_read = file_digest(files.weights) if files.weights else files.seed
-    return converted(
+    return convert_once(
         ["caffe/3", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write
     )
 
@@ -131,7 +132,9 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
 _WRITTEN_ANEW = "name type bottom top include exclude phase".split()
 
 
-def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "model") -> None:
+def write_region(
+    files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "model"
+) -> None:
     """Write `model.prototxt` and `model.caffemodel` with the layers of these nodes.
 
     Raises:
@@ -150,7 +153,7 @@ def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "
             )
     try:
         (folder / f"{stem}.prototxt").write_text(
-            text.write(_tree(network, layers)), encoding="utf-8"
+            text.write(_make_tree(network, layers)), encoding="utf-8"
         )
     except OSError as e:
         raise OutputError(
@@ -162,7 +165,7 @@ def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "
     caffemodel.write(folder / f"{stem}.caffemodel", network.name, blobs)
 
 
-def _tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
+def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     tree = Message().add("name", network.name, quoted=True)
     made = {top for layer in layers for top in layer.tops}
     for name in dict.fromkeys(b for layer in layers for b in layer.bottoms if b not in made):
@@ -180,7 +183,7 @@ def _tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     return tree
 
 
-def whole_layers(graph: Graph, words: Sequence[str]) -> list[str]:
+def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
     """Names of layers that are several nodes -> the nodes where they begin; other words stay."""
     if graph.model.producer_name != PRODUCER:
         return [*words]

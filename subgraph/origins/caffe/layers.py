@@ -21,7 +21,7 @@ from subgraph.types import Array
 MAX_EXPONENT = 88  # e to this power is the largest float32
 
 
-def inner_product(layer: CaffeLayer) -> None:
+def convert_inner_product(layer: CaffeLayer) -> None:
     """Weights `(outputs, inputs)`, or transposed."""
     p = layer.parameters("inner_product_param")
     shape = layer.shape
@@ -45,7 +45,7 @@ def inner_product(layer: CaffeLayer) -> None:
     layer.formula(text, out, **values)
 
 
-def batch_norm(layer: CaffeLayer) -> None:
+def convert_batch_norm(layer: CaffeLayer) -> None:
     """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
     p = layer.parameters("batch_norm_param")
     if not p.use_global_stats:
@@ -70,7 +70,7 @@ def _read_blobs(layer: CaffeLayer, *likes: str) -> list[Array]:
     return [layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)]
 
 
-def bn(layer: CaffeLayer) -> None:
+def convert_bn(layer: CaffeLayer) -> None:
     """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale,
     shift."""
     p = layer.parameters("bn_param")
@@ -87,7 +87,7 @@ def bn(layer: CaffeLayer) -> None:
         )
 
 
-def axpy(layer: CaffeLayer) -> None:
+def convert_axpy(layer: CaffeLayer) -> None:
     """SENet's: a · x + y; a `(N, C)` or `(N, C, 1, 1)`."""
     scale, x, y = layer.shapes
     if len(x) != 4 or x != y or scale[:2] != x[:2] or prod(scale[2:]) != 1:
@@ -112,44 +112,44 @@ def _scale_and_shift(layer: CaffeLayer) -> None:
     _normalize(layer, 0.0, factor, shift, np.zeros(len(shift)), np.ones(len(shift)))
 
 
-def scale(layer: CaffeLayer) -> None:
+def convert_scale(layer: CaffeLayer) -> None:
     """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and
     variance 1."""
     p = layer.parameters("scale_param")
     if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
         _scale_and_shift(layer)
         return
-    factor, shape = _broadcast(layer, p, "gamma", "factor")
+    factor, shape = _find_factor(layer, p, "gamma", "factor")
     if not p.bias_term:
         layer.formula("y = Mul (x, factor)", layer.shape, factor=factor)
         return
-    view = _view(layer, p, shape)
+    view = _append_ones(layer, p, shape)
     shift = layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)
     text = "mul = Mul (x, factor)\ny = Add (mul, shift)"
     layer.formula(text, layer.shape, factor=factor, shift=shift)
 
 
-def bias(layer: CaffeLayer) -> None:
+def convert_bias(layer: CaffeLayer) -> None:
     """x + beta."""
-    beta, _ = _broadcast(layer, layer.parameters("bias_param"), "beta", "offset")
+    beta, _ = _find_factor(layer, layer.parameters("bias_param"), "beta", "offset")
     layer.formula("y = Add (x, beta)", layer.shape, beta=beta)
 
 
-def _broadcast(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
+def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
     """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and
     its own shape."""
     if len(layer.bottoms) == 2:
         shape = layer.shapes[1]
-        view = _view(layer, p, shape)
+        view = _append_ones(layer, p, shape)
         if view == shape:
             return layer.bottoms[1], shape
         return layer.formula(f"{what} = Reshape (x1, shape)", shape=view), shape
     axis = layer.axis(p.axis) if p.num_axes else 0
     shape = layer.shape[axis:] if p.num_axes == -1 else layer.shape[axis : axis + p.num_axes]
-    return layer.weight(0, shape, what, like, _view(layer, p, shape)), shape
+    return layer.weight(0, shape, what, like, _append_ones(layer, p, shape)), shape
 
 
-def _view(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
+def _append_ones(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """The shape, with ones behind it where the first bottom has further axes."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
@@ -157,7 +157,7 @@ def _view(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
 
 
-def lrn(layer: CaffeLayer) -> None:
+def convert_lrn(layer: CaffeLayer) -> None:
     """x / (k + alpha / n · sum of squares) ** beta, across channels or over a square window."""
     p = layer.parameters("lrn_param")
     n = p.local_size
@@ -182,7 +182,7 @@ def lrn(layer: CaffeLayer) -> None:
     )
 
 
-def mvn(layer: CaffeLayer) -> None:
+def convert_mvn(layer: CaffeLayer) -> None:
     """(x - mean) / (standard deviation + eps) of each sample, or of each channel of each sample."""
     p = layer.parameters("mvn_param")
     axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
@@ -204,7 +204,7 @@ def mvn(layer: CaffeLayer) -> None:
     )
 
 
-def eltwise(layer: CaffeLayer) -> None:
+def convert_eltwise(layer: CaffeLayer) -> None:
     """Product, weighted sum or maximum of equal shapes."""
     p = layer.parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
@@ -232,7 +232,7 @@ def eltwise(layer: CaffeLayer) -> None:
         raise layer.refuse(f"has the operation {p.operation}", "known: PROD, SUM, MAX")
 
 
-def relu(layer: CaffeLayer) -> None:
+def convert_relu(layer: CaffeLayer) -> None:
     """max(x, 0) + slope · min(x, 0)."""
     slope = layer.parameters("relu_param").negative_slope
     if slope:
@@ -241,7 +241,7 @@ def relu(layer: CaffeLayer) -> None:
         layer.last("Relu", layer.bottoms, layer.shape)
 
 
-def prelu(layer: CaffeLayer) -> None:
+def convert_prelu(layer: CaffeLayer) -> None:
     """As ReLU, with a slope per channel."""
     channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
     slope = layer.weight(
@@ -250,12 +250,12 @@ def prelu(layer: CaffeLayer) -> None:
     layer.last("PRelu", [*layer.bottoms, slope], layer.shape)
 
 
-def elu(layer: CaffeLayer) -> None:
+def convert_elu(layer: CaffeLayer) -> None:
     """x, or alpha · (exp(x) - 1) below zero."""
     layer.last("Elu", layer.bottoms, layer.shape, alpha=layer.parameters("elu_param").alpha)
 
 
-def clip(layer: CaffeLayer) -> None:
+def convert_clip(layer: CaffeLayer) -> None:
     """Clip, and the ReLU6 of forks."""
     p = layer.parameters("clip_param")
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
@@ -264,7 +264,7 @@ def clip(layer: CaffeLayer) -> None:
     layer.formula("y = Clip (x, min, max)", layer.shape, min=float(low), max=float(high))
 
 
-def swish(layer: CaffeLayer) -> None:
+def convert_swish(layer: CaffeLayer) -> None:
     """x · sigmoid(beta · x)."""
     beta = layer.parameters("swish_param").beta
     layer.formula(
@@ -276,7 +276,7 @@ def swish(layer: CaffeLayer) -> None:
     )
 
 
-def power(layer: CaffeLayer) -> None:
+def convert_power(layer: CaffeLayer) -> None:
     """(shift + scale · x) ** power."""
     p = layer.parameters("power_param")
     layer.chain(
@@ -284,10 +284,10 @@ def power(layer: CaffeLayer) -> None:
     )
 
 
-def exponential(layer: CaffeLayer) -> None:
+def convert_exp(layer: CaffeLayer) -> None:
     """base ** (shift + scale · x); base -1 stands for e."""
     p = layer.parameters("exp_param")
-    rate = 1 if p.base == -1 else _log(layer, p.base)
+    rate = 1 if p.base == -1 else _compute_log(layer, p.base)
     if not rate * p.shift < MAX_EXPONENT:
         raise layer.refuse(f"has the shift {p.shift:g}, beyond float32")
     factor = exp(rate * p.shift)
@@ -296,10 +296,10 @@ def exponential(layer: CaffeLayer) -> None:
     )
 
 
-def logarithm(layer: CaffeLayer) -> None:
+def convert_log(layer: CaffeLayer) -> None:
     """The logarithm of shift + scale · x to the base; base -1 stands for e."""
     p = layer.parameters("log_param")
-    rate = 1 if p.base == -1 else 1 / _log(layer, p.base)
+    rate = 1 if p.base == -1 else 1 / _compute_log(layer, p.base)
     layer.chain(
         ("scale", "Mul", p.scale, 1),
         ("shift", "Add", p.shift, 0),
@@ -308,7 +308,7 @@ def logarithm(layer: CaffeLayer) -> None:
     )
 
 
-def _log(layer: CaffeLayer, base: float) -> float:
+def _compute_log(layer: CaffeLayer, base: float) -> float:
     if base <= 0 or base == 1:
         raise layer.refuse(
             f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e"
@@ -316,14 +316,14 @@ def _log(layer: CaffeLayer, base: float) -> float:
     return log(base)
 
 
-def dropout(layer: CaffeLayer) -> None:
+def convert_dropout(layer: CaffeLayer) -> None:
     """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept
     here."""
     p = layer.parameters("dropout_param")
     layer.chain(("keep", "Mul", 1 if p.scale_train else 1 - p.dropout_ratio, 1))
 
 
-def threshold(layer: CaffeLayer) -> None:
+def convert_threshold(layer: CaffeLayer) -> None:
     """1 above the threshold, else 0."""
     limit = layer.parameters("threshold_param").threshold
     layer.formula(
@@ -333,13 +333,13 @@ def threshold(layer: CaffeLayer) -> None:
     )
 
 
-def softmax(layer: CaffeLayer) -> None:
+def convert_softmax(layer: CaffeLayer) -> None:
     """Along one axis."""
     axis = layer.axis(layer.parameters("softmax_param").axis)
     layer.last("Softmax", layer.bottoms, layer.shape, axis=axis)
 
 
-def reduction(layer: CaffeLayer) -> None:
+def convert_reduction(layer: CaffeLayer) -> None:
     """Sum, sum of magnitudes, of squares, or mean over an axis and all behind it."""
     p = layer.parameters("reduction_param")
     axis = layer.axis(p.axis)
@@ -361,34 +361,34 @@ def reduction(layer: CaffeLayer) -> None:
     layer.formula(text, layer.shape[:axis], **values)
 
 
-def _unary(op: str) -> Callable[[CaffeLayer], None]:
+def _make_unary(op: str) -> Callable[[CaffeLayer], None]:
     """Return the conversion of a layer without parameters to an operator."""
     return lambda layer: layer.chain(("y", op, None, None))
 
 
 ELEMENT_WISE = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}
 LAYERS = {
-    **{name: _unary(op) for name, op in ELEMENT_WISE.items()},
-    "Axpy": axpy,
-    "BN": bn,
-    "BatchNorm": batch_norm,
-    "Bias": bias,
-    "Clip": clip,
-    "Dropout": dropout,
-    "ELU": elu,
-    "Eltwise": eltwise,
-    "Exp": exponential,
-    "InnerProduct": inner_product,
-    "LRN": lrn,
-    "Log": logarithm,
-    "MVN": mvn,
-    "PReLU": prelu,
-    "Power": power,
-    "ReLU": relu,
-    "ReLU6": clip,
-    "Reduction": reduction,
-    "Scale": scale,
-    "Softmax": softmax,
-    "Swish": swish,
-    "Threshold": threshold,
+    **{name: _make_unary(op) for name, op in ELEMENT_WISE.items()},
+    "Axpy": convert_axpy,
+    "BN": convert_bn,
+    "BatchNorm": convert_batch_norm,
+    "Bias": convert_bias,
+    "Clip": convert_clip,
+    "Dropout": convert_dropout,
+    "ELU": convert_elu,
+    "Eltwise": convert_eltwise,
+    "Exp": convert_exp,
+    "InnerProduct": convert_inner_product,
+    "LRN": convert_lrn,
+    "Log": convert_log,
+    "MVN": convert_mvn,
+    "PReLU": convert_prelu,
+    "Power": convert_power,
+    "ReLU": convert_relu,
+    "ReLU6": convert_clip,
+    "Reduction": convert_reduction,
+    "Scale": convert_scale,
+    "Softmax": convert_softmax,
+    "Swish": convert_swish,
+    "Threshold": convert_threshold,
 }

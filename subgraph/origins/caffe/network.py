@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import detection, layers, shapes, windows
-from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, expected_rms
+from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message, Scalar
@@ -114,23 +114,23 @@ def convert(
     except ModelError:  # of a layer that is not known, the parameters are not either
         _require_known(tree, where)
         raise
-    texts = [*_layers(net, tree, where)]
+    texts = [*_iter_layers(net, tree, where)]
     builder = Builder(where, weights, seed, drawn)
     builder.taken = {name for layer in texts for name in (layer.name, *layer.bottoms, *layer.tops)}
     current: dict[str, str] = {}  # blob -> the tensor that holds its value now
-    inputs = [*_declare(builder, current, _net_inputs(net, where))]
+    inputs = [*_declare(builder, current, _find_inputs(net, where))]
     converted = []
     for text in texts:
         if text.type in _INPUTS:
             inputs += _declare(
-                builder, current, zip(text.tops, _input_shapes(text, where), strict=True)
+                builder, current, zip(text.tops, _find_input_shapes(text, where), strict=True)
             )
             continue
         layer = CaffeLayer(
             builder,
             text,
-            tuple(_bottom(text, b, current, where) for b in text.bottoms),
-            _tops(text, current, builder),
+            tuple(_find_bottom(text, b, current, where) for b in text.bottoms),
+            _name_tops(text, current, builder),
         )
         _require_arity(layer)
         before = len(builder.nodes)
@@ -139,7 +139,7 @@ def convert(
         except IndexError:
             shapes_of = ", ".join(shape_text(shape) for shape in layer.shapes)
             raise layer.refuse(f"needs a bottom with more axes than {shapes_of}") from None
-        builder.rms |= dict.fromkeys(layer.tops, expected_rms(layer))
+        builder.rms |= dict.fromkeys(layer.tops, estimate_rms(layer))
         current.update(zip(text.tops, layer.tops, strict=True))
         for node in builder.nodes[before:]:
             node.doc_string = text.name
@@ -151,14 +151,14 @@ def convert(
         )
     return CaffeNetwork(
         net.name,
-        _model(net.name, builder, inputs),
+        _make_model(net.name, builder, inputs),
         tuple(converted),
         builder.shapes,
         "layers" if net.layers else "layer",
     )
 
 
-def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
+def _iter_layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
     """The layers that are there when a network is tested, in their order, of types that are
     known."""
     if net.layer and net.layers:
@@ -177,7 +177,7 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
         if not _is_tested(fields) or kind in _IGNORED:
             continue
         if kind not in CONVERTERS and kind not in _INPUTS:
-            raise _unknown(fields.name, kind, message, where)
+            raise _refuse_type(fields.name, kind, message, where)
         if fields.name in seen:
             raise ModelError(
                 f"{where}, line {message.line}: two layers are called '{fields.name}'",
@@ -234,10 +234,10 @@ def _require_known(tree: Message, where: str) -> None:
                 code="caffe.old-form",
             )
         if field == "layer" and kind and not {kind} & {*CONVERTERS, *_INPUTS, *_IGNORED}:
-            raise _unknown(words.get("name", ""), kind, message, where)
+            raise _refuse_type(words.get("name", ""), kind, message, where)
 
 
-def _unknown(name: str, kind: str, message: Message, where: str) -> ModelError:
+def _refuse_type(name: str, kind: str, message: Message, where: str) -> ModelError:
     what = f"{where}, line {message.line}: layer '{clean(name)}' is of the type '{clean(kind)}'"
     if kind.endswith("Loss"):
         return ModelError(
@@ -252,7 +252,7 @@ def _unknown(name: str, kind: str, message: Message, where: str) -> ModelError:
     )
 
 
-def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
+def _find_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
     """The inputs that stand in front of the layers, with `input_shape`s or four `input_dim`s for
     each."""
     given = [shape.dim for shape in net.input_shape]
@@ -266,7 +266,7 @@ def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int
     return zip(net.input, given, strict=True)
 
 
-def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
+def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
     """The shapes that a data layer declares, one per top."""
     f = text.fields
     shapes: list[list[int]] = []
@@ -316,7 +316,7 @@ def _declare(
         yield name
 
 
-def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) -> str:
+def _find_bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) -> str:
     if blob not in current:
         near = nearest(blob, current)[:1]
         hint = (
@@ -333,7 +333,7 @@ def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) 
     return current[blob]
 
 
-def _tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tuple[str, ...]:
+def _name_tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tuple[str, ...]:
     """The tensors that a layer makes: a new top keeps its name, one that is written over takes the
     layer's."""
     tops = []
@@ -361,7 +361,7 @@ def _require_arity(layer: CaffeLayer) -> None:
         )
 
 
-def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
+def _make_model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     """The model with the inputs that are read, or with all if none is; its outputs are what nothing
     reads."""
     read = {n for node in builder.nodes for n in node.input}

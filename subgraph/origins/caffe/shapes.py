@@ -13,7 +13,7 @@ from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.storage.tensors import shape_text
 
 
-def concat(layer: CaffeLayer) -> None:
+def convert_concat(layer: CaffeLayer) -> None:
     """Join along an axis."""
     p = layer.parameters("concat_param")
     axis = layer.axis(p.axis if p.concat_dim is None else p.concat_dim)
@@ -27,7 +27,7 @@ def concat(layer: CaffeLayer) -> None:
     layer.last("Concat", layer.bottoms, out, axis=axis)
 
 
-def slices(layer: CaffeLayer) -> None:
+def convert_slice(layer: CaffeLayer) -> None:
     """Cut along an axis, at `slice_point`s or into equal parts."""
     p = layer.parameters("slice_param")
     axis = layer.axis(p.axis if p.slice_dim is None else p.slice_dim)
@@ -47,7 +47,7 @@ def slices(layer: CaffeLayer) -> None:
     layer.formula(f"{tops} = Split <axis = {axis}> (x, sizes)", *shapes, sizes=sizes)
 
 
-def split(layer: CaffeLayer) -> None:
+def convert_split(layer: CaffeLayer) -> None:
     """Copies: a node for each top."""
     for k, top in enumerate(layer.tops):
         name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
@@ -57,7 +57,7 @@ def split(layer: CaffeLayer) -> None:
         layer.builder.declare(top, layer.shape)
 
 
-def crop(layer: CaffeLayer) -> None:
+def convert_crop(layer: CaffeLayer) -> None:
     """The first bottom, cut to the shape of the second from `axis` on."""
     p = layer.parameters("crop_param")
     axis, (shape, wanted) = layer.axis(p.axis), layer.shapes
@@ -74,7 +74,7 @@ def crop(layer: CaffeLayer) -> None:
     layer.formula("y = Slice (x, starts, ends, axes)", out, starts=offsets, ends=ends, axes=axes)
 
 
-def flatten(layer: CaffeLayer) -> None:
+def convert_flatten(layer: CaffeLayer) -> None:
     """Axes `axis` … `end_axis` become one."""
     p = layer.parameters("flatten_param")
     shape = layer.shape
@@ -86,14 +86,14 @@ def flatten(layer: CaffeLayer) -> None:
     if axis == 1 and end == len(shape) - 1:
         layer.last("Flatten", layer.bottoms, out, axis=1)
     else:
-        _reshape(layer, out)
+        _add_reshape(layer, out)
 
 
-def _reshape(layer: CaffeLayer, out: Shape) -> None:
+def _add_reshape(layer: CaffeLayer, out: Shape) -> None:
     layer.formula("y = Reshape (x, shape)", out, shape=out)
 
 
-def reshape(layer: CaffeLayer) -> None:
+def convert_reshape(layer: CaffeLayer) -> None:
     """Dimensions 0 (as in the bottom) and -1 (what is left) are computed here."""
     p = layer.parameters("reshape_param")
     shape = layer.shape
@@ -111,10 +111,10 @@ def reshape(layer: CaffeLayer) -> None:
     out = (*shape[:start], *dims, *shape[end:])
     if prod(out) != prod(shape):
         raise layer.refuse(f"cannot reshape {shape_text(shape)} to {shape_text(out)}")
-    _reshape(layer, out)
+    _add_reshape(layer, out)
 
 
-def permute(layer: CaffeLayer) -> None:
+def convert_permute(layer: CaffeLayer) -> None:
     """Another order of axes; those that are not named follow in their order."""
     order = layer.parameters("permute_param").order
     order = [*order, *(k for k in range(len(layer.shape)) if k not in order)]
@@ -123,7 +123,7 @@ def permute(layer: CaffeLayer) -> None:
     layer.last("Transpose", layer.bottoms, [layer.shape[k] for k in order], perm=order)
 
 
-def tile(layer: CaffeLayer) -> None:
+def convert_tile(layer: CaffeLayer) -> None:
     """Copies along an axis, one behind the other."""
     p = layer.parameters("tile_param")
     axis = layer.axis(p.axis)
@@ -132,12 +132,12 @@ def tile(layer: CaffeLayer) -> None:
     layer.formula("y = Tile (x, repeats)", out, repeats=repeats)
 
 
-def shuffle_channel(layer: CaffeLayer) -> None:
+def convert_shuffle_channel(layer: CaffeLayer) -> None:
     """Channels of `group` groups, one of each in turn."""
     group, (batch, channels, *rest) = layer.parameters("shuffle_channel_param").group, layer.shape
     if not group or channels % group:
         raise layer.refuse(f"cannot part {channels} channels into {group} groups")
-    _through(
+    _add_transposed_reshape(
         layer,
         (batch, group, channels // group, *rest),
         (0, 2, 1, *range(3, 3 + len(rest))),
@@ -145,7 +145,7 @@ def shuffle_channel(layer: CaffeLayer) -> None:
     )
 
 
-def reorg(layer: CaffeLayer) -> None:
+def convert_reorg(layer: CaffeLayer) -> None:
     """Darknet's: places become channels; its order is that of the inverse on the same memory, not
     space to depth."""
     p = layer.parameters("reorg_param")
@@ -162,13 +162,13 @@ def reorg(layer: CaffeLayer) -> None:
     few = channels // (s * s)
     if p.reverse:
         out = (batch, few, height * s, width * s)
-        _through(layer, (batch, s, s, few, height, width), (0, 3, 4, 1, 5, 2), out)
+        _add_transposed_reshape(layer, (batch, s, s, few, height, width), (0, 3, 4, 1, 5, 2), out)
     else:
         out = (batch, channels * s * s, height // s, width // s)
-        _through(layer, (batch, few, height, s, width, s), (0, 3, 5, 1, 2, 4), out)
+        _add_transposed_reshape(layer, (batch, few, height, s, width, s), (0, 3, 5, 1, 2, 4), out)
 
 
-def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
+def _add_transposed_reshape(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
     """Reshape, transpose, reshape."""
     layer.formula(
         f"""parts = Reshape (x, parts)
@@ -180,7 +180,7 @@ def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
     )
 
 
-def upsample(layer: CaffeLayer) -> None:
+def convert_upsample(layer: CaffeLayer) -> None:
     """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is
     another."""
     scale = layer.parameters("upsample_param").scale
@@ -195,7 +195,7 @@ def upsample(layer: CaffeLayer) -> None:
     )
 
 
-def roi_pooling(layer: CaffeLayer) -> None:
+def convert_roi_pooling(layer: CaffeLayer) -> None:
     """Fast R-CNN's: the maximum of each cell of each box `(batch, x1, y1, x2, y2)`."""
     p, (shape, boxes) = layer.parameters("roi_pooling_param"), layer.shapes
     if (
@@ -215,7 +215,7 @@ def roi_pooling(layer: CaffeLayer) -> None:
         layer.formula(f"x1 = Reshape (x1, boxes)\n{text}", out, boxes=boxes[:2])
 
 
-def interp(layer: CaffeLayer) -> None:
+def convert_interp(layer: CaffeLayer) -> None:
     """DeepLab's bilinear resizing, corners aligned."""
     p = layer.parameters("interp_param")
     shape = layer.shape
@@ -239,7 +239,7 @@ def interp(layer: CaffeLayer) -> None:
     layer.formula(text, values["sizes"], **values)
 
 
-def arg_max(layer: CaffeLayer) -> None:
+def convert_arg_max(layer: CaffeLayer) -> None:
     """The places of the largest values as floats, the later of equal ones first; or the values; or
     both."""
     p = layer.parameters("argmax_param")
@@ -279,7 +279,7 @@ def arg_max(layer: CaffeLayer) -> None:
     layer.formula(text, out, **values)
 
 
-def lstm(layer: CaffeLayer) -> None:
+def convert_lstm(layer: CaffeLayer) -> None:
     """Caffe's LSTM over `x (T, N, …)` as one Scan; where `cont (T, N)` is 0 a sequence begins.
 
     Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i,
@@ -343,19 +343,19 @@ def lstm(layer: CaffeLayer) -> None:
 
 
 LAYERS = {
-    "ArgMax": arg_max,
-    "Concat": concat,
-    "Crop": crop,
-    "Flatten": flatten,
-    "Interp": interp,
-    "LSTM": lstm,
-    "Permute": permute,
-    "ROIPooling": roi_pooling,
-    "Reorg": reorg,
-    "Reshape": reshape,
-    "ShuffleChannel": shuffle_channel,
-    "Slice": slices,
-    "Split": split,
-    "Tile": tile,
-    "Upsample": upsample,
+    "ArgMax": convert_arg_max,
+    "Concat": convert_concat,
+    "Crop": convert_crop,
+    "Flatten": convert_flatten,
+    "Interp": convert_interp,
+    "LSTM": convert_lstm,
+    "Permute": convert_permute,
+    "ROIPooling": convert_roi_pooling,
+    "Reorg": convert_reorg,
+    "Reshape": convert_reshape,
+    "ShuffleChannel": convert_shuffle_channel,
+    "Slice": convert_slice,
+    "Split": convert_split,
+    "Tile": convert_tile,
+    "Upsample": convert_upsample,
 }

@@ -90,7 +90,7 @@ def read(path: Path) -> Message:
 
 def parse(text: str, path: Path) -> Message:
     """As `read`; `path` is only named in errors."""
-    tokens = [*_tokens(text, path), ("end", "", text.count("\n") + 1)]
+    tokens = [*_iter_tokens(text, path), ("end", "", text.count("\n") + 1)]
     root = Message(1)
     stack = [root]
     i = 0
@@ -101,7 +101,7 @@ def parse(text: str, path: Path) -> Message:
             stack.pop()
             continue
         if kind != "word":
-            raise _wrong(path, line, "the name of a field", kind, name)
+            raise _refuse_token(path, line, "the name of a field", kind, name)
         colon = tokens[i][:2] == ("mark", ":")
         i += colon
         if tokens[i][0] == "mark" and tokens[i][1] in "{<":
@@ -116,9 +116,9 @@ def parse(text: str, path: Path) -> Message:
                     code="caffe.too-deep",
                 )
         elif not colon:
-            raise _wrong(path, tokens[i][2], f"':' or '{{' after '{name}'", *tokens[i][:2])
+            raise _refuse_token(path, tokens[i][2], f"':' or '{{' after '{name}'", *tokens[i][:2])
         else:
-            values, i = _values(tokens, i, path)
+            values, i = _parse_values(tokens, i, path)
             stack[-1].fields += [(name, value) for value in values]
     return root
 
@@ -126,37 +126,37 @@ def parse(text: str, path: Path) -> Message:
 _Token: TypeAlias = tuple[str, str, int]  # kind, text, line
 
 
-def _tokens(text: str, path: Path) -> Iterator[_Token]:
+def _iter_tokens(text: str, path: Path) -> Iterator[_Token]:
     line = 1
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
         found = match[0]
         if kind == "other":
-            raise _wrong(path, line, "protobuf's text format", kind, found)
+            raise _refuse_token(path, line, "protobuf's text format", kind, found)
         if kind != "space":
             yield kind, found, line
         line += found.count("\n")
 
 
-def _values(tokens: list[_Token], i: int, path: Path) -> tuple[list[Value], int]:
+def _parse_values(tokens: list[_Token], i: int, path: Path) -> tuple[list[Value], int]:
     """The scalar at `i`, or those of a list in brackets; and the index behind them."""
     if tokens[i][:2] != ("mark", "["):
-        value, i = _scalar(tokens, i, path)
+        value, i = _parse_scalar(tokens, i, path)
         return [value], i
     i += 1
     values: list[Value] = []
     while tokens[i][:2] != ("mark", "]"):
-        value, i = _scalar(tokens, i, path)
+        value, i = _parse_scalar(tokens, i, path)
         values.append(value)
     return values, i + 1
 
 
-def _scalar(tokens: list[_Token], i: int, path: Path) -> tuple[Scalar, int]:
+def _parse_scalar(tokens: list[_Token], i: int, path: Path) -> tuple[Scalar, int]:
     kind, text, line = tokens[i]
     if kind == "word":
         return Scalar(text, quoted=False, line=line), i + 1
     if kind != "string":
-        raise _wrong(path, line, "a value", kind, text)
+        raise _refuse_token(path, line, "a value", kind, text)
     parts = []
     while tokens[i][0] == "string":  # strings beside each other are one
         parts.append(_ESCAPE.sub(_unescape, tokens[i][1][1:-1]))
@@ -173,7 +173,7 @@ def _unescape(match: re.Match[str]) -> str:
     return _ESCAPES.get(code, code)
 
 
-def _wrong(path: Path, line: int, expected: str, kind: str, found: str) -> ModelError:
+def _refuse_token(path: Path, line: int, expected: str, kind: str, found: str) -> ModelError:
     found = "the end of the file" if kind == "end" else repr(found[:40])
     return ModelError(
         f"{path}, line {line}: expected {expected}, found {found}",

@@ -9,7 +9,7 @@ from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.fields import Parameters
 
 
-def _per_axis(
+def _find_per_axis(
     layer: CaffeLayer, p: Parameters, name: str, axes: int, default: int | None
 ) -> list[int]:
     """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h`
@@ -34,19 +34,24 @@ def _per_axis(
     return found
 
 
-def _window(layer: CaffeLayer, p: Parameters) -> tuple[list[int], list[int], list[int], list[int]]:
+def _find_window(
+    layer: CaffeLayer, p: Parameters
+) -> tuple[list[int], list[int], list[int], list[int]]:
     """Kernel, stride, pad and dilation along each spatial axis."""
     axes = len(layer.shape) - 2
     if axes < 1 or layer.axis(p.axis) != 1:
         raise layer.refuse("must have its channels on axis 1, and axes behind it")
-    kernel = _per_axis(layer, p, "kernel_size", axes, None)
+    kernel = _find_per_axis(layer, p, "kernel_size", axes, None)
     return (
         kernel,
-        *(_per_axis(layer, p, n, axes, d) for n, d in (("stride", 1), ("pad", 0), ("dilation", 1))),
+        *(
+            _find_per_axis(layer, p, n, axes, d)
+            for n, d in (("stride", 1), ("pad", 0), ("dilation", 1))
+        ),
     )  # type: ignore[return-value]
 
 
-def _groups(layer: CaffeLayer, p: Parameters) -> int:
+def _find_groups(layer: CaffeLayer, p: Parameters) -> int:
     channels = layer.shape[1]
     outputs = p.num_output
     depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
@@ -58,11 +63,11 @@ def _groups(layer: CaffeLayer, p: Parameters) -> int:
     return groups
 
 
-def convolution(layer: CaffeLayer) -> None:
+def convert_convolution(layer: CaffeLayer) -> None:
     """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs /
     groups, *kernel)`."""
     p = layer.parameters("convolution_param")
-    (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
+    (kernel, stride, pad, dilation), groups = _find_window(layer, p), _find_groups(layer, p)
     channels = layer.shape[1]
     outputs = p.num_output
     backwards = layer.text.type == "Deconvolution"
@@ -87,7 +92,7 @@ def convolution(layer: CaffeLayer) -> None:
     layer.last(op, inputs, (layer.shape[0], outputs, *sizes), **attributes)
 
 
-def pooling(layer: CaffeLayer) -> None:
+def convert_pooling(layer: CaffeLayer) -> None:
     """Caffe rounds the size up, and an average counts the padding, but not what a last window has
     beyond it."""
     p = layer.parameters("pooling_param")
@@ -101,7 +106,8 @@ def pooling(layer: CaffeLayer) -> None:
         layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
         return
     kernel, stride, pad = (
-        _per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0))
+        _find_per_axis(layer, p, n, 2, d)
+        for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0))
     )
     if any(q >= k for q, k in zip(pad, kernel, strict=True)):
         raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
@@ -118,7 +124,7 @@ def pooling(layer: CaffeLayer) -> None:
         raise layer.refuse("has a last window that lies outside of its bottom")
     sizes = [o - beyond for o, beyond in zip(sizes, outside, strict=True)]
     layer.builder.declare(layer.tops[0], (*shape[:2], *sizes))  # refuses a size of 0
-    _pool(
+    _add_pool(
         layer,
         op,
         [min(k, k + span) for k, span in zip(kernel, spans, strict=True)],
@@ -128,7 +134,7 @@ def pooling(layer: CaffeLayer) -> None:
     )
 
 
-def _pool(
+def _add_pool(
     layer: CaffeLayer,
     op: str,
     kernel: list[int],
@@ -162,9 +168,9 @@ def _pool(
 
 
 LAYERS = {
-    "Convolution": convolution,
-    "ConvolutionDepthwise": convolution,
-    "Deconvolution": convolution,
-    "DepthwiseConvolution": convolution,
-    "Pooling": pooling,
+    "Convolution": convert_convolution,
+    "ConvolutionDepthwise": convert_convolution,
+    "Deconvolution": convert_convolution,
+    "DepthwiseConvolution": convert_convolution,
+    "Pooling": convert_pooling,
 }

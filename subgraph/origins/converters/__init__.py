@@ -65,7 +65,7 @@ CONVERTERS: Mapping[Family, Converter] = {
 }
 
 
-def converter_of(model: Path) -> tuple[str, Converter] | None:
+def find_converter(model: Path) -> tuple[str, Converter] | None:
     """(what a file or folder is, what converts it), by its content; None if there is no converter
     for it."""
     kind = recognize_folder(model) if model.is_dir() else recognize(model)

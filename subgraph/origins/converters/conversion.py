@@ -65,7 +65,7 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     return graph
 
 
-def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
+def move_model(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
     """Move a model to `target`, and its external data to the same places beside it, and nothing
     else.
 
@@ -90,11 +90,11 @@ def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
             place.parent.mkdir(parents=True, exist_ok=True)
             file.replace(place)
     except OSError as e:
-        raise folders.unwritable(target.parent, e) from e
+        raise folders.make_write_error(target.parent, e) from e
     return load(target)
 
 
-def command_of(template: str, model: Path, written: Path) -> list[str]:
+def fill_command(template: str, model: Path, written: Path) -> list[str]:
     """The words of the user's own converter, `{model}` and `{output}` filled in; no shell reads
     them.
 
@@ -118,7 +118,7 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
     return [word.replace("{model}", str(model)).replace("{output}", str(written)) for word in words]
 
 
-def original_values(
+def record_original(
     original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path
 ) -> str:
     """Run the original on samples (`.npy` files by input of the ONNX model), and record what it

@@ -15,7 +15,7 @@ from typing import Any
 
 from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
-from subgraph.origins.converted import converted
+from subgraph.origins.converted import convert_once
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
 from subgraph.storage.digest import file_digest
 from subgraph.system import free_memory
@@ -35,7 +35,7 @@ def to_onnx(path: Path, signature: str = "") -> Path:
         OutputError: it can be written nowhere.
     """
     depends = ["tflite/3", file_digest(path), signature]
-    return converted(
+    return convert_once(
         depends, path.name, lambda target: _run("read", path, target, path.name, signature)
     )
 

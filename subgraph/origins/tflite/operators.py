@@ -69,7 +69,9 @@ def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     if not model.subgraphs:
         raise CannotCarry("it has no subgraph: it computes nothing")
-    subgraphs = {_text(s.signatureKey): int(s.subgraphIndex) for s in _present(model.signatureDefs)}
+    subgraphs = {
+        _decode(s.signatureKey): int(s.subgraphIndex) for s in _get_vector(model.signatureDefs)
+    }
     names = ", ".join(map(repr, subgraphs))
     if signature and signature not in subgraphs:
         raise NoSuchSignature(f"no signature {signature!r}; it has {names or 'none'}")
@@ -90,10 +92,12 @@ class _SubgraphReader:
         self.graph = model.subgraphs[number]
         self.bytes = data
         self.tensors = list(self.graph.tensors)
-        self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
-        operators = list(_present(self.graph.operators))
-        self.made = {int(t) for op in operators for t in _present(op.outputs)} | set(
-            _numbers(self.graph.inputs)
+        self.names = _make_unique(
+            [_decode(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)]
+        )
+        operators = list(_get_vector(self.graph.operators))
+        self.made = {int(t) for op in operators for t in _get_vector(op.outputs)} | set(
+            _list_numbers(self.graph.inputs)
         )
         self.operators = operators
 
@@ -105,7 +109,7 @@ class _SubgraphReader:
             self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made
         ]
         inputs, outputs = (
-            [self._info(k) for k in _numbers(ports)]
+            [self._info(k) for k in _list_numbers(ports)]
             for ports in (self.graph.inputs, self.graph.outputs)
         )
         ends = {v.name for v in (*inputs, *outputs)}
@@ -120,8 +124,8 @@ class _SubgraphReader:
     def _node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
         kind, where = self._checked(number, op)
-        inputs = _numbers(op.inputs)
-        outputs = _numbers(op.outputs)
+        inputs = _list_numbers(op.inputs)
+        outputs = _list_numbers(op.outputs)
         if odd := [
             k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")
         ]:
@@ -149,7 +153,7 @@ class _SubgraphReader:
         """(its kind, what to call it); of those that it calls, too, all can be carried."""
         code = self.model.operatorCodes[op.opcodeIndex]
         kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "unknown")
-        kind = _text(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
+        kind = _decode(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
         where = f"operator {number} ({kind})"
         if kind.startswith(_STATEFUL):
             raise CannotCarry(f"{where} keeps a value from run to run")
@@ -165,9 +169,9 @@ class _SubgraphReader:
         found: list[int] = []
         waiting = [op]
         while waiting:
-            for k in (k for *_, k in _subgraphs_of(waiting.pop()) if k not in found):
+            for k in (k for *_, k in _iter_subgraphs(waiting.pop()) if k not in found):
                 found.append(k)
-                inner = list(_present(self.model.subgraphs[k].operators))
+                inner = list(_get_vector(self.model.subgraphs[k].operators))
                 for number, called in enumerate(inner):
                     self._checked(number, called)
                 waiting += inner
@@ -179,45 +183,47 @@ class _SubgraphReader:
         used = [
             k
             for ports in (op.inputs, op.outputs, op.intermediates)
-            for k in _numbers(ports)
+            for k in _list_numbers(ports)
             if k >= 0
         ]
         numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
         buffers = [schema.BufferT()]
         tensors = []
         for k in numbers:
-            tensor = schema.TensorT.InitFromPackedBuf(_packed(self.tensors[k]), 0)
+            tensor = schema.TensorT.InitFromPackedBuf(_pack(self.tensors[k]), 0)
             tensor.name = self.names[k].encode()
             tensor.buffer = 0
             if k not in self.made and self._private(k) and len(data := self._data(k)):
                 tensor.buffer = len(buffers)
-                buffers.append(_buffer(data))
+                buffers.append(_make_buffer(data))
             tensors.append(tensor)
-        own = schema.OperatorT.InitFromPackedBuf(_packed(op), 0)
+        own = schema.OperatorT.InitFromPackedBuf(_pack(op), 0)
         own.opcodeIndex = 0
         codes = [code]
         called = self._called(op)
         number_of = {k: place for place, k in enumerate(called, 1)}.__getitem__
-        _point(own, number_of)
+        _renumber_subgraphs(own, number_of)
 
         def buffer_of(tensor: Any) -> int:
-            return _kept(buffers, self._values(tensor))
+            return _add_buffer(buffers, self._values(tensor))
 
         def code_of(k: int) -> int:
             codes.append(self.model.operatorCodes[k])
             return len(codes) - 1
 
         others = [
-            schema.SubGraphT.InitFromPackedBuf(_packed(self.model.subgraphs[k]), 0) for k in called
+            schema.SubGraphT.InitFromPackedBuf(_pack(self.model.subgraphs[k]), 0) for k in called
         ]
         for other in others:
             _relink(other, code_of, buffer_of, number_of)
         for ports in ("inputs", "outputs", "intermediates"):
             if (held := getattr(op, ports)) is not None:
                 setattr(
-                    own, ports, np.array([numbers.get(k, -1) for k in _numbers(held)], np.int32)
+                    own,
+                    ports,
+                    np.array([numbers.get(k, -1) for k in _list_numbers(held)], np.int32),
                 )
-        return _model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
+        return _pack_model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
     def _private(self, k: int) -> bool:
         """Does this tensor belong to its operator alone: state, or a constant of another form than
@@ -228,15 +234,19 @@ class _SubgraphReader:
         kind = self._type(k)
         if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
             return True
-        return math.prod(_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(
-            _onnx(kind)
+        return math.prod(_list_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(
+            _find_onnx_type(kind)
         ).itemsize != len(self._data(k))
 
     def _weight(self, k: int) -> TensorProto:
         kind = self._type(k)
         data = self._data(k)
         return helper.make_tensor(
-            self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True
+            self.names[k],
+            _find_onnx_type(kind),
+            _list_numbers(self.tensors[k].shape),
+            data.tobytes(),
+            raw=True,
         )
 
     def _data(self, k: int) -> Array:
@@ -245,7 +255,7 @@ class _SubgraphReader:
     def _values(self, tensor: Any) -> Array:
         """The bytes of a tensor of any subgraph; none for one that is computed."""
         if tensor.externalBuffer:
-            raise CannotCarry(f"the values of '{_text(tensor.name)}' are in another file")
+            raise CannotCarry(f"the values of '{_decode(tensor.name)}' are in another file")
         buffer = self.model.buffers[tensor.buffer]
         if buffer.offset > 1:  # of a file of more than 2 GB
             return np.frombuffer(self.bytes, np.uint8, buffer.size, buffer.offset)
@@ -255,16 +265,16 @@ class _SubgraphReader:
         tensor = self.tensors[k]
         if self._type(k) in ("RESOURCE", "VARIANT"):
             raise CannotCarry(f"'{self.names[k]}' is a resource, not a tensor")
-        dims: list[Any] = _numbers(tensor.shape)
-        signature = _numbers(tensor.shapeSignature)
+        dims: list[Any] = _list_numbers(tensor.shape)
+        signature = _list_numbers(tensor.shapeSignature)
         if len(signature) == len(dims):
             dims = [
                 size if size >= 0 else f"{self.names[k]}_{axis}"
                 for axis, size in enumerate(signature)
             ]
-        unknown = not dims and not tensor.hasRank and k not in _numbers(self.graph.inputs)
+        unknown = not dims and not tensor.hasRank and k not in _list_numbers(self.graph.inputs)
         return helper.make_tensor_value_info(
-            self.names[k], _onnx(self._type(k)), None if unknown else dims
+            self.names[k], _find_onnx_type(self._type(k)), None if unknown else dims
         )
 
     def _type(self, k: int) -> str:
@@ -273,8 +283,8 @@ class _SubgraphReader:
     def _scale(self, k: int) -> tuple[float, int]:
         """Scale and zero point of a tensor that has one of each; scale 0 for another."""
         q = self.tensors[k].quantization if k >= 0 else None
-        scales: Any = _present(q.scale) if q else ()
-        zeros: Any = _present(q.zeroPoint) if q else ()
+        scales: Any = _get_vector(q.scale) if q else ()
+        zeros: Any = _get_vector(q.zeroPoint) if q else ()
         return (
             (float(scales[0]), int(zeros[0]))
             if len(scales) == len(zeros) == 1 and scales[0] > 0
@@ -306,21 +316,21 @@ def to_tflite(model: ModelProto) -> bytes:
         return known.index(key) if key in known else len(known)
 
     def number_of(tensor: Any, own: Sequence[Any]) -> int:
-        name = _text(tensor.name)
+        name = _decode(tensor.name)
         if name not in numbers:
             numbers[name] = len(tensors)
             tensors.append(tensor)
             if name in weights:
-                own = [_buffer(_raw(weights[name]))]
+                own = [_make_buffer(_read_bytes(weights[name]))]
                 tensor.buffer = 0
             if own and (name in weights or tensor.buffer):
                 buffer, tensor.buffer = own[tensor.buffer], len(buffers)
-                buffers.append(_buffer(buffer.data))
+                buffers.append(_make_buffer(buffer.data))
         return numbers[name]
 
     for node in model.graph.node:
         shifted = node.domain == TFLITE and node.op_type == TFLITE_SHIFT
-        alone = _shift(tensors[numbers[node.input[0]]]) if shifted else _operator(node)
+        alone = _make_shift(tensors[numbers[node.input[0]]]) if shifted else _read_operator(node)
         _rename(alone.subgraphs[0], node)
         held = alone.subgraphs[0]
         places = [number_of(t, alone.buffers) for t in held.tensors]
@@ -330,42 +340,45 @@ def to_tflite(model: ModelProto) -> bytes:
                 setattr(
                     op,
                     ports,
-                    np.array([places[k] if k >= 0 else -1 for k in _numbers(old)], np.int32),
+                    np.array([places[k] if k >= 0 else -1 for k in _list_numbers(old)], np.int32),
                 )
         op.opcodeIndex = code_of(alone.operatorCodes[0])
         moved = partial(add, len(called))
-        _point(op, moved)
+        _renumber_subgraphs(op, moved)
         for other in alone.subgraphs[1:]:
             _relink(
-                other, partial(_code_in, alone, code_of), partial(_buffer_in, alone, buffers), moved
+                other,
+                partial(_copy_code, alone, code_of),
+                partial(_copy_buffer, alone, buffers),
+                moved,
             )
         called += alone.subgraphs[1:]
         operators.append(op)
     ends = [
-        [number_of(_tensor(v), ()) for v in ports]
+        [number_of(_make_tensor(v), ()) for v in ports]
         for ports in (model.graph.input, model.graph.output)
     ]
     inputs, outputs = (np.array(end, np.int32) for end in ends)
-    return _model(codes, tensors, inputs, outputs, operators, buffers, called)
+    return _pack_model(codes, tensors, inputs, outputs, operators, buffers, called)
 
 
-def _kept(buffers: list[Any], data: Array | None) -> int:
+def _add_buffer(buffers: list[Any], data: Array | None) -> int:
     """The number of these bytes among the buffers of a new model; 0 for none."""
     if data is None or not len(data):
         return 0
-    buffers.append(_buffer(data))
+    buffers.append(_make_buffer(data))
     return len(buffers) - 1
 
 
-def _code_in(model: Any, code_of: Callable[[Any], int], k: int) -> int:
+def _copy_code(model: Any, code_of: Callable[[Any], int], k: int) -> int:
     return code_of(model.operatorCodes[k])
 
 
-def _buffer_in(model: Any, buffers: list[Any], tensor: Any) -> int:
-    return _kept(buffers, model.buffers[tensor.buffer].data)
+def _copy_buffer(model: Any, buffers: list[Any], tensor: Any) -> int:
+    return _add_buffer(buffers, model.buffers[tensor.buffer].data)
 
 
-def _subgraphs_of(op: Any) -> Iterator[tuple[Any, str, int]]:
+def _iter_subgraphs(op: Any) -> Iterator[tuple[Any, str, int]]:
     """(options, field, number) of each subgraph that an operator runs."""
     for options in (op.builtinOptions, op.builtinOptions2):
         for field, k in (vars(options) if options is not None else {}).items():
@@ -373,9 +386,9 @@ def _subgraphs_of(op: Any) -> Iterator[tuple[Any, str, int]]:
                 yield options, field, k
 
 
-def _point(op: Any, number_of: Callable[[int], int]) -> None:
+def _renumber_subgraphs(op: Any, number_of: Callable[[int], int]) -> None:
     """Have an operator run the subgraphs under their new numbers."""
-    for options, field, k in list(_subgraphs_of(op)):
+    for options, field, k in list(_iter_subgraphs(op)):
         setattr(options, field, number_of(k))
 
 
@@ -387,14 +400,14 @@ def _relink(
 ) -> None:
     """Have a subgraph name the codes, buffers and subgraphs of another model, which the functions
     make there."""
-    for tensor in _present(graph.tensors):
+    for tensor in _get_vector(graph.tensors):
         tensor.buffer = buffer_of(tensor)
-    for op in _present(graph.operators):
+    for op in _get_vector(graph.operators):
         op.opcodeIndex = code_of(op.opcodeIndex)
-        _point(op, number_of)
+        _renumber_subgraphs(op, number_of)
 
 
-def _operator(node: NodeProto) -> Any:
+def _read_operator(node: NodeProto) -> Any:
     data = next((a.s for a in node.attribute if a.name == "operator"), b"")
     if node.domain != TFLITE or not data:
         raise CannotCarry(
@@ -407,19 +420,19 @@ def _rename(graph: Any, node: NodeProto) -> None:
     """Have the tensors of an operator's own subgraph the names that its node reads and makes."""
     (op,) = graph.operators
     for ports, names in ((op.inputs, node.input), (op.outputs, node.output)):
-        for k, name in zip(_numbers(ports), names, strict=False):
+        for k, name in zip(_list_numbers(ports), names, strict=False):
             if k >= 0 and name:
                 graph.tensors[k].name = name.encode()
 
 
-def _shift(tensor: Any) -> Any:
+def _make_shift(tensor: Any) -> Any:
     """A model of one ADD that moves codes by whole steps: with one scale on all sides it is
     exact."""
     graph = schema.SubGraphT()
     op = schema.OperatorT()
     code = schema.OperatorCodeT()
     model = schema.ModelT()
-    graph.tensors = [schema.TensorT.InitFromPackedBuf(_packed(tensor), 0) for _ in range(3)]
+    graph.tensors = [schema.TensorT.InitFromPackedBuf(_pack(tensor), 0) for _ in range(3)]
     for copied in graph.tensors:
         copied.buffer = 0
     unsigned = tensor.type == schema.TensorType.UINT8
@@ -436,20 +449,22 @@ def _shift(tensor: Any) -> Any:
     return model
 
 
-def _raw(tensor: TensorProto) -> Array:
+def _read_bytes(tensor: TensorProto) -> Array:
     from onnx import numpy_helper
 
     data = tensor.raw_data or numpy_helper.to_array(tensor).tobytes()
     return np.frombuffer(data, np.uint8)
 
 
-def _tensor(info: ValueInfoProto) -> Any:
+def _make_tensor(info: ValueInfoProto) -> Any:
     """The description of a tensor that no operator has."""
     tensor = schema.TensorT()
     declared = info.type.tensor_type
     tensor.name, tensor.quantization = info.name.encode(), schema.QuantizationParametersT()
     tensor.shape = np.array([d.dim_value or 1 for d in declared.shape.dim], np.int32)
-    tensor.type = next(code for code, name in _TYPES.items() if _onnx(name) == declared.elem_type)
+    tensor.type = next(
+        code for code, name in _TYPES.items() if _find_onnx_type(name) == declared.elem_type
+    )
     return tensor
 
 
@@ -471,13 +486,13 @@ class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
         return schema.BufferEnd(builder)
 
 
-def _buffer(data: Array | None) -> Any:
+def _make_buffer(data: Array | None) -> Any:
     buffer = _AlignedBuffer() if data is not None and len(data) else schema.BufferT()
     buffer.data = data
     return buffer
 
 
-def _model(
+def _pack_model(
     codes: Sequence[Any],
     tensors: Sequence[Any],
     inputs: Array,
@@ -498,10 +513,10 @@ def _model(
     model.subgraphs = [graph, *called]
     model.buffers = buffers
     model.description = b"subcut"
-    return _packed(model, sum(len(b.data) for b in buffers if b.data is not None), b"TFL3")
+    return _pack(model, sum(len(b.data) for b in buffers if b.data is not None), b"TFL3")
 
 
-def _packed(table: Any, size: int = 0, identifier: bytes | None = None) -> bytes:
+def _pack(table: Any, size: int = 0, identifier: bytes | None = None) -> bytes:
     if size > MAX_BYTES:
         raise CannotCarry("its weights are more than 2 GB")
     builder = flatbuffers.Builder(1024 + size + size // 16)
@@ -509,26 +524,26 @@ def _packed(table: Any, size: int = 0, identifier: bytes | None = None) -> bytes
     return bytes(builder.Output())
 
 
-def _present(vector: Any) -> Any:
+def _get_vector(vector: Any) -> Any:
     return () if vector is None else vector
 
 
-def _numbers(vector: Any) -> list[int]:
-    return [int(v) for v in _present(vector)]
+def _list_numbers(vector: Any) -> list[int]:
+    return [int(v) for v in _get_vector(vector)]
 
 
-def _text(name: bytes | None) -> str:
+def _decode(name: bytes | None) -> str:
     return (name or b"").decode("utf-8", "backslashreplace")
 
 
-def _unique(names: Sequence[str]) -> list[str]:
+def _make_unique(names: Sequence[str]) -> list[str]:
     """Equal names get a number: in TFLite a name identifies nothing."""
     taken = set(names)
     given = set[str]()
-    return list(_told_apart(names, taken, given))
+    return list(_iter_unique(names, taken, given))
 
 
-def _told_apart(names: Sequence[str], taken: set[str], given: set[str]) -> Iterator[str]:
+def _iter_unique(names: Sequence[str], taken: set[str], given: set[str]) -> Iterator[str]:
     for name in names:
         new = name
         k = 1
@@ -538,5 +553,5 @@ def _told_apart(names: Sequence[str], taken: set[str], given: set[str]) -> Itera
         yield new
 
 
-def _onnx(kind: str) -> int:
+def _find_onnx_type(kind: str) -> int:
     return int(getattr(TensorProto, _ONNX_NAMES.get(kind, kind), 0))

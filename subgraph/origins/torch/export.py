@@ -20,8 +20,8 @@ from typing import Any
 from subgraph import children, system
 from subgraph import trust as trusted
 from subgraph.errors import BackendError, ModelError, UsageError
-from subgraph.origins.converted import converted
-from subgraph.origins.torch.program import first_line, quiet, torch
+from subgraph.origins.converted import convert_once
+from subgraph.origins.torch.program import import_torch, silence_exporter, summarize_error
 from subgraph.storage import folders
 from subgraph.storage.digest import file_digest
 from subgraph.system import free_memory
@@ -39,7 +39,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
             `args`.
         ModelError: it cannot be exported; says why.
     """
-    pytorch = torch()
+    pytorch = import_torch()
     if not isinstance(module, pytorch.nn.Module):
         raise UsageError(
             f"a model is a file or a torch.nn.Module, not {type(module).__name__}",
@@ -51,14 +51,14 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
             "load(module, args=(x,))",
             code="torch.no-arguments",
         )
-    path = folders.lasting("subcut-torch") / f"{type(module).__name__}.onnx"
+    path = folders.make_lasting("subcut-torch") / f"{type(module).__name__}.onnx"
     log.info("torch.onnx.export(module, args, %r, dynamo=True)", clean(path.name))
     try:
-        with quiet():
+        with silence_exporter():
             pytorch.onnx.export(module, tuple(args), str(path), dynamo=True, verbose=False)
     except Exception as e:  # the user's code runs, and may raise anything
         raise ModelError(
-            f"PyTorch cannot export {type(module).__name__}: {first_line(e)}",
+            f"PyTorch cannot export {type(module).__name__}: {summarize_error(e)}",
             code="torch.export-failed",
         ) from e
     return path
@@ -98,7 +98,7 @@ def convert_program(path: Path, trust: bool = False) -> Path:
         (target.parent / "model.onnx").rename(target)
 
     versions = [version(name) for name in NEEDS]  # another exporter writes another model
-    return converted(["pt2/2", *versions, file_digest(path)], path.name, write)
+    return convert_once(["pt2/2", *versions, file_digest(path)], path.name, write)
 
 
 def _run(command: list[str], path: Path, folder: Path) -> None:

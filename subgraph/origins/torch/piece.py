@@ -44,16 +44,16 @@ class ExportedModel:
         may have other names than the program's; those of a cut do not."""
         self._program = program
         self._nodes = {node.name: node for node in program.graph.nodes}
-        self._weights = programs.weights(program)
+        self._weights = programs.find_weights(program)
         self._known: dict[str, int] = {}  # numbers of values, by how they are computed
         self._number: dict[str, int] = {}  # of each node's value
         for name, node in self._nodes.items():
             self._number[name] = self._known.setdefault(self._computed(node), len(self._known))
-        inputs, outputs = (list(names) for names in _ends(program))
+        inputs, outputs = (list(names) for names in _find_ends(program))
         self.places: dict[str, Place] = {}
-        if any(programs.statement(graph, i) for i in range(len(graph.nodes))):
-            named = {name: programs.place_named(name, self._nodes) for name in graph.inputs}
-            self.places = programs.places(graph, program) | {
+        if any(programs.read_statement(graph, i) for i in range(len(graph.nodes))):
+            named = {name: programs.find_place(name, self._nodes) for name in graph.inputs}
+            self.places = programs.find_places(graph, program) | {
                 name: place for name, place in named.items() if place
             }
         if whole:
@@ -98,7 +98,7 @@ class ExportedModel:
         Raises:
             Refused: a value has another type or shape than the program was exported for.
         """
-        torch = programs.torch()
+        torch = programs.import_torch()
         fed = {self._value(name): self._fed(name, feeds.get(name)) for name in piece.inputs}
         interpreter = torch.fx.Interpreter(self._program.graph_module)
         with torch.no_grad():
@@ -116,7 +116,7 @@ class ExportedModel:
             value = (
                 fed[number]
                 if number in fed
-                else programs.element(interpreter.env[self._nodes[name]], position)
+                else programs.get_element(interpreter.env[self._nodes[name]], position)
             )
             results[output] = programs.to_numpy(value) if isinstance(value, torch.Tensor) else value
         return results
@@ -129,8 +129,8 @@ class ExportedModel:
                 code="tensor.not-tensor",
             )
         tensor, (node, position) = programs.to_tensor(array), self.places[name]
-        known = programs.element(self._nodes[node].meta.get("val"), position)
-        if not isinstance(known, programs.torch().Tensor):
+        known = programs.get_element(self._nodes[node].meta.get("val"), position)
+        if not isinstance(known, programs.import_torch().Tensor):
             raise Refused(f"'{name}' is not a tensor in the module", code="tensor.not-tensor")
         fits = len(known.shape) == tensor.dim() and all(
             own == size or not isinstance(own, int)
@@ -152,28 +152,28 @@ class ExportedModel:
         return (
             number
             if position is None
-            else self._known.setdefault(_item(number, position), len(self._known))
+            else self._known.setdefault(_name_item(number, position), len(self._known))
         )
 
     def _computed(self, node: Node) -> str:
         """How a node's value is computed: equal for equal values."""
-        random = programs.torch().Tag.nondeterministic_seeded
+        random = programs.import_torch().Tag.nondeterministic_seeded
         if node.op != "call_function" or random in getattr(node.target, "tags", ()):
             return f"{node.op} {node.name}"
         if node.target is operator.getitem and isinstance(node.args[1], int):
-            return _item(self._number[node.args[0].name], node.args[1])
-        map_nodes = programs.torch().fx.node.map_arg
+            return _name_item(self._number[node.args[0].name], node.args[1])
+        map_nodes = programs.import_torch().fx.node.map_arg
         arguments = map_nodes(
             (node.args, node.kwargs), lambda other: f"%{self._number[other.name]}"
         )
         return f"{node.target} {arguments!r}"
 
 
-def _item(number: int, position: int) -> str:
+def _name_item(number: int, position: int) -> str:
     return f"item {number} {position}"
 
 
-def _ends(program: Program) -> tuple[Sequence[str], Sequence[str]]:
+def _find_ends(program: Program) -> tuple[Sequence[str], Sequence[str]]:
     """The nodes through which the user's tensors enter and leave."""
     signature = program.graph_signature
     return [n for n in signature.user_inputs if isinstance(n, str)], [

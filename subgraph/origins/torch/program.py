@@ -18,7 +18,7 @@ from typing import Any
 from subgraph.errors import InputError, NotInstalled
 from subgraph.graph.graph import Graph
 from subgraph.lazy import np
-from subgraph.origins.source import PREFIX, innermost_call, node_metadata
+from subgraph.origins.source import PREFIX, find_innermost_call, read_node_metadata
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
 from subgraph.text import short_path
 from subgraph.types import Array
@@ -34,7 +34,7 @@ PART = re.compile(
 CLOSE = 1e-5
 
 
-def torch() -> Any:
+def import_torch() -> Any:
     """The user's PyTorch.
 
     Raises:
@@ -51,7 +51,7 @@ def torch() -> Any:
     return torch
 
 
-def programs(
+def iter_programs(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
 ) -> Iterator[Program]:
     """The module as the exporter sees it: first without running the exporter, then as it decomposes
@@ -63,21 +63,22 @@ def programs(
     Raises:
         InputError: the module cannot be exported; says why.
     """
-    pytorch = torch()
+    pytorch = import_torch()
     given = (tuple(args), dict(kwargs))
     shapes = {"dynamic_shapes": options.get("dynamic_shapes")}
     try:
-        with quiet():
+        with silence_exporter():
             plain = pytorch.export.export(
                 module, *given, strict=False, **shapes
             ).run_decompositions({})
     except Exception as e:  # the user's code runs, and may raise anything
         raise InputError(
-            f"torch.export cannot export the module: {first_line(e)}", code="torch.export-failed"
+            f"torch.export cannot export the module: {summarize_error(e)}",
+            code="torch.export-failed",
         ) from e
     yield plain
     try:
-        with quiet():
+        with silence_exporter():
             own = pytorch.onnx.export(
                 module,
                 given[0],
@@ -88,30 +89,30 @@ def programs(
                 **options,
             )
     except Exception as e:  # noqa: BLE001
-        logging.getLogger("subcut").debug("torch.onnx.export: %s", first_line(e))
+        logging.getLogger("subcut").debug("torch.onnx.export: %s", summarize_error(e))
         return
     yield own.exported_program
 
 
-def same_program(graph: Graph, program: Program) -> tuple[int, int]:
+def count_same_nodes(graph: Graph, program: Program) -> tuple[int, int]:
     """Of how many ONNX nodes the program has the very statement that their metadata hold; and of how many it is known.
 
-    >>> same_program(graph, program)  # doctest: +SKIP
+    >>> count_same_nodes(graph, program)  # doctest: +SKIP
     (49, 49)
     """  # noqa: E501
     own = {node.name: node.format_node() for node in program.graph.nodes}
-    known = [text for i in range(len(graph.nodes)) if (text := statement(graph, i))]
-    return sum(own.get(name_in(text)) == text for text in known), len(known)
+    known = [text for i in range(len(graph.nodes)) if (text := read_statement(graph, i))]
+    return sum(own.get(parse_name(text)) == text for text in known), len(known)
 
 
-def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
+def find_nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
     """The first program that is the one that was exported; else the nearest, and what is
     missing."""
     most = -1
     best = None
     of = 0
     for program in candidates:
-        same, of = same_program(graph, program)
+        same, of = count_same_nodes(graph, program)
         if same > most:
             most = same
             best = program
@@ -120,19 +121,19 @@ def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
     return best, f"{of - most} of {of} nodes come from another program than the module's"
 
 
-def places(graph: Graph, program: Program) -> dict[str, Place]:
+def find_places(graph: Graph, program: Program) -> dict[str, Place]:
     """Where the program makes the tensors of an ONNX graph; without those that only ONNX has,
     inside a translation."""
     own = {node.name: node.format_node() for node in program.graph.nodes}
     found: dict[str, Place] = {}
     for tensor, i in graph.maker.items():
-        said = statement(graph, i)
-        if (not said or own.get(name_in(said)) == said) and (place := place_named(tensor, own)):
+        said = read_statement(graph, i)
+        if (not said or own.get(parse_name(said)) == said) and (place := find_place(tensor, own)):
             found[tensor] = place
     return found
 
 
-def place_named(tensor: str, nodes: Collection[str]) -> Place | None:
+def find_place(tensor: str, nodes: Collection[str]) -> Place | None:
     """The place that the exporter calls so, if the program has such a node."""
     if tensor in nodes:
         return tensor, None
@@ -140,16 +141,16 @@ def place_named(tensor: str, nodes: Collection[str]) -> Place | None:
     return (part[1], int(part[2])) if part and part[1] in nodes else None
 
 
-def element(value: Any, position: int | None) -> Any:
+def get_element(value: Any, position: int | None) -> Any:
     """The value of a `Place`, from that of its node; None if it has no such position."""
     if position is None:
         return value
     return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
 
 
-def departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
+def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
     """Outputs in which the exported program itself is not the module."""
-    close = torch().allclose
+    close = import_torch().allclose
     for k, (right, value) in enumerate(zip(expected, given, strict=False)):
         if right.shape != value.shape or not close(
             right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True
@@ -160,13 +161,13 @@ def departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
             )
 
 
-def statement(graph: Graph, index: int) -> str:
+def read_statement(graph: Graph, index: int) -> str:
     """What the exporter wrote of the program's node that an ONNX node comes from: `%relu :
     [num_users=1] = …`."""
-    return node_metadata(graph, index).get(f"{PREFIX}fx_node", "")
+    return read_node_metadata(graph, index).get(f"{PREFIX}fx_node", "")
 
 
-def name_in(statement: str) -> str:
+def parse_name(statement: str) -> str:
     """`%relu : [num_users=1] = …` → `relu`."""
     return statement.partition(" ")[0].removeprefix("%")
 
@@ -181,7 +182,7 @@ def run(
 
     Values are not copied: later nodes of a program without in-place operations do not change them.
     """
-    interpreter = torch().fx.Interpreter(program.graph_module, garbage_collect_values=True)
+    interpreter = import_torch().fx.Interpreter(program.graph_module, garbage_collect_values=True)
     run_node = interpreter.run_node
 
     def told(node: Node) -> Any:
@@ -190,20 +191,20 @@ def run(
         return value
 
     interpreter.run_node = told
-    with torch().no_grad():
-        return interpreter.run(*_inputs(program, args, kwargs))
+    with import_torch().no_grad():
+        return interpreter.run(*_iter_inputs(program, args, kwargs))
 
 
-def _inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """What enters the program's graph, in its order: weights and buffers by name, then the user's
     own."""
-    given = iter(flattened((tuple(args), dict(kwargs))))
-    own = weights(program)
+    given = iter(flatten((tuple(args), dict(kwargs))))
+    own = find_weights(program)
     for spec in program.graph_signature.input_specs:
         yield own[spec.arg.name] if spec.arg.name in own else next(given)
 
 
-def weights(program: Program) -> dict[str, Any]:
+def find_weights(program: Program) -> dict[str, Any]:
     """Weights, buffers and constants, by the node through which they enter the program's graph."""
     known = {**program.constants, **program.state_dict}
     return {
@@ -213,15 +214,15 @@ def weights(program: Program) -> dict[str, Any]:
     }
 
 
-def flattened(values: Any) -> list[Any]:
+def flatten(values: Any) -> list[Any]:
     """The leaves of nested tuples, lists and dicts, as `torch.export` orders them."""
-    leaves: list[Any] = torch().utils._pytree.tree_leaves(values)
+    leaves: list[Any] = import_torch().utils._pytree.tree_leaves(values)
     return leaves
 
 
-def tensors_in(values: Any) -> list[Any]:
+def list_tensors(values: Any) -> list[Any]:
     """The tensors of nested tuples, lists and dicts, in order."""
-    return [leaf for leaf in flattened(values) if isinstance(leaf, torch().Tensor)]
+    return [leaf for leaf in flatten(values) if isinstance(leaf, import_torch().Tensor)]
 
 
 def to_numpy(tensor: Any) -> Array:
@@ -231,7 +232,7 @@ def to_numpy(tensor: Any) -> Array:
     Raises:
         InputError: it is sparse or quantized, or ONNX has no such elements.
     """
-    pytorch = torch()
+    pytorch = import_torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
         raise InputError(
             f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}, which ONNX"
@@ -261,7 +262,7 @@ def to_tensor(array: Array) -> Any:
     Raises:
         InputError: PyTorch has no such elements.
     """
-    pytorch = torch()
+    pytorch = import_torch()
     name = array.dtype.name
     if name in NOT_NUMPY and hasattr(pytorch, name):
         bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
@@ -275,7 +276,7 @@ def to_tensor(array: Array) -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_exporter() -> Iterator[None]:
     """Without the warnings and progress of the exporter, and the graphs that it shows where it
     fails."""
     before = logging.root.manager.disable
@@ -288,7 +289,7 @@ def quiet() -> Iterator[None]:
             logging.disable(before)
 
 
-def first_line(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """The kind of an error's first cause, the first line of what it says, and the user's line that
     it names.
 
@@ -297,6 +298,6 @@ def first_line(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    file, line, code = innermost_call(str(error))
+    file, line, code = find_innermost_call(str(error))
     where = f", at {short_path(file)}:{line}: {code}" if file else ""
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400] + where

@@ -84,7 +84,7 @@ def record(
         InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
         ResultExists: `folder` holds something else. OutputError: it cannot be written.
     """  # noqa: E501
-    torch, place, kwargs = programs.torch(), Path(folder), dict(kwargs or {})
+    torch, place, kwargs = programs.import_torch(), Path(folder), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
             f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type"
@@ -136,8 +136,8 @@ class _Values:
     def ends(self, args: Any, results: Any) -> Iterator[str]:
         """Write the model's inputs and outputs, by position; yields what does not fit."""
         for what, names, found in (
-            ("inputs", list(self._graph.inputs), programs.tensors_in(args)),
-            ("outputs", self._graph.outputs, programs.tensors_in(results)),
+            ("inputs", list(self._graph.inputs), programs.list_tensors(args)),
+            ("outputs", self._graph.outputs, programs.list_tensors(results)),
         ):
             if len(names) == len(found):
                 for name, value in zip(names, found, strict=True):
@@ -155,28 +155,28 @@ def _run(
     export: Any,
 ) -> tuple[str, list[str]]:
     """Record all values; how, and notes."""
-    with programs.torch().no_grad():
+    with programs.import_torch().no_grad():
         results = module(*args, **kwargs)
     notes = list(values.ends((args, kwargs), results))
-    known = any(programs.statement(graph, i) for i in range(len(graph.nodes)))
+    known = any(programs.read_statement(graph, i) for i in range(len(graph.nodes)))
     if known:
         try:
-            program, said = programs.nearest(
-                graph, programs.programs(module, args, kwargs, **export)
+            program, said = programs.find_nearest(
+                graph, programs.iter_programs(module, args, kwargs, **export)
             )
         except InputError as e:
             notes.append(f"{e.what}; what its modules return was recorded instead")
         else:
             notes += [f"{said}: not recorded"] if said else []
-            told = _told(graph, program, values.add)
-            outputs = programs.tensors_in(programs.run(program, args, kwargs, told))
-            notes += programs.departures(programs.tensors_in(results), outputs)
+            told = _make_listener(graph, program, values.add)
+            outputs = programs.list_tensors(programs.run(program, args, kwargs, told))
+            notes += programs.iter_departures(programs.list_tensors(results), outputs)
             return "exported program", notes
     scopes.run(module, args, kwargs, graph, values.add)
     return "hooks", notes
 
 
-def _told(
+def _make_listener(
     graph: Graph, program: Any, add: Callable[[str, Any], None]
 ) -> Callable[[Any, Any], None]:
     """What is to be called with each node of the program and its value: it adds the tensors that
@@ -184,13 +184,13 @@ def _told(
     meant: dict[
         str, list[tuple[str, int | None]]
     ] = {}  # node → tensors, each with its position in the value
-    for tensor, (node, position) in programs.places(graph, program).items():
+    for tensor, (node, position) in programs.find_places(graph, program).items():
         meant.setdefault(node, []).append((tensor, position))
 
     def told(node: Any, value: Any) -> None:
         for tensor, position in meant.get(node.name, ()):
-            one = programs.element(value, position)
-            if isinstance(one, programs.torch().Tensor):
+            one = programs.get_element(value, position)
+            if isinstance(one, programs.import_torch().Tensor):
                 add(tensor, one)
 
     return told

@@ -16,8 +16,8 @@ from typing import Any
 
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.types import read_type
-from subgraph.origins.source import PREFIX, node_metadata, texts
-from subgraph.origins.torch.program import torch
+from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
+from subgraph.origins.torch.program import import_torch
 
 Seen = Callable[[str, Any], None]  # is told an ONNX tensor's name and the value
 FOLDED = (
@@ -67,7 +67,7 @@ class ScopedTensors:
         self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
         for i in graph.in_order(range(len(graph.nodes))):
             carries = any(kinds[name] == VALUE for name in graph.makes[i])
-            around = _scopes(graph, i)
+            around = _read_scopes(graph, i)
             if carries:
                 self._inside.setdefault(around[-1], []).append(i)
                 for scope in around:
@@ -118,9 +118,9 @@ class ScopedTensors:
         return tensor in self._graph.maker and self._graph.ops[self._graph.maker[tensor]] in FOLDED
 
 
-def _scopes(graph: Graph, index: int) -> list[str]:
+def _read_scopes(graph: Graph, index: int) -> list[str]:
     """The scopes around a node, from the model itself, "", inwards."""
-    written = texts(node_metadata(graph, index).get(f"{PREFIX}name_scopes", ""))
+    written = parse_texts(read_node_metadata(graph, index).get(f"{PREFIX}name_scopes", ""))
     if written:
         return ["", *filter(None, written[:-1])]
     name = graph.node_names[index]
@@ -134,7 +134,7 @@ def run(
     """Run the module; `seen` is told each tensor whose value is known. Returns what the module
     returns."""
     recorder = _Recorder(module, ScopedTensors(graph), seen)
-    with recorder.hooks(), recorder.functions(), torch().no_grad():
+    with recorder.hooks(), recorder.functions(), import_torch().no_grad():
         result = module(*args, **kwargs)
     recorder.tell_calls()
     return result
@@ -177,13 +177,13 @@ class _Recorder:
     def _enter(self, part: Any, args: Any) -> None:
         path = self._paths.get(id(part), "")
         outer = self._stack[-1][0] if self._stack else ""
-        scope = "/".join(filter(None, (outer, _piece(path))))
+        scope = "/".join(filter(None, (outer, _name_module(path))))
         times = self._times[scope] = self._times.get(scope, -1) + 1
         self._stack.append((f"{scope}_{times}" if times else scope, path))
 
     def _leave(self, part: Any, args: Any, result: Any) -> None:
         scope, path = self._stack.pop()
-        if not path or not isinstance(result, torch().Tensor):
+        if not path or not isinstance(result, import_torch().Tensor):
             return
         names = [name for name in (scope, path) if self._tensors.has(name)]
         tensor = self._tensors.result(names[0]) if names else ""
@@ -206,13 +206,13 @@ class _Recorder:
             return result
 
         mode = type(
-            "_Calls", (torch().overrides.TorchFunctionMode,), {"__torch_function__": called}
+            "_Calls", (import_torch().overrides.TorchFunctionMode,), {"__torch_function__": called}
         )
         with mode():
             yield
 
     def _note(self, function: str, result: Any) -> None:
-        if self._stack and isinstance(result, torch().Tensor) and result.is_floating_point():
+        if self._stack and isinstance(result, import_torch().Tensor) and result.is_floating_point():
             scope, path = self._stack[-1]
             where = scope if self._tensors.has(scope) else path
             *inner, last = _RECIPE_OF.get(function, [""])
@@ -230,11 +230,11 @@ class _Recorder:
             self._seen(name, value)
 
 
-def _piece(path: str) -> str:
+def _name_module(path: str) -> str:
     """How the exporter calls a module within the one that calls it.
 
-    >>> _piece("encoder.layers.0.attn"), _piece("encoder.layers.0"), _piece("features.0.1")
-    ('attn', 'layers.0', 'features.0.1')
+    >>> _name_module("encoder.layers.0.attn"), _name_module("encoder.layers.0")
+    ('attn', 'layers.0')
     """
     found = re.search(r"[^.]+(?:\.\d+)*$", path)
     return found[0] if found else path

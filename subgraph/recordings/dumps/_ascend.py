@@ -209,7 +209,7 @@ def _parse_origin(
         index if isinstance(index, int) else k,
         fused,
         sizes if known else None,
-        layouts.named(str(layout)),
+        layouts.normalize_name(str(layout)),
     )
 
 

@@ -52,7 +52,7 @@ def make_entry(
 def _make_entry(
     files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str
 ) -> DumpEntry:
-    layout = layouts.named(spec.layout or hints.layout)
+    layout = layouts.normalize_name(spec.layout or hints.layout)
     if spec.aligned:
         return _make_padded_entry(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
@@ -120,7 +120,7 @@ def fit_size(
     if shape is None or min(shape, default=0) < 0:
         return (), None
     for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):
-        stored = layouts.stored_shape(shape, layout, c0)
+        stored = layouts.compute_stored_shape(shape, layout, c0)
         if count_bytes(dtype, math.prod(stored)) == size:
             return shape, stored
     return (), None
@@ -205,7 +205,9 @@ def _parse_exported_spec(item: dict[str, Any]) -> TensorSpec:
     spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
         return spec
-    shape = tuple(map(int, item.get("original_shape") or layouts.plain_shape(stored, spec.layout)))
+    shape = tuple(
+        map(int, item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout))
+    )
     return replace(spec, shape=shape, stored=stored)
 
 

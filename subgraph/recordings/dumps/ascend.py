@@ -22,7 +22,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
-from subgraph.storage.convert import raw_bytes
+from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 
@@ -202,7 +202,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     stems = safe_names(plain(name) for name in tensors)
     what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"
     for k, (name, dtype, array) in enumerate(iter_checked_arrays(tensors, HOLDS, what)):
-        data = raw_bytes(array, dtype)
+        data = encode_raw(array, dtype)
         head = _ascend.make_message_class()(version="2.0", op_name=name)
         head.output.add(
             data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)

@@ -106,7 +106,9 @@ def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
     # .bin files have the type before the format, MindSpore's behind it
     words = [word for word in (name["first"], name["second"]) if word]
     dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
-    layout = next((layouts.named(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), "")
+    layout = next(
+        (layouts.normalize_name(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), ""
+    )
     shape = tuple(int(d) for d in re.split("[x_]", name["shape"])) if name["shape"] else None
     role = "input" if name["role"].startswith("in") else "output"
     return _FileName(

@@ -122,7 +122,7 @@ def write(tensors: Tensors, folder: Path) -> None:
         tensors, HOLDS, what, "subcut export --dtype float32"
     ):
         path = folder / f"{name}.txt"
-        if not name or folders.leads_out(name) or name != Path(name).as_posix():
+        if not name or folders.is_outside(name) or name != Path(name).as_posix():
             raise InputError(
                 f"'{name}': MNN's test folders hold no such name: it leads elsewhere",
                 "rename the tensor",

@@ -12,7 +12,7 @@ from subgraph.documents import to_json
 from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
-from subgraph.storage.convert import raw_bytes
+from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 
@@ -72,7 +72,7 @@ def write(tensors: Tensors, folder: Path) -> None:
         tensors, HOLDS, "a headerless file holds an array of numbers"
     ):
         file = f"{stems[name]}.bin"
-        (folder / file).write_bytes(raw_bytes(array, dtype))
+        (folder / file).write_bytes(encode_raw(array, dtype))
         listed.append(ListedFile(name, file, dtype, array.shape))
     text = json.dumps({"tensors": to_json(listed)}, indent=1)
     (folder / _raw.MANIFEST).write_text(text + "\n", encoding="ascii")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from subgraph.storage.layouts import axis_orders
+from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
@@ -94,9 +94,9 @@ def iter_alignments(
         yield unchanged
     elif have == nhwc:
         yield _make_alignment(NHWC, nhwc, channels_first, shape)
-    elif orders := list(axis_orders(have, shape)):
+    elif orders := list(iter_axis_orders(have, shape)):
         yield from (_make_alignment(f"transposed {order}", have, order, shape) for order in orders)
-    elif orders := list(axis_orders(bare, bare_shape)):
+    elif orders := list(iter_axis_orders(bare, bare_shape)):
         yield from (
             _make_alignment(f"transposed {order}, reshaped", bare, order, shape) for order in orders
         )

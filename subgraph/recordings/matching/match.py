@@ -19,7 +19,7 @@ from itertools import chain, pairwise, takewhile
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import BlockSums, has_same_numbers, replace_nan
+from subgraph.recordings.matching.align import CODES, BlockSums, has_same_numbers, replace_nan
 from subgraph.recordings.matching.fit import Fit
 from subgraph.recordings.matching.matched import (
     COPY,
@@ -87,6 +87,7 @@ class _Matching:
     matches: dict[str, TensorMatch] = field(default_factory=dict)
     left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
     unlike: int = 0
+    _read: dict[str, DumpEntry] = field(default_factory=dict)  # what a tensor's readers read
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
 
     def __post_init__(self) -> None:
@@ -120,8 +121,12 @@ class _Matching:
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
+            free = [n for n in others[tensor] if n not in self.matches and n not in named]
+            if read := self._read.get(tensor):
+                rest = [e for e in entries if e is not read]
+                self._match_before_quantization(tensor, rest, free)
+                entries = [read]
             if nearest := self._nearest(tensor, entries):
-                free = [n for n in others[tensor] if n not in self.matches and n not in named]
                 match = self._corrected(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=lambda m: replace_nan(m.distance))
@@ -193,6 +198,10 @@ class _Matching:
             if entry in given or entry in self.left_out:
                 continue
             names = written.meant_by(entry)
+            form = None if names else self._names.find_form(entry.label)
+            if form:
+                names = [form.tensor]
+                self._read |= {form.tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
                 t for name in said for t in (name, *written.alike(name)) if t in tensors
@@ -209,6 +218,17 @@ class _Matching:
         return {
             n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named
         }, nameless
+
+    def _match_before_quantization(
+        self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
+    ) -> None:
+        """Match entries of a tensor of which another entry holds what the readers read."""
+        for entry in filter(self._is_read, entries):
+            match = self._corrected(self._fit.aligned(entry, tensor), free)
+            if match.tensor == tensor:
+                self._leave_out(entry, Reason.NOTHING, f"{tensor} before it is quantized")
+            else:
+                self.matches[match.tensor] = match
 
     # --------------------------------------------------------------------------------------------
     # values
@@ -327,9 +347,13 @@ class _Matching:
         return near
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
-        """Results of real numbers, one at a time."""
+        """Results of real numbers or 8-bit codes, one at a time."""
         values = ((n, self._fit.reference(n)) for n in self.results)
-        return ((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
+        return (
+            (n, a)
+            for n, a in values
+            if a is not None and (a.dtype.kind == "f" or a.dtype.name in CODES)
+        )
 
     def _chosen(self, entry: DumpEntry, fitting: Sequence[TensorMatch]) -> TensorMatch | None:
         """The tensor that an entry holds, of those that are near; None where it cannot be told."""

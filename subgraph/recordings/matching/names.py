@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
-from subgraph.origins.source import PARAMETER, module_path
+from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.recordings.dumps import DumpEntry
 
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
-# quantizer.
+# quantizer, tpu-mlir.
 ENDINGS = (
     "-rs _rs _tp _mm _sw _sdpa _pad _int8 -mul __matmul_converted _raster_0 _WithoutBiases"
     " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
-    " _QuantizeLinear_Input"
+    " _QuantizeLinear_Input _f32 _si8 _ui8"
 ).split()
+# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO.
+WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0")
+# How they write the value that its readers read, which quantization has clipped: AMD's Quark.
+READ_FORMS = ("{tensor}_DequantizeLinear_Output",)
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
@@ -43,6 +48,19 @@ def strip_endings(name: str) -> list[str]:
         name = name.removesuffix(end)
         names.append(name)
     return names
+
+
+@dataclass(frozen=True)
+class WrittenForm:
+    """A tensor in one of the forms in which toolkits write it.
+
+    Attributes:
+        tensor: The model's tensor.
+        is_read: Whether the form means the value that its readers read.
+    """
+
+    tensor: str
+    is_read: bool
 
 
 class ModelNames:
@@ -68,8 +86,11 @@ class ModelNames:
             made = [n for n in graph.makes[i] if n in known]
             if made:
                 self._nodes.setdefault(plain(graph.label(i)), made[0])
+        self._forms: dict[str, WrittenForm] = {}
         for name in tensors:
             self._written.setdefault(plain(name), name)
+            if name in graph.maker:
+                self._add_forms(name, graph.maker[name])
         self._add_modules(known)
         for name in tensors:
             self._keys[name] = tuple(
@@ -78,13 +99,13 @@ class ModelNames:
 
     def _module_name(self, tensor: str) -> str:
         i = self._graph.maker.get(tensor)
-        path = module_path(self._graph.label(i)) if i is not None else ""
+        path = parse_module_path(self._graph.label(i)) if i is not None else ""
         return f"{path}.{tensor.rpartition('/')[2]}" if path else tensor
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
         paths = {
-            i: module_path(graph.label(i)) or self._module_of_weights(i)
+            i: parse_module_path(graph.label(i)) or self._module_of_weights(i)
             for i in range(len(graph.nodes))
         }
         for i in reversed(graph.in_order(range(len(graph.nodes)))):
@@ -111,6 +132,19 @@ class ModelNames:
         return tensor in self._graph.outputs or any(
             not f"{paths[j]}.".startswith(f"{path}.") for j in readers
         )
+
+    def _add_forms(self, tensor: str, node: int) -> None:
+        words = {"tensor": tensor, "node": self._graph.label(node), "op": self._graph.ops[node]}
+        is_first = self._graph.makes[node][0] == tensor
+        for form in (*WRITTEN_FORMS, *READ_FORMS):
+            if is_first or "{node}" not in form:
+                written = WrittenForm(tensor, form in READ_FORMS)
+                self._forms.setdefault(self._plain(form.format(**words)), written)
+
+    def find_form(self, recorded: str) -> WrittenForm | None:
+        """Return the tensor that a toolkit writes as this name, which no tensor or node has."""
+        forms = (self._forms.get(self._plain(name)) for name in list_likely_names(recorded))
+        return next(filter(None, forms), None)
 
     def likely(self, recorded: str) -> tuple[str, ...]:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""

@@ -52,7 +52,7 @@ from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import DeviceForm, relayout, write_bin
+from subgraph.storage.convert import DeviceForm, find_axes, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import (
     PACKED,
@@ -408,7 +408,7 @@ def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
         and len(dims) == array.ndim
         and all(d in (None, n) for d, n in zip(dims, array.shape, strict=True))
     )
-    if fits and (axes := relayout(array.shape, form.form.layout, "NCHW")):
+    if fits and (axes := find_axes(array.shape, form.form.layout, "NCHW")):
         array = np.ascontiguousarray(array.transpose(axes))
     value: Value = (
         array.astype(np_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
@@ -418,7 +418,7 @@ def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
 
 def _find_stored_dims(output: Output, form: DeviceForm) -> tuple[int | None, ...] | None:
     """The dimensions of an output as the device stores it."""
-    axes = relayout((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
+    axes = find_axes((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
     return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
 
 

@@ -26,12 +26,12 @@ WANTED = "it returns (module, args): the module in evaluation mode, and what it 
 
 def version() -> str:
     """PyTorch's version."""
-    return str(programs.torch().__version__)
+    return str(programs.import_torch().__version__)
 
 
 def warm() -> None:
     """Import PyTorch ahead of the first model."""
-    programs.torch()
+    programs.import_torch()
 
 
 def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
@@ -88,25 +88,27 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     Raises:
         BackendError: it cannot be made, run or exported, or is another one than the model was exported from.
     """  # noqa: E501
-    torch = programs.torch()
+    torch = programs.import_torch()
     graph = load_graph(Path(model)).prepare()
     module, args, options = _built(file, build, graph)
     kwargs = options.pop("kwargs", None) or {}
     try:
-        program, _ = programs.nearest(graph, programs.programs(module, args, kwargs, **options))
+        program, _ = programs.find_nearest(
+            graph, programs.iter_programs(module, args, kwargs, **options)
+        )
         with torch.no_grad():
-            expected = programs.tensors_in(module(*args, **kwargs))
-        given = programs.tensors_in(programs.run(program, args, kwargs, lambda node, value: None))
+            expected = programs.list_tensors(module(*args, **kwargs))
+        given = programs.list_tensors(programs.run(program, args, kwargs, lambda node, value: None))
     except InputError as e:
         raise BackendError(e.what, e.hint, code=e.code) from e
-    same, of = programs.same_program(graph, program)
+    same, of = programs.count_same_nodes(graph, program)
     if of and not same:
         raise BackendError(
             f"{Path(model).name} was exported from another module",
             WANTED,
             code="torch.other-module",
         )
-    if wrong := list(programs.departures(expected, given)):
+    if wrong := list(programs.iter_departures(expected, given)):
         raise BackendError(
             wrong[0], "the fault is not in the ONNX model", code="torch.module-differs"
         )
@@ -119,7 +121,7 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], d
     Raises:
         BackendError: there is no such function, it fails, or returns something else.
     """
-    torch = programs.torch()
+    torch = programs.import_torch()
     where = f"{build} in {Path(file).name}"
     function = getattr(plugins.load("backends", file), build, None)
     if not callable(function):

@@ -301,7 +301,7 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
     missing = sorted({key for key in files.values() if not (_make_store() / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
-        if folders.leads_out(name):
+        if folders.is_outside(name):
             raise BackendError(
                 f"a file's name leads out of its folder: {name}", code="executor.unsafe-name"
             )

@@ -120,7 +120,7 @@ class StretchedModel:
             try:
                 return self._run(folder, into, outputs, feeds)
             except OSError as e:
-                raise folders.unwritable(folder, e) from e
+                raise folders.make_write_error(folder, e) from e
 
     def _run(self, folder: Path, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
         nodes = _Nodes(self.graph, outputs)

@@ -25,7 +25,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walk import attribute
-from subgraph.storage.layouts import axis_orders
+from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
@@ -289,7 +289,7 @@ def _fit(
     same_shape = expected.shape == value.shape
     if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
         return match
-    perms = [_turn(order) for order in axis_orders(expected.shape, value.shape)]
+    perms = [_turn(order) for order in iter_axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None

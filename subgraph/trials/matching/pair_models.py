@@ -20,7 +20,7 @@ from subgraph.graph.types import read_type
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage.layouts import axis_orders
+from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
@@ -247,7 +247,7 @@ def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]
 
     Of several, NHWC is taken.
     """
-    orders = [] if dims is None else list(axis_orders(shape, dims))
+    orders = [] if dims is None else list(iter_axis_orders(shape, dims))
     if not orders or orders[0] == tuple(range(len(shape))):
         return ()
     nhwc = (0, *range(2, len(shape)), 1)

@@ -35,12 +35,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_other_half_is_found(tmp_path: Path) -> None:
     prototxt = write(SMALL, tmp_path / "a.prototxt")
     weights = tmp_path / "a.caffemodel"
-    assert files.find(prototxt) == files.CaffeModel(prototxt, weights)
-    assert files.find(weights) == files.CaffeModel(prototxt, weights)
-    assert files.find(prototxt, "random:3") == files.CaffeModel(prototxt, None, 3)
+    assert files.find_model(prototxt) == files.CaffeModel(prototxt, weights)
+    assert files.find_model(weights) == files.CaffeModel(prototxt, weights)
+    assert files.find_model(prototxt, "random:3") == files.CaffeModel(prototxt, None, 3)
     other = weights.rename(tmp_path / "b.caffemodel")
-    assert files.find(prototxt).weights == other  # the only one
-    assert files.find(prototxt, str(other)).weights == other
+    assert files.find_model(prototxt).weights == other  # the only one
+    assert files.find_model(prototxt, str(other)).weights == other
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_missing_file_has_a_hint(
     for name in names:
         (tmp_path / name).touch()
     with raises(UsageError, code, about) as refusal:
-        files.find(tmp_path / "a.prototxt", weights)
+        files.find_model(tmp_path / "a.prototxt", weights)
     assert hint in refusal.value.hint
 
 
 def test_caffemodel_alone(tmp_path: Path) -> None:
     (tmp_path / "a.caffemodel").touch()
     with raises(UsageError, "caffe.file-missing", ".prototxt"):
-        files.find(tmp_path / "a.caffemodel")
+        files.find_model(tmp_path / "a.caffemodel")
 
 
 def test_converted_model_is_used_again_until_its_files_change(
@@ -105,7 +105,7 @@ def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
         layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 300}), x=(1, 100)
     )
     path = write(wide, tmp_path / "a.prototxt")
-    blob = files.find(path).convert().layers[0].weights[0]
+    blob = files.find_model(path).convert().layers[0].weights[0]
     model = onnx.load(subgraph.load(path).path, format="protobuf")
     weight = next(i for i in model.graph.initializer if i.name == "fc.weight")
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
@@ -124,7 +124,7 @@ def test_large_filter_repeats_its_random_weights(
     assert [p.name for p in converted.parent.iterdir()] == ["a.prototxt"]
     weight, _ = onnx.load(converted, format="protobuf").graph.initializer
     values = onnx.numpy_helper.to_array(weight)
-    (fc,) = files.find(path, "random:0").convert().layers
+    (fc,) = files.find_model(path, "random:0").convert().layers
     np.testing.assert_array_equal(values, fc.weights[0].array())
     assert (
         values.shape == (30, 100)

@@ -25,8 +25,8 @@ from subgraph.commands import Result, convert
 from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.origins import converters
-from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, converter_of
-from subgraph.origins.converters.conversion import command_of, put
+from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, find_converter
+from subgraph.origins.converters.conversion import fill_command, move_model
 from subgraph.origins.converters.paddle_script import files
 from subgraph.origins.converters.script_main import Declared, UnpairedError, paired
 from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
@@ -78,7 +78,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Python."""
     (tmp_path / "script.py").write_text(SCRIPT)
     ours = Converter("json2onnx", str(tmp_path / "script.py"), ("nothing",))
-    monkeypatch.setattr(converters, "converter_of", lambda path: ("a test's model", ours))
+    monkeypatch.setattr(converters, "find_converter", lambda path: ("a test's model", ours))
     monkeypatch.setattr(convert, "find_python", lambda *_, **__: Path(sys.executable))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.json").write_text(json.dumps({"factor": 2.0}))
@@ -361,11 +361,11 @@ def test_only_a_model_and_its_weights_are_put_in_place(
     weights.write_text("mine")
     graph = written()
     with raises(ResultExists, "output.exists", "w.data"):
-        put(graph, target, source, force=False)
+        move_model(graph, target, source, force=False)
     with raises(ResultExists, "output.exists", "w.data"):
-        put(graph, target, weights, force=True)
+        move_model(graph, target, weights, force=True)
     assert shown() == {"w.data": 4}
-    assert put(graph, target, source, force=True).path == target
+    assert move_model(graph, target, source, force=True).path == target
     assert shown() == {"w.data": 4 * 64 * 64, "net.onnx": target.stat().st_size}
     onnx.checker.check_model(str(target))
 
@@ -375,11 +375,11 @@ def test_only_a_model_and_its_weights_are_put_in_place(
 )
 def test_command_that_cannot_be_filled_in(template: str) -> None:
     with pytest.raises(UsageError, match="--with"):
-        command_of(template, Path("m"), Path("o"))
+        fill_command(template, Path("m"), Path("o"))
 
 
 def test_no_shell_reads_a_name() -> None:
-    words = command_of("conv {model} -o={output}", Path("a; rm -rf b"), Path("o'o.onnx"))
+    words = fill_command("conv {model} -o={output}", Path("a; rm -rf b"), Path("o'o.onnx"))
     assert words == ["conv", "a; rm -rf b", "-o=o'o.onnx"]
 
 
@@ -398,14 +398,14 @@ def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
     (tmp_path / "g").write_bytes(b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype")
     (tmp_path / "text").write_text("hello")
     names = ("saved", "inference.pdmodel", "k", "g")
-    assert [(converter_of(tmp_path / n) or pytest.fail(n))[1] for n in names] == [
+    assert [(find_converter(tmp_path / n) or pytest.fail(n))[1] for n in names] == [
         TENSORFLOW,
         PADDLE,
         TENSORFLOW,
         TENSORFLOW,
     ]
-    assert converter_of(tmp_path / "text") is None
-    assert has_line((converter_of(tmp_path / "t") or pytest.fail())[0], "TensorFlow Lite")
+    assert find_converter(tmp_path / "text") is None
+    assert has_line((find_converter(tmp_path / "t") or pytest.fail())[0], "TensorFlow Lite")
     (tmp_path / "g.pbtxt").write_text('node {\n  name: "input"\n}\n')
     with raises(UsageError, "convert.unsupported-format", "g.pbtxt", "TensorFlow") as refusal:
         in_process("convert", tmp_path / "g.pbtxt")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import subgraph
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import find_region
-from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
+from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.types import Array
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -123,7 +123,7 @@ def test_case_runs_alone(kind: str, tmp_path: Path) -> None:
         [sys.executable, case / "repro.py"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
-    assert family_of(case / "model.tflite") is Family.TFLITE and is_of_tflite(case / "model.onnx")
+    assert find_family(case / "model.tflite") is Family.TFLITE and is_of_tflite(case / "model.onnx")
     assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
     subprocess.run([sys.executable, "-m", "zipfile", "-e", pack(case), "sent"], check=True)
     done = subprocess.run(

@@ -30,7 +30,7 @@ def tiny() -> tuple[ExportedModel, Any, Any]:
 
     module, args = torch_networks.NETWORKS["tiny"]()
     graph = load(MODEL).prepare()
-    program, _ = programs.nearest(graph, programs.programs(module, args, {}))
+    program, _ = programs.find_nearest(graph, programs.iter_programs(module, args, {}))
     return ExportedModel(program, graph, whole=True), module, args
 
 

@@ -20,7 +20,7 @@ import pytest
 import subgraph.torch
 from subgraph.errors import BackendError, ResultExists, UsageError
 from subgraph.graph.graph import load
-from subgraph.origins.torch.program import PART, name_in, same_program, statement
+from subgraph.origins.torch.program import PART, count_same_nodes, parse_name, read_statement
 from subgraph.origins.torch.record import MANIFEST, record
 from subgraph.origins.torch.scopes import ScopedTensors
 from tests.helpers.facts import has_line
@@ -54,15 +54,15 @@ def test_parts_of_a_value() -> None:
 
 def test_statements_of_nodes_tell_whether_a_program_is_the_one() -> None:
     graph = load(TORCH / "tiny_dynamo.onnx")
-    texts = [text for i in range(len(graph.nodes)) if (text := statement(graph, i))]
-    assert len(texts) == len(graph.nodes) - 1 and "linear" in map(name_in, texts)
+    texts = [text for i in range(len(graph.nodes)) if (text := read_statement(graph, i))]
+    assert len(texts) == len(graph.nodes) - 1 and "linear" in map(parse_name, texts)
     nodes = [
-        SimpleNamespace(name=name_in(text), format_node=lambda text=text: text)
+        SimpleNamespace(name=parse_name(text), format_node=lambda text=text: text)
         for text in dict.fromkeys(texts)
     ]
     nodes[0].format_node = lambda: "%another : [num_users=1] = call_function[…]"
     changed = sum(text == texts[0] for text in texts)
-    assert same_program(graph, SimpleNamespace(graph=SimpleNamespace(nodes=nodes))) == (
+    assert count_same_nodes(graph, SimpleNamespace(graph=SimpleNamespace(nodes=nodes))) == (
         len(texts) - changed,
         len(texts),
     )
