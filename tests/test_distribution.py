@@ -22,11 +22,11 @@ def test_the_package_is_packed_with_its_data_and_nothing_else() -> None:
     packed = {Path(f).relative_to(ROOT).as_posix() for f in Module("subgraph", ROOT).iter_files()}
     some = (
         "__main__.py py.typed demo/wrong.py view/static/view.js "
-        "known/tract/lstm-direction-reverse.toml"
+        "known/tract/lstm-direction-reverse.toml SKILL.md"
     ).split()
     assert {f"subgraph/{f}" for f in some} <= packed
     kinds = {Path(name).suffix for name in packed}
-    assert kinds == {".py", ".typed", ".js", ".css", ".html", ".svg", ".jinja", ".toml"}
+    assert kinds == {".py", ".typed", ".js", ".css", ".html", ".svg", ".jinja", ".toml", ".md"}
 
 
 def test_the_sdist_is_the_package_and_what_tells_of_it() -> None:

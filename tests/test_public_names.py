@@ -59,7 +59,7 @@ def test_importing_the_package_is_light() -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": root},
     )
-    assert done.stdout.split() == ["subgraph", "subgraph.version"]
+    assert done.stdout.split() == ["subgraph", "subgraph.lazy", "subgraph.version"]
 
 
 def test_other_names_are_not_there() -> None:

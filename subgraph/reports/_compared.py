@@ -320,6 +320,10 @@ def _next(document: ComparedDocument) -> list[NextCommand]:
 
 def _read(written: Sequence[NextCommand | str]) -> list[NextCommand]:
     """Return the commands of a document; a document of before has texts."""
-    return [
-        NextCommand("go on", system.split(one)) if isinstance(one, str) else one for one in written
-    ]
+    return [_read_text(one) if isinstance(one, str) else one for one in written]
+
+
+def _read_text(text: str) -> NextCommand:
+    """Return a command that was written as a text: words, five blanks, and what it is for."""
+    command, _, why = text.partition("     ")
+    return NextCommand(why or "go on", system.split(command))
