@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
 
+NOT_WRITTEN = "the new model was not written; --no-run writes it all the same"
+
 TensorMap = Annotated[
     Texts,
     declare(
@@ -112,9 +114,7 @@ def compared(
     try:
         rows = effect(graph, path, feeding, reference)
     except SubcutError as e:
-        e.hint = f"{clean(str(path))} was written, and the reference does not run it as MODEL; {e.hint}".rstrip(  # noqa: E501
-            "; "
-        )
+        e.hint = "; ".join(filter(None, (NOT_WRITTEN, e.hint)))
         raise
     fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
     width = max(len(clean(row.name)) for row in rows)

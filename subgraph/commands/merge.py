@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,7 +42,6 @@ def merge(
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
     from subgraph.editing.draft import raise_opset
-    from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
 
     settings = project.Project()  # what a project says of its model does not fit another
@@ -60,7 +60,8 @@ def merge(
         draft.remarks += (
             [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []
         )
-        draft.save(new)
+        with draft.write(new) as aside:
+            checks = [] if file.no_run else [_check(aside, asked)]
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}
@@ -69,9 +70,15 @@ def merge(
         ("out", graph.output),
     ):
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
-    if not file.no_run:
-        with asked.reference() as reference:
-            maps = require_runs(new, asked.feeding, reference)
-        left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
-        lines.append(f"check    the reference runs it{left}")
+    lines += checks
     return edited.result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
+
+
+def _check(model: Path, asked: Asked) -> str:
+    """Run the new model on the reference; return the line that says so."""
+    from subgraph.editing.effect import require_runs
+
+    with asked.reference() as reference:
+        maps = require_runs(model, asked.feeding, reference)
+    left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
+    return f"check    the reference runs it{left}"

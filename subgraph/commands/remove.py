@@ -113,8 +113,8 @@ def remove(
                 f"removed  {count(len(cut.region.nodes), 'node')} from"
                 f" {', '.join(map(clean, first or ()))} on"
             )
-        draft.save(new)
-        lines, rows = edited.compared(graph, new, feeding, reference)
+        with draft.write(new) as aside:
+            lines, rows = edited.compared(graph, aside, feeding, reference)
     if kept:
         lines.append(
             f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))}"

@@ -91,8 +91,8 @@ def replace(
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
         draft = inside.edit_inside(graph, ends, edit, temporary / "inside")
         draft.remarks += _describe_raise(older, graph, feeding, reference) if opset else []
-        draft.save(new)
-        lines, rows = edited.compared(older, new, feeding, reference)
+        with draft.write(new) as aside:
+            lines, rows = edited.compared(older, aside, feeding, reference)
     nodes = (
         f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
         f" {clean(str(piece_path))}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,17 @@ class Draft:
 
     # ------------------------------------------------------------ writing
 
-    def save(self, path: Path) -> None:
-        """Write the model, aside and then in one step; a `.data` file beside it has the weights
-        that were external.
+    @contextmanager
+    def write(self, path: Path) -> Iterator[Path]:
+        """Write the model aside; move it to its place if the block ends without an error.
+
+        A `.data` file next to it has the weights that were external.
+
+        Args:
+            path: The place of the model.
+
+        Yields:
+            The file, until it is moved.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -294,9 +303,16 @@ class Draft:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with folders.scratch(path.parent) as work:
-            *data, model = sorted(protobuf.write(self.model, self._files, work / path.name))[::-1]
+            written = protobuf.write(self.model, self._files, work / path.name)
+            yield work / path.name
+            *data, model = sorted(written)[::-1]
             for file in (*data, model):
                 file.replace(path.with_name(file.name))
+
+    def save(self, path: Path) -> None:
+        """Write the model; as `write`."""
+        with self.write(path):
+            pass
 
 
 def _load_copy(graph: Graph) -> Any:

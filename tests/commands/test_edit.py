@@ -26,7 +26,7 @@ from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import in_process
+from tests.helpers.run_command import in_process, subcut
 from tests.helpers.runs import evaluate
 
 NAMES = [f"n{i}" for i in range(6)]
@@ -245,3 +245,23 @@ def test_newer_operator_raises_an_older_model(
     }
     with raises(UsageError, "opset.out-of-range", "opset 11"):
         in_process(*words, "--force", "--opset", "9")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_model_that_does_not_run_is_not_written(tmp_path: Path, kept: bool) -> None:
+    text_models.save(
+        tmp_path / "m.onnx",
+        "g (float[1,3] x) => (float[1,4] y) { [one] h = MatMul (x, w) [two] y = MatMul (h, v) }",
+        w=np.ones((3, 5), np.float32),
+        v=np.ones((5, 4), np.float32),
+    )
+    new = tmp_path / "m-new.onnx"
+    if kept:
+        new.write_bytes(b"an earlier model")
+    done = subcut("remove", "m.onnx", "one", "--force", cwd=tmp_path)
+    assert done.code != 0
+    assert new.exists() == kept, "an earlier file stays as it was"
+    assert not kept or new.read_bytes() == b"an earlier model"
+    assert sorted(p.suffix for p in tmp_path.iterdir()).count(".onnx") == 1 + kept
+    assert subcut("remove", "m.onnx", "one", "--force", "--no-run", cwd=tmp_path).code == 0
+    assert new.stat().st_size > 100
