@@ -97,6 +97,7 @@ NODES_NEEDED = (
     "which of the two it is the nodes alone tell: compare all of them"
 )
 NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
+MAX_NAMED = 4  # nodes in a headline
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -297,18 +298,21 @@ class Comparison:
 
     @property
     def _is_model_refused(self) -> bool:
-        """Whether the candidate refuses a model that is not the reference's."""
-        return self.own_graph is not None and self.whole.signature is Signature.REFUSED
+        """Whether the candidate refuses the full model, also with pinned shapes."""
+        is_pinned = self.forms.only_pinned and self.own_graph is None
+        return self.whole.signature is Signature.REFUSED and not is_pinned
 
     @property
     def _refused(self) -> ReportedAnswer:
-        """The outcome where the candidate refuses its own model."""
+        """The outcome where the candidate refuses the full model."""
         bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
-        nodes = ", ".join(map(clean, bad)) or "no node"
-        why = explain_refusal(self.own_graph) if self.own_graph else ""
-        why = f": {clean(why)}" if why else ""
-        what = f"the candidate's model does not load{why}; not right alone: {nodes}"
-        return ReportedAnswer(Kind.REFUSED, what)
+        nodes = ", ".join(map(clean, bad[:MAX_NAMED])) or "no node"
+        nodes += f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+        model = "the full model"
+        if self.own_graph:
+            why = explain_refusal(self.own_graph)
+            model = "the candidate's model does not load" + (f": {clean(why)}" if why else "")
+        return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
 
     @property
     def exit_code(self) -> int:
