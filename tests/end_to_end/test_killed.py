@@ -212,10 +212,9 @@ def test_killed_page_leaves_nothing_to_the_next(place: Place) -> None:
     for k in range(MOMENTS):
         process, address, token = opened(here)
         model = json.loads(asked(address, "GET", f"/api/model?token={token}"))
-        what = (
-            {"kind": "bisect", "candidate": "wrong.py"} if k % 2 else {"kind": "values", "node": 3}
-        )
-        asked(address, "POST", "/api/run", {"model": model["key"], **what}, token)
+        what = {"kind": "bisect"} if k % 2 else {"kind": "values", "node": 3}
+        body = {"model": model["key"], "candidate": "wrong.py", **what}
+        asked(address, "POST", "/api/run", body, token)
         time.sleep(3.0 * k / MOMENTS)
         process.kill()
         process.communicate()
