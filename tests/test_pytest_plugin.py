@@ -441,7 +441,8 @@ def test_installed_it_is_there_and_costs_others_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
         "import sys\ndef test_other():\n    ours = {m for m in sys.modules if"
         " m.startswith('subgraph')}\n    assert ours == {'subgraph', 'subgraph.lazy',"
-        " 'subgraph.version', 'subgraph.pytest_plugin'}\n    assert not {'numpy', 'onnx', 'typer'} & {*sys.modules}\n"
+        " 'subgraph.version', 'subgraph.pytest_plugin'}\n"
+        "    assert not {'numpy', 'onnx', 'typer'} & {*sys.modules}\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"],
