@@ -7,6 +7,7 @@ tool's own; `made` and `skip` as in `Making`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,10 @@ def _guarded(
     except ImportError as e:
         package = plugins.constant("makers", options["maker"], "PACKAGE")
         hint = f"pip install {package}, or {options['maker']}:python=/path/to/venv/bin/python"
-        raise NotInstalled(
-            f"--made-by {options['maker']}: {e}", hint, code="maker.not-installed"
-        ) from e
+        is_missing = isinstance(e, PackageNotFoundError)
+        why = f"the package {package!r} is not installed" if is_missing else str(e)
+        what = f"--made-by {options['maker']}: {why}"
+        raise NotInstalled(what, hint, code="maker.not-installed") from e
     except Exception as e:
         what = f"{options['maker']} fails: {type(e).__name__}: {e}"
         raise Refused(what, code="maker.failed") from e
