@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -479,16 +480,14 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
 
 
 def _corrections(error: ErrorDocument) -> list[NextCommand]:
-    """Return the command line with the name that was meant in place of the one that is unknown."""
+    """Return the command line with the nearest name in place of the unknown one."""
     words = sys.argv[1:]
-    nearest = error.get("nearest", ())
-    unknown = set(words) & {word.strip("'") for word in error["what"].split()}
+    quoted = re.search("'(.+?)'", error["what"])
+    unknown = quoted[1] if quoted else error["what"].split()[-1]
     return [
-        NextCommand(
-            "the name that was meant", ["subcut", *(name if w in unknown else w for w in words)]
-        )
-        for name in nearest[:1]
-        if unknown
+        NextCommand("the nearest name", ["subcut", *(name if w == unknown else w for w in words)])
+        for name in error.get("nearest", ())[:1]
+        if unknown in words
     ]
 
 
@@ -507,7 +506,7 @@ def _show(result: Result, form: OutputForm) -> int:
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
-        what = f"cannot write to standard output: {e.strerror}"
+        what = f"cannot write to {e.filename or 'standard output'}: {e.strerror}"
         _report(
             {"kind": "OutputError", "code": "output.unwritable", "what": what, "hint": ""},
             OutputError.exit_code,
@@ -524,7 +523,7 @@ def _tell_github(result: Result) -> None:
     answer = short.shorten(result.document, result.text)
     if answer.of in github.ANSWERS:
         github.add_to_summary(answer.says, result.text)
-        if result.exit_code:
+        if result.exit_code and sys.stderr is not None:
             print(github.to_annotation(answer.says), file=sys.stderr, flush=True)
 
 

@@ -74,7 +74,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the failures in the workflow of GitHub that runs the tests."""
+    """Show the failures in the GitHub workflow that runs the tests."""
     from subgraph.results import github
 
     if not github.is_running():
@@ -82,7 +82,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("failed"):
         if says := dict(report.user_properties).get("subcut"):
             terminalreporter.write_line(github.to_annotation(f"{report.nodeid}: {says}"))
-            github.add_to_summary(f"{report.nodeid}: {says}", report.longreprtext)
+            try:
+                github.add_to_summary(f"{report.nodeid}: {says}", report.longreprtext)
+            except OSError as e:
+                terminalreporter.write_line(f"subcut: cannot write the step's summary: {e}")
 
 
 class ModelTests(pytest.File):

@@ -180,10 +180,11 @@ def test_the_example_is_what_its_cells_give(
 
 @pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
 def test_another_thing_in_place_of_a_model_is_refused(odd: subgraph.Graph, function: str) -> None:
-    with pytest.raises(UsageError) as error:
-        getattr(subgraph, function)(12, "x")
-    assert error.value.code == "api.wrong-type"
-    assert error.value.hint.startswith(f"subgraph.{function}(")
+    for other in (12, "net.prototxt"):
+        with pytest.raises(UsageError) as error:
+            getattr(subgraph, function)(other, "x")
+        assert error.value.code == "api.wrong-type"
+        assert error.value.hint.startswith(f"subgraph.{function}(")
 
 
 def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: Path) -> None:

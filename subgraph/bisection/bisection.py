@@ -192,7 +192,7 @@ class Bisection:
         Raises:
             UsageError: the bisection has begun and not ended.
         """
-        if not self.steps:
+        if self.finished is None and not self.steps:
             list(self)
         if self.finished is None:
             raise UsageError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
 
-NOT_WRITTEN = "the new model was not written; --no-run writes it all the same"
+NOT_WRITTEN = "the new model was not written; --no-run writes it without a run"
 
 TensorMap = Annotated[
     Texts,

@@ -558,7 +558,7 @@ class Graph:
 
 
 def as_graph(model: object, function: str) -> Graph:
-    """Return the graph that a function of the Python API is given; read it from a path.
+    """Return the graph that a function of the Python API is given; read it from an .onnx file.
 
     Raises:
         UsageError: The argument is neither.
@@ -566,9 +566,11 @@ def as_graph(model: object, function: str) -> Graph:
     """
     if isinstance(model, Graph):
         return model
-    if isinstance(model, (str, Path)):
-        return load(model)
-    what = f"{function} takes a graph or a path, not {type(model).__name__}"
+    is_path = isinstance(model, (str, Path))
+    if is_path and Path(str(model)).suffix == ".onnx":
+        return load(str(model))
+    given = repr(str(model)) if is_path else type(model).__name__
+    what = f"{function} takes a graph or the path of an .onnx file, not {given}"
     hint = f"subgraph.{function}(subgraph.load(model), …)"
     raise UsageError(what, hint, code="api.wrong-type")
 

@@ -326,4 +326,8 @@ def _read(written: Sequence[NextCommand | str]) -> list[NextCommand]:
 def _read_text(text: str) -> NextCommand:
     """Return a command that was written as a text: words, five blanks, and what it is for."""
     command, _, why = text.partition("     ")
-    return NextCommand(why or "go on", system.split(command))
+    try:
+        words = system.split(command)
+    except ValueError:  # a quote is not closed: somebody has edited the document
+        words = command.split()
+    return NextCommand(why or "go on", words)

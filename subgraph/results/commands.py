@@ -21,7 +21,7 @@ class TasksResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorResult:
-    """An error in place of a result. `next`: the same command with the names that were meant."""
+    """An error in place of a result. `next`: the same command with the nearest name."""
 
     schema: Literal["subcut.error/1"] = "subcut.error/1"
     exit_code: int

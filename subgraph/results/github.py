@@ -1,4 +1,4 @@
-"""An answer -> an annotation and a paragraph of the step's summary, in a workflow of GitHub.
+"""An answer -> an annotation and a paragraph of the step's summary, in a GitHub workflow.
 
 GitHub documents the forms: "Workflow commands for GitHub Actions".
 """
@@ -18,7 +18,7 @@ ANSWERS = frozenset(
 
 
 def is_running() -> bool:
-    """Return whether a workflow of GitHub runs this process."""
+    """Return whether a GitHub workflow runs this process."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 

@@ -501,6 +501,11 @@ def test_next_step_of_a_comparison_is_that_of_its_document() -> None:
     assert f"subcut bisect m.onnx -i {QUOTED}" in page
 
 
+def test_a_next_command_with_an_open_quote_is_shown() -> None:
+    document = COMPARED["compared"]() | {"exit_code": 1, "next": ["subcut bisect it's.onnx"]}
+    assert "subcut bisect" in html.unescape(render("html", document))
+
+
 def test_interval_is_drawn_and_says_what_to_do_next() -> None:
     argv = ["subcut", "manual", "start", "m.onnx"]
     document = COMPARED["interval-several"]() | {"next": [{"why": "by hand", "argv": argv}]}

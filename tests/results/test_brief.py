@@ -61,12 +61,12 @@ def test_an_answer_is_short_and_its_next_commands_run(demo: Path) -> None:
 
 
 def test_a_typo_is_answered_with_the_command_that_was_meant(demo: Path) -> None:
-    done = subcut("--start", "stem/padd", "--end", "stem/pool", "--brief", cwd=demo)
+    done = subcut("model.onnx", "--start", "stem/padd", "--end", "stem/pool", "--brief", cwd=demo)
     assert done.code == 2
     answer = done.document
     assert answer["error"]["code"] == "node.unknown"
     words = answer["next"][0]["argv"]
-    assert words == ["subcut", "--start", "stem/pad", "--end", "stem/pool", "--brief"]
+    assert words == ["subcut", "model.onnx", "--start", "stem/pad", "--end", "stem/pool", "--brief"]
     assert subcut(*words[1:], cwd=demo).code == 0
 
 
@@ -103,3 +103,13 @@ def test_the_skill_is_short_and_its_commands_run(demo: Path) -> None:
     assert (done.code, done.out.splitlines()[0][:5]) == (0, "right")
     for line in skill.partition("```sh\n")[2].partition("```")[0].splitlines():
         assert subcut(*line.split()[1:], cwd=demo).code in (0, 1), line
+
+
+def test_a_summary_that_cannot_be_written_is_named(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(demo / "none" / "summary.md"))
+    done = subcut("compare", "model.onnx", "-c", "wrong.py", "-q", cwd=demo)
+    assert done.code == 74
+    assert "summary.md" in done.err

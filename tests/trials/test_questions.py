@@ -37,8 +37,17 @@ def ask(command: str, folder: Path, pattern: str) -> Done:
     return subcut(command, "m.onnx", "-i", "x.npy", "-c", "c.py", "--json", cwd=folder)
 
 
-@pytest.mark.parametrize("pattern", ["FA", "FFA", "FAA"])
-@pytest.mark.parametrize("command", ["bisect", "compare"])
+@pytest.mark.parametrize(
+    ("command", "pattern"),
+    [
+        pytest.param("bisect", "FA", marks=pytest.mark.slow),
+        ("bisect", "FFA"),
+        ("bisect", "FAA"),
+        ("compare", "FA"),
+        ("compare", "FFA"),
+        ("compare", "FAA"),
+    ],
+)
 def test_a_session_that_contradicts_itself_is_flaky(
     command: str, pattern: str, tmp_path: Path
 ) -> None:
@@ -46,6 +55,7 @@ def test_a_session_that_contradicts_itself_is_flaky(
     assert (done.code, "y" in done.document["flaky_tensors"]) == (1, True)
 
 
+@pytest.mark.slow
 def test_open_dimensions_are_no_reason_of_a_failure_that_does_not_repeat(tmp_path: Path) -> None:
     document = ask("bisect", tmp_path, "FFFAAAAAA").document
     assert [form["form"] for form in document["forms"]] == ["as shipped"]

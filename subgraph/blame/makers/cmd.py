@@ -22,7 +22,7 @@ def steps(making: Making, command: str) -> list[str]:
     places = PLACE.findall(command)
     if len(places) != 1 or "{model}" not in command:
         raise UsageError(
-            "--made-by: a command names {model}, {made} and once {skip:A,B}",
+            "--made-by: a command needs {model}, {made} and one {skip:A,B}",
             "'./make.sh {model} {made} {skip:fuse_bn,fuse_pad}'",
             code="command.lacks-place",
         )
@@ -33,7 +33,7 @@ def make(making: Making, command: str) -> None:
     """Run the command."""
     skip = ",".join(name for name in steps(making, command) if name in making.skip)
     places = {"model": str(making.model), "made": str(making.made)}
-    words = [fill(PLACE.sub(skip, word), places) for word in system.split(command)]
+    words = [fill(PLACE.sub(lambda _: skip, word), places) for word in system.split(command)]
     done = children.run(words, timeout=SECONDS)
     if done.code:
         said = " ".join(done.last_lines(1))
