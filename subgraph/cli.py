@@ -276,7 +276,7 @@ def global_options(
         "--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE
     ),
     brief: bool = option(
-        "--brief", None, "--json, short: the answer and what next.", panel=EVERYWHERE
+        "--brief", None, "A short JSON document, with the next commands.", panel=EVERYWHERE
     ),
     verbose: bool = option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE),
     quiet: bool = option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE),

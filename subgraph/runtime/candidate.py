@@ -309,6 +309,17 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     return _parse_spec(spec, "", list(table))
 
 
+def _require_no_model(spec: str) -> None:
+    """Require that a SPEC is not the file of a model.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if spec.endswith(".onnx"):
+        hint = f"subcut bisect MODEL -c SPEC; another model as candidate: --candidate-model {spec}"
+        raise UsageError(f"'{spec}' is a model, not a runtime", hint, code="candidate.other-name")
+
+
 def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`:
     names of tables."""
@@ -334,6 +345,7 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
         )
     if answer := FIELD_NAMES.get(backend.lower()):
         raise UsageError(f"no candidate '{head}'", answer, code="candidate.other-name")
+    _require_no_model(spec)
     if found := _device(backend):
         return _make_for_device(
             spec, found, release if equals else None, _options(spec, rest, folder)

@@ -713,3 +713,10 @@ def test_without_a_home_it_is_asked_each_time(
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert require_trust(npu(), True)
     assert not trusted(npu())
+
+
+def test_a_model_in_place_of_a_runtime_is_named() -> None:
+    with pytest.raises(UsageError) as error:
+        candidate.parse("other.onnx")
+    assert error.value.code == "candidate.other-name"
+    assert "--candidate-model other.onnx" in error.value.hint
