@@ -18,7 +18,7 @@ from typing import Any
 from subgraph import plugins, results
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
-from subgraph.cases.find_case import bundle_root
+from subgraph.cases.find_case import bundle_root, result_in
 from subgraph.cases.layout import (
     BLAME,
     BLAME_ANSWER,
@@ -93,6 +93,7 @@ def of(folder: Path) -> CaseFiles:
             "name a case that cut or bisect left behind",
             code="folder.not-found",
         )
+    folder = result_in(folder)
     manifest = case.read_plain_manifest(folder)
     if manifest is None:
         raise UsageError(f"{folder} is not a case", _make_hint(folder), code="case.not-a-case")

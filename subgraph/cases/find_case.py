@@ -124,6 +124,14 @@ def find_case(folder: Path) -> FoundCase:
     )
 
 
+def result_in(folder: Path) -> Path:
+    """Return the only result in a folder that is none itself, as `-o FOLDER` leaves it; else it."""
+    if (folder / case.MANIFEST).is_file():
+        return folder
+    inner = [found.parent for found in folder.glob(f"*/{case.MANIFEST}")]
+    return inner[0] if len(inner) == 1 else folder
+
+
 def bundle_root(folder: Path) -> Path | None:
     """The unpacked bundle that a folder is, or lies in directly; None where it is none."""
     return next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
@@ -154,6 +162,7 @@ def require_no_loop(folder: Path) -> None:
 
 def _locate(folder: Path) -> tuple[Path, object]:
     """The folder of one case, and the request of the manifest around it, if any."""
+    folder = result_in(folder)
     require_no_loop(folder)
     around = case.read_manifest(folder)
     if around is None or not is_evidence(around.schema):

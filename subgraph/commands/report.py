@@ -95,10 +95,11 @@ def report(
 
 
 def _document_of(run: Path) -> Path:
-    from subgraph.cases.find_case import require_no_loop
+    from subgraph.cases.find_case import require_no_loop, result_in
 
     if not run.is_dir():
         return run
+    run = result_in(run)
     require_no_loop(run)
     return next(
         (run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON

@@ -77,14 +77,14 @@ class Asked:
     @cached_property
     def case(self) -> Path | None:
         """The folder of the case that is named as the model; None where a file is named."""
-        from subgraph.cases.case import MANIFEST
-
         word = self.settings.get("model", self.model)
-        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113
+        if not word or not os.path.isdir(word):  # noqa: PTH112
             return None
-        from subgraph.cases.find_case import find_case
+        from subgraph.cases.case import MANIFEST
+        from subgraph.cases.find_case import find_case, result_in
 
-        return find_case(Path(word)).place
+        folder = result_in(Path(word))
+        return find_case(folder).place if (folder / MANIFEST).is_file() else None
 
     @cached_property
     def model_path(self) -> Path:

@@ -5,12 +5,15 @@ Covers `commands.resolve` and the folders of `runtime.inputs`.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from subgraph.cases import contents
+from subgraph.cases.find_case import find_case
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import subcut
@@ -39,6 +42,16 @@ def test_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
         outputs = done.document["whole"]["outputs"]
         assert len(outputs) == 1, words  # one sample with both inputs, in one of its two formats
         assert "not given" not in done.err and "random values" not in done.err
+
+
+def test_folder_around_one_result_is_taken_for_it(model: Path, tmp_path: Path) -> None:
+    made = subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", "-o", "runs/one", cwd=tmp_path)
+    assert made.code == 0
+    runs = tmp_path / "runs"
+    assert find_case(runs).place == contents.of(runs).folder == runs / "one"
+    assert subcut("inspect", "runs", cwd=tmp_path).code == 0
+    shutil.copytree(runs / "one", runs / "two")
+    assert subcut("inspect", "runs", cwd=tmp_path).problem == "model.is-folder"
 
 
 def test_generated_and_converted_inputs_are_named(model: Path, tmp_path: Path) -> None:
