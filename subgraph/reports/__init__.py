@@ -18,8 +18,7 @@ file name:
         return f"{document.exit_code}\\n"
 
 A report computes nothing: all numbers are in the document, whose fields the dataclasses in
-`subgraph.results` describe. The phrases that forms share are here. Every text that comes from a
-model or a candidate passes through `quoted`, with which a form escapes it.
+`subgraph.results` describe. The phrases that forms share are here.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from subgraph.reports._compared import origins, reason
 from subgraph.reports._headline import PINNED_ALONE, Kind, Line, ReportedAnswer, say_precise
 from subgraph.reports._words import (
     MAX_PIECES,
-    Quoted,
     again,
     all_indices,
     beside,
@@ -47,28 +46,27 @@ CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
 Finding: TypeAlias = FindingDocument | InnerFinding
 
 
-def answer(document: BisectDocument, quoted: Quoted = str) -> ReportedAnswer:
+def answer(document: BisectDocument) -> ReportedAnswer:
     """Return the answer that a document gives.
 
     Args:
         document: The result of a search.
-        quoted: Escapes a text of a model or a candidate.
     """
-    found = _find_headline(document, quoted)
+    found = _find_headline(document)
     if document.flaky_tensors:
         found = replace(found, kind=Kind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = [
-        *_iter_error_of_model(document, found.what, quoted),
-        *chain.from_iterable(finding_lines(f, quoted, proof) for f in findings[:1]),
-        *_iter_lines_of_model(document, quoted),
+        *_iter_error_of_model(document, found.what),
+        *chain.from_iterable(finding_lines(f, proof) for f in findings[:1]),
+        *_iter_lines_of_model(document),
     ]
     return replace(
         found,
         cost=f"{count(document.trials, 'run')}, {seconds(document.seconds)}",
         lines=lines,
-        further=[(title(f, quoted), list(finding_lines(f, quoted))) for f in findings[1:]],
+        further=[(title(f), list(finding_lines(f))) for f in findings[1:]],
         next=list(_iter_next(document)),
     )
 
@@ -82,24 +80,22 @@ def with_answer(document: BisectDocument) -> BisectDocument:
 # ------------------------------------------------------------ headline
 
 
-def _find_headline(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+def _find_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the kind of the answer, the place and the number of nodes."""
     findings = document.findings
     if document.agree:
-        return ReportedAnswer(Kind.RIGHT, _say_agreement(document, quoted))
+        return ReportedAnswer(Kind.RIGHT, _say_agreement(document))
     if document.outcome == "pinned":
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if document.outcome is Outcome.ELSEWHERE:
         return ReportedAnswer(Kind.WRONG, "not in the region that was asked about")
     if document.precise:
-        return say_precise(quoted(document.candidate.name), document.precise)
+        return say_precise(document.candidate.name, document.precise)
     if not findings:
-        return ReportedAnswer(
-            Kind.INCONCLUSIVE, quoted(document.whole.why) or "nothing was compared"
-        )
+        return ReportedAnswer(Kind.INCONCLUSIVE, document.whole.why or "nothing was compared")
     if _only_rounds(document):
-        return ReportedAnswer(Kind.ROUNDING, _say_rounding(document, quoted))
-    found = _say_findings(document, quoted)
+        return ReportedAnswer(Kind.ROUNDING, _say_rounding(document))
+    found = _say_findings(document)
     is_known = any(f.kind is not FindingKind.UNRESOLVED for f in findings)
     whole = document.whole
     if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
@@ -118,33 +114,33 @@ def _only_rounds(document: BisectDocument) -> bool:
     )
 
 
-def _say_agreement(document: BisectDocument, quoted: Quoted) -> str:
+def _say_agreement(document: BisectDocument) -> str:
     """Return what was compared, all of which agrees."""
     within = f"within {document.candidate.precision} rounding"
     claimed = document.outcome is Outcome.CLAIMED
-    right = quoted(document.pieces) if document.pieces else within if claimed else ""
+    right = document.pieces or (within if claimed else "")
     if document.whole.status is not Status.AGREE:
         return right
     looked_at = document.looked_at  # documents of before have none
-    mute = map(quoted, document.whole.mute or ())
+    mute = document.whole.mute or ()
     if looked_at is None:
         return agreement(None, None, mute, right)
-    where = f", and {quoted(looked_at.within)} alone" if looked_at.within else ""
+    where = f", and {looked_at.within} alone" if looked_at.within else ""
     return agreement(looked_at.inner, looked_at.disturbance, mute, right, where)
 
 
-def _say_rounding(document: BisectDocument, quoted: Quoted) -> str:
+def _say_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
     findings = [f for f in document.findings if not everywhere(f)]
     shared = [[c.node for c in f.contributors or ()] or f.nodes for f in findings]
     nodes = list(dict.fromkeys(chain.from_iterable(shared)))
     verb = "contributes" if len(nodes) == 1 else "contribute"
-    most = [f"{listed(nodes, quoted)} {verb} most"] if nodes else []
-    what = f"not a bug, no node is a culprit (criterion {quoted(document.criterion)})"
+    most = [f"{listed(nodes)} {verb} most"] if nodes else []
+    what = f"not a bug, no node is a culprit (criterion {document.criterion})"
     return "; ".join([what, *most])
 
 
-def _say_findings(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+def _say_findings(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of findings: all places if they are few, else the first one."""
     findings = document.findings
     total = count(_count_searched(document), "node")
@@ -153,21 +149,21 @@ def _say_findings(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
     )
     if is_certain and 1 < len(findings) <= MAX_PIECES:
         wrong = len(set(chain.from_iterable(map(all_indices, findings))))
-        places = "; ".join(_say_place(f, quoted) for f in findings)
+        places = "; ".join(_say_place(f) for f in findings)
         size = f"{wrong} of {total} in {len(findings)} places"
         return _fails(_name_failures(findings), _add_run(document, places), size)
-    found = _say_first(document, quoted)
+    found = _say_first(document)
     if len(findings) == 1:
         return found
     more = count(len(findings) - 1, "more finding")
     return replace(found, what=f"{found.what}; {more}")
 
 
-def _say_first(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
+def _say_first(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of the first finding."""
     finding = document.findings[0]
     if finding.kind is FindingKind.UNRESOLVED:
-        why = quoted(finding.reason or "")
+        why = finding.reason or ""
         whole = document.whole
         if whole.status is Status.FAIL:
             how = name_failure(whole.signature, whole.process)
@@ -175,14 +171,14 @@ def _say_first(document: BisectDocument, quoted: Quoted) -> ReportedAnswer:
         return ReportedAnswer(Kind.INCONCLUSIVE, why)
     if finding.kind is FindingKind.FLAKY:
         rate = percent(finding.rate)
-        return ReportedAnswer(Kind.FLAKY, f"{region(finding, quoted)} fails in {rate} of runs")
+        return ReportedAnswer(Kind.FLAKY, f"{region(finding)} fails in {rate} of runs")
     if finding.kind is FindingKind.ACCUMULATED or everywhere(finding):
-        return ReportedAnswer(Kind.WRONG, title(finding, quoted))
-    if misread := wrong_input(finding, quoted):
-        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding, quoted)}")
+        return ReportedAnswer(Kind.WRONG, title(finding))
+    if misread := wrong_input(finding):
+        return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding)}")
     most = "" if finding.certified else "at most "
     size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
-    what = _add_run(document, _say_place(finding, quoted))
+    what = _add_run(document, _say_place(finding))
     return _fails(_name_failures(document.findings), what, size)
 
 
@@ -204,13 +200,13 @@ def _add_run(document: BisectDocument, place: str) -> str:
     return f"{place}, {since}" if since else place
 
 
-def _say_place(finding: FindingDocument, quoted: Quoted) -> str:
+def _say_place(finding: FindingDocument) -> str:
     """Return a finding's region and the regions in its body: `loop1 (Loop), in it a (Neg)`."""
     inner = innermost(finding)
-    place = f"{region(finding, quoted)}{again(finding, quoted)}"
+    place = f"{region(finding)}{again(finding)}"
     if inner[0] is finding:
         return place
-    return f"{place}, in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
+    return f"{place}, in it {listed([region(f) for f in inner], most=MAX_PIECES)}"
 
 
 def _count_searched(document: BisectDocument) -> int:
@@ -227,41 +223,36 @@ def _count_searched(document: BisectDocument) -> int:
 # ------------------------------------------------------------ a finding
 
 
-def finding_lines(
-    finding: FindingDocument, quoted: Quoted = str, proof: Sequence[str] = ()
-) -> Iterator[Line]:
+def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterator[Line]:
     """Yield what a finding is: the values, the cause, the proof, the effect.
 
     Args:
         finding: The finding.
-        quoted: Escapes a text of a model or a candidate.
         proof: What else the search shows about it.
     """
-    yield from (("inside", line) for line in insides(finding.inside, quoted, finding.signature))
-    yield from (("blame", quoted(line)) for line in finding.blame or ())
-    yield from (("source", line) for line in origins(finding, quoted))
-    yield from _iter_values(finding, quoted)
+    yield from (("inside", line) for line in insides(finding.inside, finding.signature))
+    yield from (("blame", line) for line in finding.blame or ())
+    yield from (("source", line) for line in origins(finding))
+    yield from _iter_values(finding)
     if conclusion := evidence(finding)[0]:
         label, text = split_cause(conclusion)
-        yield label, quoted(text)
+        yield label, text
     for difference in (finding.differences or ())[:MAX_DIFFERENCES]:
-        yield "differs", quoted(difference.text)
+        yield "differs", difference.text
     if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
-        yield "in doubt", region(finding, quoted)
-    if found := [*_iter_proof(finding, quoted), *proof]:
+        yield "in doubt", region(finding)
+    if found := [*_iter_proof(finding), *proof]:
         yield "proof", "; ".join(found)
     if finding.growth:
         first, last = finding.growth[0], finding.growth[-1]
         start = f"{error(first.error)} after {count(first.nodes, 'node')}"
         yield "growth", f"the error grows from {start} to {error(last.error)} after {last.nodes}"
     if finding.contributors:
-        shares = [
-            f"{quoted(c.node)} ({quoted(c.op)}) {percent(c.explains)}" for c in finding.contributors
-        ]
+        shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.contributors]
         yield "shares", f"largest shares: {listed(shares)}"
     if finding.explains is not None:
         yield "effect", explained(finding.explains)
-    yield from (("stderr", quoted(line)) for line in stderr(finding))
+    yield from (("stderr", line) for line in stderr(finding))
 
 
 def split_cause(conclusion: str) -> Line:
@@ -270,25 +261,25 @@ def split_cause(conclusion: str) -> Line:
     return CAUSES.get(start, "cause"), conclusion.removeprefix(start)
 
 
-def _iter_values(finding: FindingDocument, quoted: Quoted) -> Iterator[Line]:
+def _iter_values(finding: FindingDocument) -> Iterator[Line]:
     """Yield the element with the largest error and the error of its tensor."""
     worst = finding.worst
     verdict = finding.verdict
-    why = quoted(verdict.why) if verdict and verdict.why else ""
+    why = verdict.why if verdict else ""
     if worst is None:
         if verdict:
             state = verdict.signature or verdict.status
             yield "what", f"run alone, {state}: {why}" if why else f"run alone, {state}"
         return
-    yield "what", f"{quoted(worst.tensor)}: {beside(worst, finding.off)}"
+    yield "what", f"{worst.tensor}: {beside(worst, finding.off)}"
     decisive = [j.name for j in verdict.outputs if j.why == verdict.why] if verdict else []
     if why and decisive and decisive[0] != worst.tensor:
-        why = f"{quoted(decisive[0])}: {why}"
+        why = f"{decisive[0]}: {why}"
     if why:
         yield "error", why
 
 
-def _iter_proof(finding: FindingDocument, quoted: Quoted) -> Iterator[str]:
+def _iter_proof(finding: FindingDocument) -> Iterator[str]:
     """Yield the reasons why this region is the one to blame."""
     verdict = finding.verdict
     if finding.runs:
@@ -299,8 +290,8 @@ def _iter_proof(finding: FindingDocument, quoted: Quoted) -> Iterator[str]:
         yield "fails alone on the reference's inputs"
     if near := finding.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
-        rest = f"{listed_with_and(near.nodes, quoted)} {verb}"
-        without = listed_with_and(near.without, quoted)
+        rest = f"{listed_with_and(near.nodes)} {verb}"
+        without = listed_with_and(near.without)
         if not finding.certified:
             yield f"not shown to be minimal; without {without}, {rest}"
         elif len(finding.nodes) == 1:
@@ -309,37 +300,34 @@ def _iter_proof(finding: FindingDocument, quoted: Quoted) -> Iterator[str]:
             which = "either node" if len(finding.nodes) == 2 else "any one node"
             yield f"without {which} it agrees"
     if is_proven(finding) and finding.why:
-        yield quoted(finding.why)
+        yield finding.why
     if repeats := finding.repeats:
         ends = [" … ".join(dict.fromkeys((r.nodes[0], r.nodes[-1]))) for r in repeats]
         verb = "does" if len(ends) == 1 else "do"
-        yield f"so {verb} {listed(ends, quoted)}"
+        yield f"so {verb} {listed(ends)}"
 
 
-def insides(
-    found: InsideDocument | None, quoted: Quoted = str, signature: Signature | None = None
-) -> Iterator[str]:
+def insides(found: InsideDocument | None, signature: Signature | None = None) -> Iterator[str]:
     """Yield what a search in a node's body found, from outside to inside.
 
     Args:
         found: The search; None if there was none.
-        quoted: Escapes a text of a model or a candidate.
         signature: How the node itself fails.
     """
     if not found:
         return
-    where = quoted(found.body)
+    where = found.body
     if found.iteration is not None:
         where += f", wrong from iteration {found.iteration} of {found.iterations} on"
     if not found.findings:
-        yield f"{where}: {quoted(found.why) or _say_body(found, signature)}"
-    why = f"; {quoted(found.why)}" if found.why else ""
+        yield f"{where}: {found.why or _say_body(found, signature)}"
+    why = f"; {found.why}" if found.why else ""
     for inner in found.findings:
         is_open = inner.kind == FindingKind.UNRESOLVED
         doubt = "unresolved, the smallest region in doubt: " if is_open else ""
-        case = f"; case {quoted(inner.case)}" if inner.case else ""
-        yield f"{where}: {doubt}{region(inner, quoted)}{why}{case}"
-        yield from insides(inner.inside, quoted, inner.signature)
+        case = f"; case {inner.case}" if inner.case else ""
+        yield f"{where}: {doubt}{region(inner)}{why}{case}"
+        yield from insides(inner.inside, inner.signature)
 
 
 def _say_body(found: InsideDocument, signature: Signature | None) -> str:
@@ -360,32 +348,32 @@ def innermost(finding: Finding) -> list[Finding]:
     return list(chain.from_iterable(map(innermost, inner))) or [finding]
 
 
-def evidence(finding: FindingDocument, quoted: Quoted = str) -> tuple[str, list[str]]:
+def evidence(finding: FindingDocument) -> tuple[str, list[str]]:
     """Return the conclusion, "" for none, and the evidence for it, of the innermost finding.
 
     Nothing dilutes the error of the innermost finding.
     """
     lines = innermost(finding)[0].evidence
-    conclusion = next((quoted(line.says) for line in lines if line.kind == "conclusion"), "")
+    conclusion = next((line.says for line in lines if line.kind == "conclusion"), "")
     reasons = [line.says for line in lines if line.kind not in ("conclusion", "input")]
     reasons += [one.text for one in (finding.differences or ())[MAX_DIFFERENCES:]]
     if finding.more_differences:
         reasons.append(f"and {count(finding.more_differences, 'further difference')}")
-    return conclusion, list(map(quoted, reasons))
+    return conclusion, reasons
 
 
-def wrong_input(finding: FindingDocument, quoted: Quoted = str) -> str:
+def wrong_input(finding: FindingDocument) -> str:
     """Return the sentence about an input that was misread, or ""."""
-    return next((quoted(line.says) for line in finding.evidence if line.kind == "input"), "")
+    return next((line.says for line in finding.evidence if line.kind == "input"), "")
 
 
 # ------------------------------------------------------------ the full model
 
 
-def _iter_error_of_model(document: BisectDocument, what: str, quoted: Quoted) -> Iterator[Line]:
+def _iter_error_of_model(document: BisectDocument, what: str) -> Iterator[Line]:
     """Yield the error of the full model if no finding tells more."""
-    why = quoted(reason(document.whole))
-    is_said = quoted(document.whole.why) == what
+    why = reason(document.whole)
+    is_said = document.whole.why == what
     if why and not is_said and not any(map(is_proven, document.findings)):
         yield "outputs", why
 
@@ -400,38 +388,38 @@ def _iter_proof_of_model(document: BisectDocument) -> list[str]:
     return [f"with {subject} on the reference, the full model agrees"]
 
 
-def _iter_lines_of_model(document: BisectDocument, quoted: Quoted) -> Iterator[Line]:
+def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
     """Yield what is known about the full model and all findings together."""
     if not document.agree:
         for name, both in document.whole.ranking.items():
-            yield "outputs", f"{quoted(name)}: {prediction(both.top1, both.top5)}"
+            yield "outputs", f"{name}: {prediction(both.top1, both.top5)}"
     if document.alone:
-        pieces = [f"{region(p, quoted)} {percent(p.explains)}" for p in document.alone]
+        pieces = [f"{region(p)} {percent(p.explains)}" for p in document.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
         told = f"{count(len(pieces), 'piece')} {verbs} little of the final error: {listed(pieces)}"
         yield "also", told
-    yield from _iter_costs(document, quoted)
+    yield from _iter_costs(document)
 
 
-def _iter_costs(document: BisectDocument, quoted: Quoted) -> Iterator[Line]:
+def _iter_costs(document: BisectDocument) -> Iterator[Line]:
     """Yield what the candidate's model shares with the reference's, and what each piece costs."""
     other = document.other_model
     if not other:
         return
-    yield "matched", quoted(other.matched)
+    yield "matched", other.matched
     for row in (other.nodes or ())[:MAX_PIECES]:
         left = ""
         if row.remains is not None:
             left = f"; with it on the reference, {percent(row.remains)} is left"
-        place = nodes_with_ops(row.nodes, [row.op], quoted)
+        place = nodes_with_ops(row.nodes, [row.op])
         yield "cost", f"{place} explains {percent(row.explains)}{left}"
     ops = [
-        f"{quoted(row.op)} {percent(row.explains)} in {count(row.nodes, 'piece')}"
+        f"{row.op} {percent(row.explains)} in {count(row.nodes, 'piece')}"
         for row in other.ops or ()
     ]
     if ops:
         yield "cost", f"by operator: {listed(ops)}"
-    if clipped := [f"{quoted(row.tensor)} {percent(row.share)}" for row in other.saturated or ()]:
+    if clipped := [f"{row.tensor} {percent(row.share)}" for row in other.saturated or ()]:
         yield "clipped", f"values clipped by their scale: {listed(clipped)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -109,13 +109,13 @@ class View:
     findings: Sequence[IntervalFinding]
 
 
-def origins(finding: FindingDocument, quoted: Callable[[str], str] = str) -> list[str]:
+def origins(finding: FindingDocument) -> list[str]:
     """The modules and lines of the user's code that a finding's nodes come from, in one line; empty
     if unknown."""
     lines = (str(one) for one in finding.sources or () if one)
     known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
-    return [f"from {'; '.join(map(quoted, known[:MAX_SOURCES]))}{more}"] if known else []
+    return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"] if known else []
 
 
 def view(document: ComparedDocument) -> View:

@@ -1,10 +1,9 @@
-"""Phrases and numbers that the forms of report share; every text that comes from a model or a
-candidate passes through `quoted`, with which a form escapes it."""
+"""Phrases and numbers that the forms of report share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import chain
@@ -15,7 +14,6 @@ from subgraph.reports._compared import Compared, View
 from subgraph.results.bisect import (
     FindingDocument,
     Off,
-    StepDocument,
     WorstElement,
 )
 from subgraph.results.common import RuntimeDocument
@@ -34,7 +32,6 @@ PROVEN = (FindingKind.CULPRIT, FindingKind.FLAKY)
 LEAST_SHARE = 0.005  # what is rounded to 0 %
 
 T = TypeVar("T")  # a document, or a part of one
-Quoted = Callable[[str], str]
 
 
 class HasStatus(Protocol):
@@ -143,36 +140,36 @@ def shape(sizes: Iterable[Any]) -> str:
 # ------------------------------------------------------------ words
 
 
-def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MAX_NAMES) -> str:
+def listed(labels: Sequence[str], most: int = MAX_NAMES) -> str:
     """`a, b and 7 more`."""
     more = len(labels) - most
-    some = ", ".join(quoted(name) for name in (labels[: most - 1] if more > 0 else labels))
+    some = ", ".join(labels[: most - 1] if more > 0 else labels)
     return f"{some} and {more + 1} more" if more > 0 else some
 
 
-def listed_with_and(labels: Sequence[str], quoted: Quoted) -> str:
+def listed_with_and(labels: Sequence[str]) -> str:
     """`a, b and c`."""
     if len(labels) > MAX_NAMES or not labels:
-        return listed(labels, quoted)
-    *most, last = map(quoted, labels)
+        return listed(labels)
+    *most, last = labels
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def region(places: HasNodes, quoted: Quoted = str) -> str:
+def region(places: HasNodes) -> str:
     """`/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
-    return nodes_with_ops(places.nodes, places.ops, quoted)
+    return nodes_with_ops(places.nodes, places.ops)
 
 
-def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str], quoted: Quoted) -> str:
+def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str]) -> str:
     """Return names and their operators: `a, b (Pad, MaxPool)`."""
     ops = list(dict.fromkeys(ops))
-    return f"{listed(nodes, quoted)} ({listed(ops, quoted)})" if nodes else "the whole model"
+    return f"{listed(nodes)} ({listed(ops)})" if nodes else "the whole model"
 
 
-def title(finding: FindingDocument, quoted: Quoted = str) -> str:
+def title(finding: FindingDocument) -> str:
     """A finding in one line, without its numbers."""
     kind = finding.kind
-    place = region(finding, quoted)
+    place = region(finding)
     if kind is FindingKind.ACCUMULATED and finding.contributors:
         return "the error accumulates; no region alone explains it"
     if kind is FindingKind.ACCUMULATED:
@@ -180,19 +177,19 @@ def title(finding: FindingDocument, quoted: Quoted = str) -> str:
     if kind is FindingKind.FLAKY:
         return f"flaky: {place} fails in {percent(finding.rate)} of runs"
     if kind is FindingKind.UNRESOLVED:
-        return f"unresolved: {quoted(finding.reason or '')}"
+        return f"unresolved: {finding.reason or ''}"
     if everywhere(finding):
         nodes = [*finding.nodes, *(finding.alike or ())]
         return (
             f"each of {len(nodes)} nodes, of all kinds, is off alone, so none is the culprit:"
-            f" {listed(nodes, quoted)}"
+            f" {listed(nodes)}"
         )
     if finding.rounding:
         return f"contributes rounding: {place}"
     claim = "smallest failing region"
     if not finding.certified:
         claim = "failing region, perhaps not the smallest"
-    return f"{claim}: {place}{again(finding, quoted)}"
+    return f"{claim}: {place}{again(finding)}"
 
 
 def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
@@ -201,15 +198,15 @@ def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
     return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
 
 
-def again(finding: FindingDocument, quoted: Quoted = str) -> str:
+def again(finding: FindingDocument) -> str:
     """Return how many regions a finding stands for: `, × 7 (each of 7 Conv)`; "" for one."""
     number = 1 + len(finding.repeats or ())
     kind = finding.of_kind
     which = ""
     if kind and kind.nodes == number:
-        which = f" (each of {number} {quoted(kind.op)})"
+        which = f" (each of {number} {kind.op})"
     elif kind and kind.distinct:
-        which = f" (each {quoted(kind.op)} with {listed(kind.distinct, quoted)})"
+        which = f" (each {kind.op} with {listed(kind.distinct)})"
     return f", × {number}{which}" if number > 1 else ""
 
 
@@ -248,12 +245,6 @@ def word(judged: HasStatus) -> str:
         return str(signature or Status.UNRESOLVED)
     label = getattr(judged, "label", "")  # a step has none
     return "agree" if label in ("", "agrees") else f"agree ({label})"
-
-
-def span(step: StepDocument, quoted: Quoted = str) -> str:
-    """`conv1 … prob`, or the only node; empty for a step without nodes."""
-    ends = [quoted(end) for end in (step.first, step.last) if end]
-    return " … ".join(dict.fromkeys(ends))
 
 
 def describe_sweep(document: SweepDocument) -> str:
@@ -309,45 +300,45 @@ def figure(cell: Compared) -> str:
     return error(cell.error)
 
 
-def place(finding: IntervalFinding, quoted: Quoted = str) -> list[str]:
+def place(finding: IntervalFinding) -> list[str]:
     """An interval's ends, suspects and unseen tensors, a line each."""
     starts = []
     if finding.last_good:
-        starts.append(f"{listed_with_and(finding.last_good, quoted)} (good)")
+        starts.append(f"{listed_with_and(finding.last_good)} (good)")
     if finding.wrong_before:
-        starts.append(f"{listed_with_and(finding.wrong_before, quoted)} (wrong already)")
+        starts.append(f"{listed_with_and(finding.wrong_before)} (wrong already)")
     start = ", ".join(starts) or "the model input"
-    lines = [f"from {start} to {listed_with_and(finding.first_bad, quoted)} (wrong)"]
+    lines = [f"from {start} to {listed_with_and(finding.first_bad)} (wrong)"]
     if finding.adds_an_error is False:
         lines.append(
             "fed with what was recorded before it, the reference gives the same: the error grew"
             " above"
         )
     lines.append(
-        f"suspects, the likeliest first: {listed([_suspect(s, quoted) for s in finding.suspects])}"
+        f"suspects, the likeliest first: {listed([_suspect(s) for s in finding.suspects])}"
     )
     return [
         *lines,
-        *([f"not seen: {listed(finding.not_seen, quoted)}"] if finding.not_seen else []),
+        *([f"not seen: {listed(finding.not_seen)}"] if finding.not_seen else []),
     ]
 
 
-def _suspect(suspect: Suspect, quoted: Quoted) -> str:
+def _suspect(suspect: Suspect) -> str:
     line = str(suspect.source or "")
-    source = f", from {quoted(line)}" if line else ""
-    why = f": {quoted(suspect.why)}" if suspect.why else ""
-    return f"#{suspect.index} {quoted(suspect.node)} ({quoted(suspect.op)}){source}{why}"
+    source = f", from {line}" if line else ""
+    why = f": {suspect.why}" if suspect.why else ""
+    return f"#{suspect.index} {suspect.node} ({suspect.op}){source}{why}"
 
 
-def interval_title(finding: IntervalFinding, quoted: Quoted = str) -> str:
+def interval_title(finding: IntervalFinding) -> str:
     """`at most 3 nodes: conv1, relu1, add1`."""
     what = "" if finding.first else "behind it, adds an error of its own: "
-    return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes, quoted)}"
+    return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
 
 
-def left_out(shown: View, quoted: Quoted = str) -> list[str]:
+def left_out(shown: View) -> list[str]:
     """Return the entries that were recorded and not compared, a line per reason."""
     return [
-        f"{n} left out, {quoted(why)}{f': {listed(names, quoted)}' if names else ''}"
+        f"{n} left out, {why}{f': {listed(names)}' if names else ''}"
         for why, n, names in shown.left_out
     ]

@@ -18,6 +18,7 @@ from subgraph.reports._compared import (
     view,
 )
 from subgraph.reports._headline import ReportedAnswer
+from subgraph.reports._swept import render_sweep as render_sweep
 from subgraph.reports._words import (
     cleaned,
     interval_title,
@@ -63,8 +64,8 @@ IN_PLACE = (
 )
 
 
-def render(document: BisectDocument, columns: int = COLUMNS) -> str:
-    """Return the answer as lines for a terminal: at most `MAX_LINES`, each at most `columns` wide.
+def render(document: BisectDocument, columns: int = COLUMNS, most: int = MAX_LINES) -> str:
+    """Return the answer as lines for a terminal: at most `most`, each at most `columns` wide.
 
     A command is not broken into lines.
     """
@@ -77,7 +78,7 @@ def render(document: BisectDocument, columns: int = COLUMNS) -> str:
     more += [("note", note) for note in shown.notes]
     lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
     last = _last_lines(found, shown.report)
-    room = MAX_LINES - len(last)
+    room = most - len(last)
     if (left := len(lines) - room) > 0:
         rest = f"{count(left + 1, 'more line')} in the report"
         lines = [*lines[: room - 1], *_laid_out([("…", rest)], columns)]

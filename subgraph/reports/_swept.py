@@ -1,0 +1,252 @@
+"""A sweep as text: the outcomes by operator, as `subcut sweep` prints them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from subgraph.reports._words import cleaned, runtime
+from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
+from subgraph.text import aligned, count, shorten
+
+WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
+TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
+ALWAYS = TOTALS[:4]  # shown even if there are none
+BAD = WORDS[:3]
+MAX_LISTED = 30  # bad tests, per candidate
+MAX_REASONS = 5  # for refusing, per candidate
+VARYING = re.compile(
+    r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\""
+)  # in a message: names and numbers
+WIDTH = 110  # characters of a line of names
+
+
+def render_sweep(document: SweepDocument) -> str:
+    """The document for people: what is bad first, then by operator, then where two differ; the
+    totals last."""
+    document = cleaned(document)
+    parts = [
+        _list_candidates(document),
+        _iter_bad(document),
+        _iter_operators(document),
+        _iter_differing(document),
+        _iter_refusals(document),
+        _iter_notes(document),
+    ]
+    texts = ["\n".join(part) for part in (*parts, _iter_totals(document))]
+    return "\n\n".join(filter(None, texts)) + "\n"
+
+
+def _list_candidates(document: SweepDocument) -> list[str]:
+    parts = [runtime(c) for c in document.candidates]
+    return aligned(
+        [("candidate", name, " ".join(about), precision) for name, *about, precision in parts]
+    )
+
+
+def _make_suffix(document: SweepDocument, name: str, word: str) -> str:
+    """` on NAME`, if there are several candidates."""
+    return f" {word} {name}" if len(document.candidates) > 1 else ""
+
+
+def _iter_bad(document: SweepDocument) -> Iterator[str]:
+    """The wrong tests, then those that crashed, then those that hung, by operator."""
+    cells = []
+    more = []
+    for k, candidate in enumerate(document.candidates):
+        bad = [(row, row.results[k]) for row in document.rows if row.results[k].status in BAD]
+        bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
+        on = _make_suffix(document, candidate.name, "on")
+        for row, result in bad[:MAX_LISTED]:
+            cells.append((result.status + on, row.operator or row.kind, row.test, _explain(result)))
+        if len(bad) > MAX_LISTED:
+            more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --json lists all")
+    yield from aligned(cells) if cells else ()
+    yield from more
+
+
+def _explain(result: ResultEntry) -> str:
+    signature = (
+        ""
+        if result.signature in (None, "mismatch", "throws", "memory", "crash", "timeout")
+        else f"{result.signature}: "
+    )
+    return shorten(f"{signature}{result.why}", 160)
+
+
+def _iter_operators(document: SweepDocument) -> Iterator[str]:
+    """A line for each operator that is neither right nor refused throughout; the others as lists of
+    names."""
+    entries = [
+        (e.operator, e.tests, list(map(_count_by_word, e.totals))) for e in document.operators
+    ]
+    if document.tests.networks:
+        entries.append(
+            (
+                "light networks",
+                document.tests.networks,
+                list(map(_count_by_word, document.networks)),
+            )
+        )
+    uniform = {
+        word: [e for e in entries if all(t[word] == e[1] for t in e[2])]
+        for word in ("right", "refused")
+    }
+    mixed = [e for e in entries if not any(e in same for same in uniform.values())]
+    numbers = range(len(document.candidates))
+    words = [[w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in numbers]
+    if mixed:
+        head = ["operator", "tests", *chain.from_iterable(words)]
+        cells = [head]
+        for name, tests, totals in mixed:
+            counts = list[str]()
+            for k, columns in enumerate(words):
+                counts += [str(totals[k][w] or "-") for w in columns]
+            cells.append([name, str(tests), *counts])
+        lines = aligned(cells, range(1, len(head)))
+        if len(document.candidates) > 1:
+            yield _align_names(lines[0], words, [c.name for c in document.candidates])
+        yield from lines
+    for word, same in uniform.items():
+        if same:
+            total = count(sum(e[1] for e in same), "test")
+            yield from _wrap(f"{word} in every test ({total})", sorted(e[0] for e in same))
+
+
+def _count_by_word(totals: Totals) -> dict[str, int]:
+    return {outcome.value: number for outcome, number in totals.items()}
+
+
+def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
+    """The candidates' names above the first of their columns."""
+    line = ""
+    end = 0
+    for first in ("operator", "tests"):
+        end = head.index(first, end) + len(first)
+    for columns, name in zip(words, names, strict=True):
+        if columns:
+            line = f"{line.ljust(head.index(columns[0], end))}{name}  "
+            for word in columns:
+                end = head.index(word, end) + len(word)
+    return line.rstrip()
+
+
+def _wrap(head: str, names: Iterable[str]) -> list[str]:
+    return textwrap.wrap(
+        f"{head}: {', '.join(names)}",
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _iter_differing(document: SweepDocument) -> Iterator[str]:
+    """Yield the tests in which candidates differ: the outcome of each, and the number of tests by
+    operator."""
+    names = [c.name for c in document.candidates]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    differing = set(document.differ)
+    for row in document.rows:
+        if row.test in differing:
+            groups.setdefault(tuple(r.status for r in row.results), []).append(
+                row.operator or row.test
+            )
+    for words, operators in sorted(
+        groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]
+    ):
+        outcomes = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
+        yield from _wrap(f"{count(len(operators), 'test')} {outcomes}", _count_names(operators))
+
+
+def _count_names(names: Iterable[str]) -> list[str]:
+    """`Conv 3, Relu`, in the order of the names."""
+    return [f"{name} {n}" if n > 1 else name for name, n in sorted(Counter(names).items())]
+
+
+def _iter_refusals(document: SweepDocument) -> Iterator[str]:
+    """The most frequent reasons for refusing; reasons that differ only in names and numbers count
+    as one."""
+    for k, candidate in enumerate(document.candidates):
+        reasons: dict[str, list[str]] = {}
+        for result in (row.results[k] for row in document.rows):
+            if result.status == "refused":
+                reasons.setdefault(VARYING.sub("…", result.why), []).append(result.why)
+        frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
+        cells = [(str(len(same)), shorten(same[0], WIDTH)) for same in frequent]
+        if cells:
+            by = _make_suffix(document, candidate.name, "by")
+            which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
+            yield f"refused{by}, the {which}:"
+            yield from (f"  {line}" for line in aligned(cells, [0]))
+
+
+def _iter_notes(document: SweepDocument) -> Iterator[str]:
+    for k, candidate in enumerate(document.candidates):
+        changed: dict[tuple[str, str], list[str]] = {}
+        for row in document.rows:
+            if before := row.results[k].before:
+                changed.setdefault((before, row.results[k].status), []).append(row.test)
+        for (before, status), names in changed.items():
+            later = "right" if status == "unresolved" else status
+            how = f"{before} after other models, {later} in a fresh process"
+            yield from _wrap(f"{candidate.name}: {count(len(names), 'test')} {how}", names)
+    yield from _iter_onnxruntime(document.onnxruntime, document.criterion)
+    groups: dict[str, list[str]] = {}
+    for left_out in document.left_out:
+        groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
+    for why, operators in groups.items():
+        yield from _wrap(
+            f"left out, {count(len(operators), 'test')}: {why}", _count_names(operators)
+        )
+
+
+def _iter_onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
+    """Yield the tests in which plain onnxruntime differs from the expected values, and the
+    consequence for the verdicts."""
+    failing = plain.refuses + plain.crashes
+    differing = plain.differs
+    parts = [f"does not run {count(failing, 'test')}"] if failing else []
+    parts += (
+        [f"gives other values than expected in {count(len(differing), 'test')}"]
+        if differing
+        else []
+    )
+    if parts:
+        instead = (
+            ": there each test's own tolerance judges"
+            if criterion.partition(":")[0] == "noise"
+            else ""
+        )
+        yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
+    cells = [
+        (f"  {e.operator or 'network'}", e.test, shorten(e.why)) for e in differing[:MAX_LISTED]
+    ]
+    yield from aligned(cells) if cells else ()
+    if len(differing) > MAX_LISTED:
+        yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
+
+
+def _iter_totals(document: SweepDocument) -> Iterator[str]:
+    """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each
+    candidate."""
+    tests = document.tests
+    operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
+    joint = " and" if operators else " of"
+    networks = f"{joint} {count(tests.networks, 'network')}" if tests.networks else ""
+    noun = "test" if tests.count == 1 else "tests"
+    number = f"{tests.count:,} {noun}{operators}{networks}"
+    for k, candidate in enumerate(document.candidates):
+        totals = _count_by_word(candidate.totals)
+        late = sum(
+            r.results[k].status == "refused" and r.results[k].phase == "run" for r in document.rows
+        )
+        parts = [f"{totals[word]:,} {word}" for word in TOTALS if totals[word] or word in ALWAYS]
+        name = f"{candidate.name}: " if len(document.candidates) > 1 else ""
+        running = f"; {late:,} refused only while running" if late else ""
+        yield f"{name}{number}: {', '.join(parts)}{running}"
+        if any(totals[word] for word in BAD):
+            yield f"cases {candidate.folder!s}/"
