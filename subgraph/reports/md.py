@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import chain
 
-from subgraph.reports import text
+from subgraph.reports import _swept, _text
 from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import ComparedDocument
 from subgraph.reports._words import cleaned, describe_sweep, listed, runtime
@@ -27,7 +27,7 @@ def render(document: BisectDocument) -> str:
     shown = cleaned(document)
     reasons = list(chain.from_iterable(evidence(finding)[1] for finding in shown.findings))
     lines = [
-        *_head(answer(shown).says, text.render(shown, most=UNLIMITED)),
+        *_head(answer(shown).says, _text.render(shown, most=UNLIMITED)),
         *(["", "## Evidence", "", *_fence(reasons, "text")] if reasons else []),
         "",
         "## How to reproduce",
@@ -44,13 +44,13 @@ def render(document: BisectDocument) -> str:
 def render_compared(document: ComparedDocument) -> str:
     """Return a comparison as the text of an issue."""
     shown = cleaned(document)
-    return _make_issue(shown.says, text.render_compared(shown), shown.command)
+    return _make_issue(shown.says, _text.render_compared(shown), shown.command)
 
 
 def render_sweep(document: SweepDocument) -> str:
     """Return a sweep as the text of an issue."""
     shown = cleaned(document)
-    return _make_issue(describe_sweep(shown), text.render_sweep(shown), shown.command)
+    return _make_issue(describe_sweep(shown), _swept.render_sweep(shown), shown.command)
 
 
 def _make_issue(says: str, body: str, command: str) -> str:

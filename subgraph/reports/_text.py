@@ -1,0 +1,338 @@
+"""Plain text: the verdict, its reason, what to do next, figures; as `subcut bisect` prints them at
+the end."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from subgraph import system
+from subgraph.reports._answer import answer
+from subgraph.reports._compared import (
+    Compared,
+    ComparedDocument,
+    TensorLine,
+    View,
+    reason,
+    view,
+)
+from subgraph.reports._headline import ReportedAnswer
+from subgraph.reports._words import (
+    cleaned,
+    interval_title,
+    left_out,
+    outcome,
+    place,
+    runtime,
+    seconds,
+    stderr_lines,
+    word,
+)
+from subgraph.results import Document
+from subgraph.results.bisect import BisectDocument
+from subgraph.results.common import WholeDocument
+from subgraph.results.compare import ComparisonDocument
+from subgraph.results.plan import PlanDocument
+from subgraph.results.sweep import SweepDocument
+from subgraph.text import aligned, count, prediction, short
+from subgraph.verdict import Status
+
+MAX_PLACES = 4  # intervals of a recording that are shown
+FEW_ROWS = 12  # of a table that is always shown whole
+MAX_ROWS = 8  # rows that do not agree, of a table that is not shown whole
+LAST_ROWS = 3  # shown where all rows agree
+COLUMNS = 100  # of a line, where no terminal is narrower
+MAX_LINES = 24  # of an answer
+COST_COLUMNS = 22  # at most, with blanks: what fits does not depend on how long a run took
+UNBROKEN = 1 << 20  # columns of a line that must be pasted as it is
+INDENT = 11  # columns of a label and the blanks around it
+BRIEF = (
+    "what",
+    "error",
+    "a bug",
+    "rounding",
+    "cause",
+)  # labels that are shown of a further finding
+
+
+IN_PLACE = (
+    "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint,"
+    " not a proof"
+)
+
+
+def render(document: BisectDocument, columns: int = COLUMNS, most: int = MAX_LINES) -> str:
+    """Return the answer as lines for a terminal: at most `most`, each at most `columns` wide.
+
+    A command is not broken into lines.
+    """
+    shown = cleaned(document)
+    found = answer(shown)
+    more = [
+        ("also", "; ".join([title, *(text for label, text in told if label in BRIEF)]))
+        for title, told in found.further
+    ]
+    more += [("note", note) for note in shown.notes]
+    lines = [*_head(found, columns), *_laid_out([*found.lines, *more], columns)]
+    last = _last_lines(found, shown.report)
+    room = most - len(last)
+    if (left := len(lines) - room) > 0:
+        rest = f"{count(left + 1, 'more line')} in the report"
+        lines = [*lines[: room - 1], *_laid_out([("…", rest)], columns)]
+    return "\n".join([*lines, *last]) + "\n"
+
+
+def _last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
+    """Return the commands that follow, with the reason for each, and the page."""
+    lines = [("next", f"{one.why}: {system.join(one.argv)}") for one in found.next]
+    lines += [("report", report)] if report else []
+    return _laid_out(lines, UNBROKEN)
+
+
+def _head(found: ReportedAnswer, columns: int) -> list[str]:
+    """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
+    name = f"{found.name} " if len(found.name) > 8 else found.name
+    start = f"{found.sign} {name:8} "
+    ends = "   ".join(filter(None, (found.size, found.cost)))
+    line = f"{start}{found.what}   {ends}"
+    if len(start + found.what + found.size) + COST_COLUMNS <= columns:
+        return [line]
+    return [*_wrap(start, found.what, columns), f"{'':{INDENT}}{ends}"]
+
+
+def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
+    """Return labels and texts as lines; a label that repeats is shown once."""
+    rows = []
+    before = ""
+    for label, text in lines:
+        shown = "" if label == before else label
+        rows += _wrap(f"  {shown:8} ", text, columns)
+        before = label
+    return rows
+
+
+def _wrap(start: str, text: str, columns: int) -> list[str]:
+    """Return a text in lines, indented below its start; a long word is not broken."""
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=start,
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def first_lines(document: Document) -> dict[str, object] | None:
+    """Return what a page shows next to the network; None for a document of another kind.
+
+    The headline, the lines of each finding, and what follows.
+    """
+    if isinstance(document, SweepDocument):
+        return None
+    if isinstance(document, PlanDocument):
+        return {"headline": cleaned(document).says, "findings": [], "after": []}
+    if isinstance(document, BisectDocument):
+        found = answer(cleaned(document))
+        told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
+        rows = [[f"{label}: {text}" for label, text in lines] for lines in told]
+        return _lines_of_page(found, rows)
+    compared = cleaned(document)
+    seen = view(compared)
+    rows = [[interval_title(f), *place(f)] for f in seen.findings]
+    totals = _totals(compared, seen) if isinstance(compared, ComparisonDocument) else []
+    return _lines_of_page(seen.answer, rows, totals)
+
+
+def _lines_of_page(
+    found: ReportedAnswer, findings: Sequence[Sequence[str]], after: Iterable[str] = ()
+) -> dict[str, object]:
+    """Return the headline with its sign, the lines of each finding, and what follows."""
+    lines = [*after, *(f"{one.why}: {system.join(one.argv)}" for one in found.next)]
+    return {"headline": found.says, "sign": found.sign, "findings": findings, "after": lines}
+
+
+def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
+    """Return a comparison or recordings as lines for a terminal, as `subcut compare` prints them.
+
+    Args:
+        document: What is shown.
+        every: Show each row of the table; else those that do not agree, and their neighbors.
+    """
+    shown = cleaned(document)
+    seen = view(shown)
+    if isinstance(shown, ComparisonDocument):
+        lines = _lines_of_comparison(shown, seen, every=every)
+    else:
+        lines = _lines_of_recording(seen)
+        if seen.findings:
+            lines.append("no trial was possible: nothing is certified")
+        elif seen.lines:
+            lines += format_table(seen, every=every)
+    return "\n".join([*lines, *_last_lines(seen.answer, shown.report)]) + "\n"
+
+
+def _lines_of_recording(shown: View) -> list[str]:
+    lines = [
+        shown.answer.says,
+        *(f"{name}: {text}" for name, text in shown.facts),
+        *left_out(shown),
+    ]
+    lines += [f"note: {note}" for note in shown.notes]
+    for finding in shown.findings[:MAX_PLACES]:
+        lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
+        lines += [f"  case {finding.case}/"] if finding.case else []
+    further = len(shown.findings) - MAX_PLACES
+    lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
+    return lines
+
+
+def _lines_of_comparison(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
+    """The verdict, the whole model, a line per tensor, the first bad one."""
+    lines = [
+        shown.answer.says,
+        "   ".join([f"candidate    {document.candidate.name}", *runtime(document.candidate)[1:]]),
+    ]
+    lines += _whole(document.whole)
+    if shown.lines:
+        lines += format_table(shown, every=every)
+        in_place = document.in_place  # documents of before have none, and no `looked_at`
+        is_seen = any(line.cells[0].status for line in shown.lines)
+        if in_place and not is_seen:
+            lines.append(f"in place: {word(in_place)}   {in_place.why}")
+        else:
+            lines.append(IN_PLACE)
+    return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document.notes)]
+
+
+def _whole(whole: WholeDocument) -> list[str]:
+    lines = [
+        f"{name}: {prediction(shares.top1, shares.top5)}" for name, shares in whole.ranking.items()
+    ]
+    lines += [f"| {line}" for line in stderr_lines(whole)]
+    lines.append(f"built in {seconds(whole.build_seconds)}, ran in {seconds(whole.run_seconds)}")
+    return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
+
+
+def format_table(shown: View, *, every: bool = True) -> list[str]:
+    """Return a line per tensor, with a column per way in which it was compared.
+
+    Args:
+        shown: The comparison.
+        every: Show each row; else those that do not agree, and their neighbors.
+    """
+    by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
+    by += ["matched"] if shown.kind == "recorded" else []
+    rows = [("", "node", "op", "tensor", *shown.columns, *by)]
+    kept = range(len(shown.lines)) if every else _telling_rows(shown.lines)
+    for k in kept:
+        t = shown.lines[k]
+        who = [t.computed_by or "-"] if "computed by" in by else []
+        if shown.kind == "recorded":
+            who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
+        cells = map(format_cell, t.cells)
+        rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *cells, *who))
+    head, *lines = aligned(rows)
+    return [head, *_iter_rows(shown.lines, kept, lines)]
+
+
+def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
+    """Return the positions of rows that do not agree, with the rows around them and the last one;
+    of the last rows if all agree."""
+    if len(lines) <= FEW_ROWS:
+        return range(len(lines))
+    wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
+    # the last column tells what is wrong by itself
+    by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
+    told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
+    seen = [k for k, line in enumerate(lines) if _is_seen(line)]
+    before = [next((j for j in reversed(seen) if j < k), k) for k in told]
+    near = {*told, *before, *(k + 1 for k in told), *(seen[-1:] if told else ())}
+    return sorted(near.intersection(range(len(lines)))) or range(len(lines))[-LAST_ROWS:]
+
+
+def _agrees(line: TensorLine) -> bool:
+    """Return whether a tensor agrees wherever it was compared."""
+    return all(cell.status in ("", Status.AGREE) for cell in line.cells)
+
+
+def _is_seen(line: TensorLine) -> bool:
+    """Return whether a tensor was compared anywhere."""
+    return any(cell.status for cell in line.cells)
+
+
+def _iter_rows(
+    lines: Sequence[TensorLine], kept: Sequence[int], shown: Sequence[str]
+) -> Iterator[str]:
+    """Yield the rows that are shown, and a line for those that are not between them."""
+    ends = [-1, *kept, len(lines)]
+    for text, before, here in zip([*shown, ""], ends, ends[1:], strict=False):
+        if left := lines[before + 1 : here]:
+            wrong = sum(not _agrees(line) for line in left)
+            unseen = sum(not _is_seen(line) for line in left)
+            if wrong:
+                state = f", {wrong} of them wrong or unresolved"
+            elif unseen:
+                state = f", {unseen} of them not seen, the others agree"
+            else:
+                state = " that agree"
+            yield f"… {count(len(left), 'row')}{state} (--all)"
+        if here < len(lines):
+            yield text
+
+
+def format_cell(cell: Compared) -> str:
+    """`1.1e-02 FAIL`; a dash for a tensor that was not seen."""
+    if not cell.status:
+        return "-"
+    error = cell.error
+    figure = f"{error:.1e} " if error is not None and math.isfinite(error) else ""
+    return f"{figure}{outcome(cell)}"
+
+
+def _totals(document: ComparisonDocument, shown: View) -> list[str]:
+    rows = shown.lines
+    bad = document.first_bad
+    whole = document.whole.status
+    if not rows and document.looked_at and document.looked_at.others:
+        return ["no intermediate tensor was compared"]
+    if not rows:
+        return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
+    parts = []
+    for k, way in enumerate(shown.columns):
+        statuses = [line.cells[k].status for line in rows if line.cells[k].status]
+        unresolved = statuses.count(Status.UNRESOLVED)
+        unsure = f", {unresolved} unresolved" if unresolved else ""
+        parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {way}{unsure}")
+    lines = [
+        f"{count(len(rows), 'tensor')}:"
+        f" {'; '.join(parts)}{' (stopped there)' if document.stopped else ''}"
+    ]
+    if bad:
+        lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
+        source = next(
+            (t.source for t in rows if (t.index, t.tensor) == (bad.index, bad.tensor)), ""
+        )
+        lines += [f"source            {source}"] if source else []
+        lines += [f"looks like        {words}" for words in bad.looks_like]
+    elif whole is Status.AGREE and (seen := document.looked_at):
+        unseen = "" if seen.inner else "; without --at, all intermediate tensors are compared"
+        inner = count(seen.inner, "intermediate tensor")
+        lines.append(f"compared: {count(seen.outputs, 'output')}, {inner}{unseen}")
+    elif whole is Status.FAIL:
+        lines.append(_whole_alone(document, shown))
+    return lines
+
+
+def _whole_alone(document: ComparisonDocument, shown: View) -> str:
+    """A sentence on a model that is wrong where no tensor is."""
+    if document.looked_at and (others := document.looked_at.others):
+        left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
+        return f"the whole model is wrong, what was asked about is not: {left}"
+    if all(line.cells[-1].status is Status.AGREE for line in shown.lines):
+        return (
+            "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a"
+            " fusion"
+        )
+    return "no tensor is wrong, yet the whole model is: some could not be judged"
