@@ -37,7 +37,7 @@ FOLDERS = {
     "metrics": "comparison/metrics",
     "plan-lists": "plan/lists",
     "reports": "reports",
-    "rewrites": "blame/rewrites",
+    "rewrites": "rewrites",
     "scores": "comparison/scores",
 }
 

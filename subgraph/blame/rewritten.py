@@ -21,7 +21,6 @@ from pathlib import Path
 
 from subgraph.blame.cures import Prover
 from subgraph.blame.draws import fix_parameters
-from subgraph.blame.rewrites import Rewriting, rewritings
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.judge import judge
@@ -35,6 +34,7 @@ from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.results.blame import Cure
+from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder, safe_name

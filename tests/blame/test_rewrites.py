@@ -22,10 +22,10 @@ from onnx.reference import ReferenceEvaluator
 
 from benchmarks.real import FIXTURES
 from subgraph import cut, plugins
-from subgraph.blame.rewrites import Rewriting, rewritings
 from subgraph.blame.rewritten import IDENTICAL, NOISE, NOT_RUN, OriginalRegion
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import load
+from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.capture import capture
 from subgraph.runtime.reference import Reference
@@ -782,7 +782,8 @@ def test_float_remainder_has_the_divisors_sign() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rewriting_has_a_docstring_a_function_and_a_case(name: str) -> None:
-    assert callable(plugins.load("rewrites", name).rewrite)
+    module = plugins.load("rewrites", name)
+    assert hasattr(module, "FORMS") or callable(module.rewrite)
     help_text = plugins.help_of("rewrites", name)
     assert help_text.endswith(".") and 20 < len(help_text) < 120
     assert name in {case.name for case in CASES}
@@ -1112,7 +1113,7 @@ def test_region_without_the_shape_of_its_output_has_forms(
 
 
 def test_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subgraph.blame.rewrites.MAX_BYTES", 10)
+    monkeypatch.setattr("subgraph.rewrites.MAX_BYTES", 10)
     with raises(ModelError, "blame.region-too-large"):
         list(rewritings(text_models.model(unary("Exp(x)"))))
 
@@ -1129,13 +1130,12 @@ def test_other_names_than_rewritings_are_refused(tmp_path: Path) -> None:
 def test_file_of_the_user_is_a_rewriting(tmp_path: Path) -> None:
     file = tmp_path / "twice.py"
     file.write_text(
-        "from subgraph.blame.rewrites import each, of\n"
+        "from subgraph.rewrites import of\n"
         "@of('Exp')\n"
         "def form(source, node, new):\n"
         "    new.node('Abs', [new.node('Exp', [node.input[0]])], node.output[0])\n"
         "    return 'Abs behind'\n"
-        "def rewrite(source):\n"
-        "    yield from each(source, [form])\n"
+        "FORMS = [form]\n"
     )
     (found,) = rewritings(text_models.model(unary("Exp(x)")), [str(file)])
     assert has_line(found.words, "Abs", "Exp", "'y'")

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subgraph.blame import rewrites, rewritten
+from subgraph import rewrites
+from subgraph.blame import rewritten
 from subgraph.cases import check
 from subgraph.children import Answering
 from subgraph.editing import draft

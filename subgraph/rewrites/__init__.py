@@ -5,7 +5,7 @@ One file per rewriting. To add one, put a file like this into this folder:
 
     """Relu as Max with zero."""
 
-    from subgraph.blame.rewrites import each, of
+    from subgraph.rewrites import of
 
     @of("Relu")
     def as_max(source, node, new):
@@ -13,14 +13,13 @@ One file per rewriting. To add one, put a file like this into this folder:
         new.node("Max", [node.input[0], zero], node.output[0])
         return "a Max with zero instead of"
 
-    def rewrite(source):
-        yield from each(source, [as_max])
+    FORMS = [as_max]
 
-`rewrite(source)` is given a `RegionModel` and yields what it does, in words, with a model of the
-same inputs and outputs. `each` tries forms on nodes: a form appends the nodes that take one node's
-place to a `Substitution`, and returns words that the node's name ends, or "" where it does not fit.
-What a rewriting yields may be invalid, or wrong for some values: models that onnx refuses are left
-out here, and none counts before `blame.rewritten` has proven it.'''
+A form is given a `RegionModel` and a node. It appends the nodes that take the node's place to a
+`Substitution`, and returns words that the node's name ends, or "" where it does not fit. A file may
+also define `rewrite(source)`, which yields other models of the same inputs and outputs, each with
+what it does, in words. What a rewriting yields may be invalid, or wrong for some values: models
+that onnx refuses are left out here, and none counts before the reference has proven it.'''
 
 from __future__ import annotations
 
@@ -29,9 +28,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 
 from subgraph import plugins
-from subgraph.blame.rewrites._region_model import (
+from subgraph.errors import ModelError, UsageError
+from subgraph.graph import protobuf
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.opsets import opset_of
+from subgraph.rewrites._region_model import (
     FLOATS,
     Form,
     RegionModel,
@@ -40,10 +44,6 @@ from subgraph.blame.rewrites._region_model import (
     each,
     of,
 )
-from subgraph.errors import ModelError, UsageError
-from subgraph.graph import protobuf
-from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import opset_of
 
 __all__ = [
     "FLOATS",
@@ -98,10 +98,11 @@ def rewritings(
     """  # noqa: E501
     names = list(only) or plugins.names("rewrites")
     for name in names:
-        if not hasattr(plugins.load("rewrites", name), "rewrite"):
+        module = plugins.load("rewrites", name)
+        if not (hasattr(module, "FORMS") or hasattr(module, "rewrite")):
             raise UsageError(
                 f"{name} is not a rewriting",
-                "it needs a function rewrite(source)",
+                "it needs a list FORMS, or a function rewrite(source)",
                 code="plugin.no-function",
             )
     model = _read(piece) if isinstance(piece, Path) else piece
@@ -125,7 +126,7 @@ def rewritings(
         )  # the checker refuses some regions that runtimes take
         seen = {sha256(own).digest()}
         for name in names:
-            for words, made in plugins.load("rewrites", name).rewrite(source):
+            for words, made in _iter_forms(plugins.load("rewrites", name), source):
                 data = made.SerializeToString(deterministic=True)
                 if (key := sha256(data).digest()) not in seen and (
                     not checked or _valid(made, data, path, onnx)
@@ -133,6 +134,15 @@ def rewritings(
                     seen.add(key)
                     opset = opset_of(made)
                     yield Rewriting(name, words, made, opset if opset != source.opset else 0)
+
+
+def _iter_forms(
+    module: ModuleType, source: RegionModel
+) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Yield what a plugin makes of a region: each of its forms on nodes, then its other models."""
+    yield from each(source, getattr(module, "FORMS", ()))
+    if hasattr(module, "rewrite"):
+        yield from module.rewrite(source)
 
 
 def _read(path: Path) -> protobuf.ModelProto:

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     FLOATS,
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 
 BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
 SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
 INTEGER_POWERS = range(4, 64)  # of integers, which products keep to the last bit
 SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from each(
-        source,
-        [
-            _square,
-            _float_power,
-            _root,
-            _clip,
-            _tanh,
-            _sigmoid,
-            _subtract,
-            _add,
-            _multiply_constant,
-            _reciprocal,
-            _where,
-            _maximum,
-            _remainder,
-            _power_of_two,
-        ],
-    )
 
 
 def _is_float(source: RegionModel, node: protobuf.NodeProto) -> bool:
@@ -216,3 +191,21 @@ def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substituti
         return "a Div by a power of two instead of"
     new.formula("Cast(Sub(Mod(Add(Mul(a, p), half), size), half), to=own)", own=element, **given)
     return "a Mul with a power of two instead of"
+
+
+FORMS = [
+    _square,
+    _float_power,
+    _root,
+    _clip,
+    _tanh,
+    _sigmoid,
+    _subtract,
+    _add,
+    _multiply_constant,
+    _reciprocal,
+    _where,
+    _maximum,
+    _remainder,
+    _power_of_two,
+]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
 from subgraph.graph.walk import bodies
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """The body of the standard in the place of each operator that has one."""
-    yield from each(source, [_body])
+from subgraph.rewrites._region_model import RegionModel, Substitution
 
 
 def _body(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
@@ -108,3 +102,6 @@ def _form(defined: Any) -> tuple[list[str], list[str], dict[str, Any]]:
         for n, a in defined.attributes.items()
     }
     return [i.name for i in defined.inputs], [o.name for o in defined.outputs], attributes
+
+
+FORMS = [_body]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import Form, RegionModel, Substitution, each
 from subgraph.graph import protobuf
 from subgraph.graph.properties import TYPED
 from subgraph.graph.walk import bodies
+from subgraph.rewrites._region_model import Form, RegionModel, Substitution
 
 WIDER = {
     "float32 instead of float16": (TensorProto.FLOAT16, TensorProto.FLOAT),
     "float32 instead of bfloat16": (TensorProto.BFLOAT16, TensorProto.FLOAT),
     "float64 instead of float32": (TensorProto.FLOAT, TensorProto.DOUBLE),
 }
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each type, on each node and on all."""
-    yield from each(source, [_form(words, *types) for words, types in WIDER.items()])
 
 
 def _form(words: str, narrow: int, wide: int) -> Form:
@@ -50,3 +43,6 @@ def _form(words: str, narrow: int, wide: int) -> Form:
 def _wide(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
     value = source.value(name)
     return new.weight(value, wide) if value is not None else new.node("Cast", [name], to=wide)
+
+
+FORMS = [_form(words, *types) for words, types in WIDER.items()]

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 
 MAX = 2048  # points
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each DFT, then all of them."""
-    yield from each(source, [_products])
 
 
 @of("DFT", floats=True)
@@ -76,3 +68,6 @@ def _axis(source: RegionModel, node: protobuf.NodeProto) -> int | None:
     if value is None:
         return None
     return int(value.reshape(-1)[0])
+
+
+FORMS = [_products]

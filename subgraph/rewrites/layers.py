@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    each,
     find_reduced_axes,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 
 PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_shape"}
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from each(
-        source,
-        [
-            _dropout,
-            _normalize_batch,
-            _normalize_instance,
-            _gemm,
-            _matmul,
-            _two_dimensions,
-            _global,
-            _mean,
-            _hard,
-            _divide,
-        ],
-    )
 
 
 @of("Dropout")
@@ -190,3 +168,17 @@ def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
         slope = attribute(node, "alpha", 0.2)
         new.formula(gate, alpha=slope, beta=attribute(node, "beta", 0.5))
     return "Mul, Add, Max and Min instead of"
+
+
+FORMS = [
+    _dropout,
+    _normalize_batch,
+    _normalize_instance,
+    _gemm,
+    _matmul,
+    _two_dimensions,
+    _global,
+    _mean,
+    _hard,
+    _divide,
+]

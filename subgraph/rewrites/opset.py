@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.blame.rewrites._region_model import RegionModel
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import list_changed
+from subgraph.rewrites._region_model import RegionModel
 
 OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
 

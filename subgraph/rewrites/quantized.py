@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 MICROSOFT = "com.microsoft"
@@ -25,19 +24,6 @@ UNARY = {
     "QLinearLeakyRelu": "LeakyRelu",
     "QLinearGlobalAveragePool": "GlobalAveragePool",
 }
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    forms = [
-        _conv,
-        of(*BINARY)(_binary),
-        of(*BINARY, domain=MICROSOFT)(_binary),
-        _unary,
-        _integers,
-        _blocks,
-    ]
-    yield from each(source, forms)
 
 
 def _real(new: Substitution, names: Sequence[str], axis: int | None = None) -> str:
@@ -116,8 +102,8 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
     """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
 
-    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the blocks.
-    """  # noqa: E501
+    B is (N, blocks, bytes) byte low bits first; zero points are packed likewise along the blocks.
+    """
     bits = attribute(node, "bits", 4)
     size = attribute(node, "block_size")
     k = attribute(node, "K")
@@ -147,3 +133,13 @@ def _unpack(codes: Array, bits: int) -> Array:
     """The last axis of bytes as 8 / bits as many codes."""
     parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+FORMS = [
+    _conv,
+    of(*BINARY)(_binary),
+    of(*BINARY, domain=MICROSOFT)(_binary),
+    _unary,
+    _integers,
+    _blocks,
+]

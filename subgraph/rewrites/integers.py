@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import (
-    RegionModel,
-    Substitution,
-    each,
-    find_reduced_axes,
-    of,
-)
 from subgraph.graph import protobuf
 from subgraph.graph.properties import OVERFLOWS
 from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    find_reduced_axes,
+    of,
+)
 
 # Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their
 # last bits.
@@ -30,11 +27,6 @@ NARROW: dict[int, tuple[int, bool, int]] = {
 }
 NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax take everywhere
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from each(source, [_wider, _extreme, _sum])
 
 
 @of(*OVERFLOWS)
@@ -95,3 +87,6 @@ def _end_with_output(
     else:
         new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)
     return f"{words} instead of"
+
+
+FORMS = [_wider, _extreme, _sum]

@@ -6,19 +6,18 @@ with a matrix (n, m). A filter of the mode gives its columns (ONNX's specificati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 MAX = 1 << 22  # elements of a matrix of weights
@@ -37,11 +36,6 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each Resize, then all of them."""
-    yield from each(source, [_products])
 
 
 @of("Resize", "Upsample", floats=True)
@@ -147,3 +141,6 @@ def _cubic(t: Array, a: float) -> Array:
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
+
+
+FORMS = [_products]

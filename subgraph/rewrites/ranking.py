@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, of
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import RegionModel, Substitution, of
 
 INT32 = TensorProto.INT32
 MAX = 2048  # elements of the axis: every one is compared with every other
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each TopK, then all of them."""
-    yield from each(source, [_count])
 
 
 @of("TopK")
@@ -45,3 +38,6 @@ def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     if node.output[0]:
         new.node("GatherElements", [x, indices], node.output[0], axis=rank - 1)
     return "counting the elements that come before each, instead of"
+
+
+FORMS = [_count]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.walk import attribute
 
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
 PER_DIRECTION = (
@@ -25,11 +22,6 @@ PER_DIRECTION = (
     6,
     7,
 )  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from each(source, [_forward, _one_way_each])
 
 
 def _fits(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> bool:
@@ -104,3 +96,6 @@ def _reverse(new: Substitution, x: str, output: str) -> str:
     """Along axis 0."""
     last, first, axis, step = (new.weight(np.array([n], np.int64)) for n in (-1, -(2**31), 0, -1))
     return new.node("Slice", [x, last, first, axis, step], output)
+
+
+FORMS = [_forward, _one_way_each]

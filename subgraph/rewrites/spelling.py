@@ -7,25 +7,23 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
-from subgraph.blame.rewrites._region_model import (
-    RegionModel,
-    Substitution,
-    argument,
-    each,
-    of,
-    tidy,
-)
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.properties import BROADCASTS, POOLS, WINDOWS
 from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    argument,
+    of,
+    tidy,
+)
 
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Of each node, then of all; constants of the whole region."""
-    yield from each(source, [_ranks, _sizes, _axes, _write, _fill, _leave_out])
     yield from _constants(source)
 
 
@@ -206,3 +204,6 @@ def _copy(source: RegionModel) -> protobuf.ModelProto:
     made.CopyFrom(source.model)
     del made.graph.node[:], made.graph.value_info[:]
     return made
+
+
+FORMS = [_ranks, _sizes, _axes, _write, _fill, _leave_out]

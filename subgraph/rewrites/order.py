@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import (
-    RegionModel,
-    Substitution,
-    argument,
-    each,
-    find_reduced_axes,
-    of,
-)
 from subgraph.graph import protobuf
 from subgraph.graph.properties import COMMUTES, NESTS
 from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    argument,
+    find_reduced_axes,
+    of,
+)
 
 MANY = 8  # channels; fewer are not worth two products
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from each(source, [_swap, _by_axis, _columns, _rows, _channels])
 
 
 @of(*COMMUTES)
@@ -111,3 +103,6 @@ def _channels(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
         parts.append(copied.output[0])
     new.node("Concat", parts, node.output[0], axis=1)
     return "two Conv of half the channels each instead of"
+
+
+FORMS = [_swap, _by_axis, _columns, _rows, _channels]

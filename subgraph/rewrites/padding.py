@@ -7,17 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.graph.properties import WINDOWS
+from subgraph.graph.walk import attribute
+from subgraph.rewrites._region_model import (
     FLOATS,
     RegionModel,
     Substitution,
     argument,
-    each,
     of,
 )
-from subgraph.graph import protobuf
-from subgraph.graph.properties import WINDOWS
-from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 PADDED = WINDOWS - {"ConvTranspose", "DeformConv"}
@@ -26,7 +25,6 @@ ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Each form on each node, then on all that it fits."""
-    yield from each(source, [_explicit, _transpose, _own_pad, _floor, _count, _concat])
     yield from _fold(source)
 
 
@@ -302,3 +300,6 @@ def _set(node: protobuf.NodeProto, pads: list[int], **others: int) -> None:
     ]
     del node.attribute[:]
     node.attribute.extend([*kept, *written])
+
+
+FORMS = [_explicit, _transpose, _own_pad, _floor, _count, _concat]

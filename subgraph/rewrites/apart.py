@@ -13,19 +13,18 @@ Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import (
+from subgraph.graph import protobuf
+from subgraph.rewrites._region_model import (
     FLOATS,
     INTEGERS,
     Form,
     RegionModel,
     Substitution,
-    each,
 )
-from subgraph.graph import protobuf
 
 NUMBERS = (*FLOATS, *INTEGERS)
 SIGNED = (
@@ -39,11 +38,6 @@ SIGNED = (
 Barrier = Callable[
     [Substitution, str, str, int], object
 ]  # between two tensors of this element type
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each barrier behind each node, then behind all of them."""
-    yield from each(source, [_form(*barrier) for barrier in BARRIERS])
 
 
 def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
@@ -96,3 +90,6 @@ BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = 
     ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
     ("a Cast to integers and back", _cast, lambda s, n: s.element(n) == TensorProto.BOOL),
 )
+
+
+FORMS = [_form(*barrier) for barrier in BARRIERS]
