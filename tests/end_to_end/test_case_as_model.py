@@ -45,12 +45,12 @@ def test_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
 
 
 def test_folder_around_one_result_is_taken_for_it(model: Path, tmp_path: Path) -> None:
-    made = subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", "-o", "runs/one", cwd=tmp_path)
+    made = subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", "-o", "runs", cwd=tmp_path)
     assert made.code == 0
     runs = tmp_path / "runs"
-    assert find_case(runs).place == contents.of(runs).folder == runs / "one"
+    assert find_case(runs).place == contents.of(runs).folder == runs / "mm__relu"
     assert subcut("inspect", "runs", cwd=tmp_path).code == 0
-    shutil.copytree(runs / "one", runs / "two")
+    shutil.copytree(runs / "mm__relu", runs / "two")
     assert subcut("inspect", "runs", cwd=tmp_path).problem == "model.is-folder"
 
 
