@@ -85,10 +85,9 @@ class CaseRequest:
         """The inputs of the model."""
         return Feeding(self.inputs, self.shapes, self.seed, self.picture)
 
-    @property
-    def command(self) -> str:
-        """The command line of this request, model left out."""
-        words = ["subcut", "cut"]
+    def format_command(self, model: str) -> str:
+        """Return the command line of this request, for a model's file."""
+        words = ["subcut", "cut", model]
         for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.inputs)):
             words += chain.from_iterable((flag, value) for value in values)
         for name, shape in self.shapes.items():
@@ -448,11 +447,10 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
             for name, d in declared
         ]
 
+    source = case.source_of(graph)
     return CaseManifest(
-        source=replace(
-            case.source_of(graph), weights_sha256=protobuf.weights_digest(cut.weights, graph.path)
-        ),
-        command=request.command,
+        source=replace(source, weights_sha256=protobuf.weights_digest(cut.weights, graph.path)),
+        command=request.format_command(source.file),
         request=to_json(request),
         region=case.RegionEntry(
             region.start,

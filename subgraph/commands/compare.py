@@ -139,7 +139,10 @@ def compare(
         recordings = recording_options(
             recorded, runtime, inputs, candidate_options.tensor_map, chosen
         )
-        return compare_recorded(asked, recordings, choice, csv_file)
+        narrow = replace(
+            make_bisect_command(""), why="narrow it down to an interval, with a case for the device"
+        )
+        return compare_recorded(asked, recordings, choice, csv_file, following=[narrow])
     model_path = asked.model_path
     specs: Sequence[str | None] = candidate or [None]
     setups = [

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from subgraph.comparison.where import OutputChoice
     from subgraph.graph.graph import Graph
     from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
+    from subgraph.results.common import NextCommand
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.judge import Judge
@@ -153,11 +154,13 @@ def compare_recorded(
     choice: TensorChoice,
     csv_file: str | None,
     feeding: Feeding | None = None,
+    following: Sequence[NextCommand] = (),
 ) -> Result:
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the
     reference's.
 
-    `feeding`: what was fed, where that is not what was asked for.
+    `feeding`: what was fed, where that is not what was asked for. `following`: the commands that
+    follow where a recording is wrong.
     """
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
@@ -189,6 +192,8 @@ def compare_recorded(
         comparison = make_document(
             judge, compared, names, criterion, command_line(), stopped=choice.fail_fast
         )
+        if comparison.exit_code == 1:
+            comparison = replace(comparison, next=following)
         if choice.save:
             save_values(
                 chain.from_iterable(iter_value_pairs(c, names) for c in compared),
@@ -253,6 +258,8 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             document = result_folder.make_document(
                 judge, compared, narrowed, intervals, criterion, command_line(), reasons
             )
+            named = asked.settings.get("model", asked.model) or str(graph.path)
+            document = replace(document, model=replace(document.model, path=named))
             if intervals:
                 document = result_folder.save(
                     judge.model,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 TABLE = """
 Abs                      exact keeps-shape keeps-type overflows
-Add                      broadcasts commutes one-type overflows
+Add                      broadcasts commutes one-type overflows requantizes
 AffineGrid               setting:1
 And                      bool broadcasts choice commutes exact
 ArgMax                   choice exact int64 ranks
 ArgMin                   choice exact int64 ranks
-AveragePool              approximated float keeps-type pool sums window
+AveragePool              approximated float keeps-type pool requantizes sums window
 BatchNormalization       float keeps-shape keeps-type weighted
 Bernoulli                random
 BitShift                 exact
@@ -28,7 +28,7 @@ CenterCropPad            exact setting:1
 Clip                     exact folded folded-in-tflite keeps-shape keeps-type parameter:1,2 picks
 Col2Im                   setting:1,2
 Compress                 choice exact value-sized
-Concat                   exact keeps-type same-inputs
+Concat                   exact keeps-type requantizes same-inputs
 ConcatFromSequence       exact
 Constant                 tensor typed
 ConstantOfShape          exact setting:0 tensor typed
@@ -60,9 +60,9 @@ GatherElements           exact keeps-type
 GatherND                 exact keeps-type
 Gelu                     approximated coarse keeps-shape keeps-type
 Gemm                     channel:-1 mixes-axes one-type sums weighted
-GlobalAveragePool        approximated float keeps-type pool sums
+GlobalAveragePool        approximated float keeps-type pool requantizes sums
 GlobalLpPool             keeps-type pool
-GlobalMaxPool            exact keeps-type pool
+GlobalMaxPool            exact keeps-type pool requantizes
 Greater                  bool broadcasts choice exact overflows same-inputs
 GreaterOrEqual           bool choice exact overflows same-inputs
 GroupNormalization       weighted
@@ -87,7 +87,7 @@ LpPool                   keeps-type pool window
 MatMul                   channel:-1 mixes-axes one-type overflows sums weighted
 MatMulNBits              dynamic
 Max                      broadcasts commutes exact one-type overflows
-MaxPool                  choice:1 exact keeps-type pool window
+MaxPool                  choice:1 exact keeps-type pool requantizes window
 MaxUnpool                exact setting:2
 MelWeightMatrix          parameter:0,1,2,3,4
 Min                      broadcasts commutes exact one-type overflows
@@ -130,14 +130,14 @@ ReduceL2                 setting:1
 ReduceLogSum             setting:1
 ReduceLogSumExp          setting:1
 ReduceMax                exact keeps-type nests overflows setting:1
-ReduceMean               keeps-type nests overflows setting:1 sums
+ReduceMean               keeps-type nests overflows requantizes setting:1 sums
 ReduceMin                exact keeps-type nests overflows setting:1
 ReduceProd               keeps-type nests overflows setting:1
 ReduceSum                keeps-type nests overflows setting:1 sums
 ReduceSumSquare          setting:1
 Relu                     exact folded folded-in-tflite keeps-shape keeps-type overflows
 Reshape                  exact keeps-type mixes-axes rearranges setting:1
-Resize                   keeps-type parameter:1,2,3 setting:1,2,3
+Resize                   keeps-type parameter:1,2,3 requantizes setting:1,2,3
 ReverseSequence          exact
 Round                    exact step
 STFT                     setting:1,3
@@ -166,8 +166,8 @@ SplitToSequence          exact
 Sqrt                     float keeps-shape keeps-type
 Squeeze                  exact keeps-type rearranges setting:1
 StringSplit              value-sized
-Sub                      broadcasts one-type overflows
-Sum                      commutes one-type
+Sub                      broadcasts one-type overflows requantizes
+Sum                      commutes one-type requantizes
 Tanh                     approximated coarse float folded-in-tflite keeps-shape keeps-type squashes
 ThresholdedRelu          exact
 Tile                     exact keeps-type picks setting:1
@@ -176,7 +176,7 @@ Transpose                copies exact keeps-type rearranges
 Trilu                    exact setting:1
 Unique                   choice:0,1,2,3 exact value-sized
 Unsqueeze                exact keeps-type rearranges setting:1
-Upsample                 parameter:1 setting:1
+Upsample                 parameter:1 requantizes setting:1
 Where                    exact
 Xor                      bool choice commutes exact
 ZipMap                   exact
@@ -255,6 +255,8 @@ RANDOM_OPS = _operators("random")
 RANKS = _operators("ranks")
 # It passes all values on, in another shape or order.
 REARRANGES = _operators("rearranges")
+# Toolkits give all its quantized inputs, or its output, another scale before it computes.
+REQUANTIZES = _operators("requantizes")
 # Its inputs have one element type; its outputs may have another one.
 SAME_INPUTS = _operators("same-inputs")
 # Its output saturates: large values hide the errors of its input.

@@ -9,10 +9,13 @@ wrong, even where everything before them is wrong already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, product
 from pathlib import Path
+
+import numpy as np
 
 from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.evidence import explain_mute
@@ -20,9 +23,11 @@ from subgraph.comparison.judge import judge as judge_values
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
+from subgraph.graph.properties import REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
+from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import Alignment, is_coarse
 from subgraph.recordings.matching.follow import follow_unnamed
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
@@ -51,6 +56,8 @@ NOISE_BYTES = (
 )  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 AS_WRONG = 0.5
+STEPS = 127.0  # of int8, between zero and the largest value
+MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are tried
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ class _Judging:
     recorded: Sequence[str]
     precision: Precision
     choice: Choice
-    _saved: dict[tuple[str, int, Alignment | None], Record] = field(default_factory=dict)
+    _saved: dict[tuple[DumpEntry, str, int, Alignment | None], Record] = field(default_factory=dict)
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -372,11 +379,21 @@ class _Judging:
     def _isolated_as(
         self, samples: Sequence[MatchedSample], name: str, meant: str
     ) -> Judgement | None:
-        """What was matched to one tensor, judged as another one."""
-        judge = self.judge
+        """What was matched to one tensor, judged as another one: the best of all recorded forms."""
         region = self._above(meant, samples)
-        if region is None:
-            return None
+        judgements: list[Judgement] = []
+        for tried in _iter_forms(samples, (*region.inputs, name)) if region else ():
+            judged = self._isolated_from(tried, name, meant, region) if region else None
+            judgements += [judged] if judged else []
+            if judged is None or judged.status is Status.AGREE:
+                break
+        return min(judgements, key=gravity, default=None)
+
+    def _isolated_from(
+        self, samples: Sequence[MatchedSample], name: str, meant: str, region: Region
+    ) -> Judgement | None:
+        """The same, of these samples."""
+        judge = self.judge
         feeds: list[dict[str, Record]] = [{} for _ in judge.model.values.records]
         try:
             capture_tensors(judge.model, region.inputs)
@@ -426,10 +443,31 @@ class _Judging:
             judge.model.scratch,
             unrounded=judge.model.unrounded,
         )
-        return self._judge(meant, reference, value, k, noise.of(meant))
+        judged = self._judge(meant, reference, value, k, noise.of(meant))
+        return self._allow_requantization(judged, reference, value)
+
+    def _allow_requantization(self, judged: Judgement, reference: Array, value: Array) -> Judgement:
+        """The judgement, without a failure within one step where the operator requantizes."""
+        graph = self.judge.model.graph
+        may_requantize = (
+            judged.status is Status.FAIL
+            and self.precision is Precision.INT8
+            and graph.ops[graph.maker[judged.name]] in REQUANTIZES
+            and reference.dtype.kind == "f"
+        )
+        if may_requantize and np.abs(value - reference).max() <= np.abs(reference).max() / STEPS:
+            return replace(
+                judged,
+                status=Status.AGREE,
+                signature=None,
+                label="precision",
+                why="within one step of another scale",
+            )
+        return judged
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
-        key = name, sample.k, sample.matches[name].alignment
+        match = sample.matches[name]
+        key = match.entry, name, sample.k, match.alignment
         if key not in self._saved:
             self._saved[key] = sample.save(name, self._folder, f"x{len(self._saved)}")
         return self._saved[key]
@@ -445,6 +483,26 @@ def _lay_out(sample: MatchedSample, name: str, way: Alignment | None) -> Matched
         return sample
     match = replace(sample.matches[name], alignment=way, orders=())
     return replace(sample, matches={**sample.matches, name: match})
+
+
+def _iter_forms(
+    samples: Sequence[MatchedSample], names: Sequence[str]
+) -> Iterator[Sequence[MatchedSample]]:
+    """The samples with each recorded form of these tensors, the matched ones first."""
+    numbers = [
+        range(1 + max((len(m.matches[n].forms) for m in samples if n in m.matches), default=0))
+        for n in names
+    ]
+    for chosen in islice(product(*numbers), MAX_FORMS):
+        forms = dict(zip(names, chosen, strict=True))
+        yield [_choose_forms(sample, forms) for sample in samples]
+
+
+def _choose_forms(sample: MatchedSample, numbers: Mapping[str, int]) -> MatchedSample:
+    """The sample with the form of each of these tensors that its number says; 0 is the match."""
+    found = {n: (m, *m.forms) for n, m in sample.matches.items() if n in numbers}
+    chosen = {n: forms[min(numbers[n], len(forms) - 1)] for n, forms in found.items()}
+    return replace(sample, matches={**sample.matches, **chosen})
 
 
 def _is_certain(match: TensorMatch | None) -> bool:

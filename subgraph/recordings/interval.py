@@ -71,8 +71,10 @@ def find_intervals(
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
-    behind = _find_downstream_of_bad(comparison)
-    wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
+    rounded = set(comparison.rounded)
+    failing = [n for n in comparison.failing if n not in rounded]
+    behind = _find_downstream_of(comparison, failing)
+    wrong = [n for n in failing if n not in behind or rows[n].alone]
     above = {
         n: regions.find_upstream_until(graph, [n], lambda m: _is_certain(rows.get(m)))
         for n in wrong
@@ -127,10 +129,10 @@ def _adds_error(row: TensorRow) -> bool:
     return row.alone is not None and row.alone.status is Status.FAIL
 
 
-def _find_downstream_of_bad(comparison: RunComparison) -> set[str]:
+def _find_downstream_of(comparison: RunComparison, wrong: Sequence[str]) -> set[str]:
     """Tensors that depend on one that is wrong."""
     graph = comparison.judge.model.graph
-    bad = {graph.maker[n] for n in comparison.failing if n in graph.maker}
+    bad = {graph.maker[n] for n in wrong if n in graph.maker}
     below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
     return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}
 

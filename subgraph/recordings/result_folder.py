@@ -155,11 +155,7 @@ def make_document(
     `find_known_troubles` gives them."""
     runs = run_document.make_document(judge, comparisons, judge.model.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs)
-        | {
-            "schema": INTERVAL_SCHEMA,
-            "model": replace(runs.model, path=str(judge.model.graph.path)),
-        },
+        **vars(runs) | {"schema": INTERVAL_SCHEMA},
         narrowed=narrowed.run.name,
         findings=[
             _make_finding(judge.model, narrowed, interval, troubles) for interval in intervals

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
+from subgraph.precision import Precision
 from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Reason, TensorMatch
 from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
@@ -90,6 +91,14 @@ class RunComparison:
     def failing(self) -> list[str]:
         """The tensors that are wrong in place, in the order of the model."""
         return [name for name, row in self.rows.items() if row.failing]
+
+    @property
+    def rounded(self) -> list[str]:
+        """The wrong tensors that int8 explains: their nodes give them of what was recorded before
+        them."""
+        is_int8 = (self.run.precision or self.judge.precision) == Precision.INT8
+        alone = {n: self.rows[n].alone for n in self.failing if is_int8}
+        return [n for n, judged in alone.items() if judged and judged.status is Status.AGREE]
 
     @property
     def other_input(self) -> list[str]:
@@ -224,6 +233,12 @@ class RunComparison:
             yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
 
     def _notes_on_errors(self) -> Iterator[str]:
+        failing = self.failing
+        if failing and self.rounded == failing:
+            yield (
+                "no node adds an error: int8 clips or rounds what the nodes read, so another"
+                " calibration, not another node"
+            )
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"

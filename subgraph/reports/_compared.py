@@ -306,16 +306,11 @@ def _next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
     if document.exit_code != 1:
         return []
-    model = document.model.path or document.model.file
     if isinstance(document, ComparisonDocument):
+        model = document.model.path or document.model.file
         words = ["subcut", "bisect", model, "-c", document.candidate.name]
         return _read(document.next) or [NextCommand("find the smallest region", words)]
-    if isinstance(document, IntervalDocument) and document.findings:
-        return _read(document.next)
-    folders = dict.fromkeys(run.folder for run in document.recordings if run.folder)
-    words = ["subcut", "bisect", model]
-    words += chain.from_iterable(("--recorded", folder) for folder in folders)
-    return [NextCommand("narrow it down to an interval, with a case for the device", words)]
+    return _read(document.next)
 
 
 def _read(written: Sequence[NextCommand | str]) -> list[NextCommand]:

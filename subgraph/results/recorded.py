@@ -149,7 +149,7 @@ class DocumentRow:
 @dataclass(frozen=True, kw_only=True)
 class RecordedDocument:
     """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a
-    line."""
+    line. `next`: what to type to go on."""
 
     schema: Literal["subcut.recorded/1", "subcut.interval/1"] = SCHEMA
     exit_code: int
@@ -166,6 +166,7 @@ class RecordedDocument:
     rows: Sequence[DocumentRow]
     versions: Mapping[str, Version] = field(default_factory=versions)
     report: File | None = None
+    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,10 @@ class IntervalFinding:
 @dataclass(frozen=True, kw_only=True)
 class IntervalDocument(RecordedDocument):
     """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were
-    possible. `next`: what to type to go on."""
+    possible."""
 
     schema: Literal["subcut.interval/1"] = INTERVAL_SCHEMA
     trials: int = 0
     compiled_nodes: int = 0
     narrowed: str
     findings: Sequence[IntervalFinding]
-    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before

@@ -44,6 +44,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, is_varied
 from subgraph.types import Array
 
+MAX_FORMS = 3  # further entries of a tensor, which its readers may have read
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 
 
@@ -88,6 +89,7 @@ class _Matching:
     left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
     unlike: int = 0
     _read: dict[str, DumpEntry] = field(default_factory=dict)  # what a tensor's readers read
+    _quantized: set[DumpEntry] = field(default_factory=set)  # the same, beside an exact name
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
 
     def __post_init__(self) -> None:
@@ -202,6 +204,7 @@ class _Matching:
             if form:
                 names = [form.tensor]
                 self._read |= {form.tensor: entry} if form.is_read else {}
+                self._quantized |= {entry} if form.is_quantized else set()
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
                 t for name in said for t in (name, *written.alike(name)) if t in tensors
@@ -237,9 +240,16 @@ class _Matching:
         """Of several entries of one name, the one whose value is nearest; outputs of nodes before
         inputs."""
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
-        return min(
-            matches, key=lambda m: (m.entry.role != "output", replace_nan(m.distance)), default=None
-        )
+        best, *others = sorted(
+            matches,
+            key=lambda m: (
+                m.entry.role != "output",
+                m.entry in self._quantized,
+                replace_nan(m.distance),
+            ),
+        ) or (None,)
+        forms = tuple(m for m in others if m.alignment)[:MAX_FORMS]
+        return replace(best, forms=forms) if best and forms else best
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""

@@ -77,6 +77,7 @@ class TensorMatch:
         confirmed_in: the run in which values confirm what an entry of this name holds; "" for this
             one.
         scale: of its codes; None where the entry holds none, or their scale is unknown.
+        forms: further entries of the tensor, one of which its readers may have read.
         holds: the tensor whose value the entry has, where its name says this one.
         remark: what comparing showed, for readers.
     """
@@ -92,6 +93,7 @@ class TensorMatch:
     twins: tuple[str, ...] = ()
     confirmed_in: str = ""
     scale: Scale | None = None
+    forms: tuple[TensorMatch, ...] = ()
     holds: str = ""
     remark: str = ""
 

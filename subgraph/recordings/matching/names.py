@@ -23,11 +23,14 @@ ENDINGS = (
     " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
     " _QuantizeLinear_Input _f32 _si8 _ui8"
 ).split()
-# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO.
-WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0")
-# How they write the value that its readers read, which quantization has clipped: AMD's Quark.
+# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO, OpenCV.
+WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0", "onnx_node!{node}")
+# How they write the value that its readers read, which quantization has clipped: AMD's Quark,
+# whose own name may hold what a dropped activation read; OpenVINO's NNCF.
 READ_FORMS = ("{tensor}_DequantizeLinear_Output",)
+QUANTIZED_FORMS = ("{node}/fq_output_0", "{tensor}/fq_output_0")
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
+_OUTPUT_NUMBER = re.compile(r":\d+$")
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
@@ -57,10 +60,12 @@ class WrittenForm:
     Attributes:
         tensor: The model's tensor.
         is_read: Whether the form means the value that its readers read.
+        is_quantized: Whether it does so beside the exact name, which counts.
     """
 
     tensor: str
     is_read: bool
+    is_quantized: bool
 
 
 class ModelNames:
@@ -136,15 +141,15 @@ class ModelNames:
     def _add_forms(self, tensor: str, node: int) -> None:
         words = {"tensor": tensor, "node": self._graph.label(node), "op": self._graph.ops[node]}
         is_first = self._graph.makes[node][0] == tensor
-        for form in (*WRITTEN_FORMS, *READ_FORMS):
+        for form in (*WRITTEN_FORMS, *READ_FORMS, *QUANTIZED_FORMS):
             if is_first or "{node}" not in form:
-                written = WrittenForm(tensor, form in READ_FORMS)
+                written = WrittenForm(tensor, form in READ_FORMS, form in QUANTIZED_FORMS)
                 self._forms.setdefault(self._plain(form.format(**words)), written)
 
     def find_form(self, recorded: str) -> WrittenForm | None:
         """Return the tensor that a toolkit writes as this name, which no tensor or node has."""
-        forms = (self._forms.get(self._plain(name)) for name in list_likely_names(recorded))
-        return next(filter(None, forms), None)
+        names = [*list_likely_names(recorded), _OUTPUT_NUMBER.sub("", recorded)]
+        return next(filter(None, (self._forms.get(self._plain(name)) for name in names)), None)
 
     def likely(self, recorded: str) -> tuple[str, ...]:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""

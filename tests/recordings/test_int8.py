@@ -1,0 +1,123 @@
+"""Recordings of int8: a value is recorded in several forms, and nodes requantize what they read.
+
+Covers `recordings.compare` and `recordings.interval`; the forms are those of OpenVINO's NNCF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph.types import Array
+from tests.helpers import text_models
+from tests.helpers.facts import has_line
+from tests.helpers.run_command import subcut
+
+TEXT = """g (float[1, 4, 8, 8] data) => (float[1, 12, 8, 8] out)
+{
+    [first] a = Conv (data, w0)
+    [second] b = Conv (a, w1)
+    [sum] c = Add (a, b)
+    [third] d = Conv (c, w2)
+    [join] out = Concat <axis = 1> (b, c, d)
+}"""
+NODES = {"a": "first", "b": "second", "c": "sum", "d": "third", "out": "join"}
+CLIPPED = 0.4  # of the largest value
+
+
+def quantize(value: Array, share: float = 1.0) -> Array:
+    """Return a value as the readers of an int8 tensor get it, which a calibration clips."""
+    step = np.abs(value).max() * share / 127
+    return np.asarray(np.clip(np.rint(value / step), -127, 127) * step, np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the model, its input and an empty `dump`."""
+    draw = np.random.default_rng(0).standard_normal
+    text_models.save(tmp_path / "m.onnx", TEXT, **draw_weights())
+    np.save(tmp_path / "x.npy", draw((1, 4, 8, 8)).astype(np.float32))
+    (tmp_path / "dump").mkdir()
+    return tmp_path
+
+
+def draw_weights() -> dict[str, Any]:
+    draw = np.random.default_rng(2).standard_normal
+    sizes = {"w0": 2, "w1": 2, "w2": 40}  # values of `third` are small beside those that it joins
+    return {name: (draw((4, 4, 1, 1)) / size).astype(np.float32) for name, size in sizes.items()}
+
+
+def run_nodes(folder: Path, fault: str = "", clipped: str = "") -> dict[str, Array]:
+    """Run each node on what its readers get of the nodes before it; by node and form."""
+    weights = draw_weights()
+    read: dict[str, Array] = {"data": np.load(folder / "x.npy")}
+    recorded: dict[str, Array] = {}
+
+    def convolve(tensor: str, weight: str) -> Array:
+        """Return what a convolution of 1×1 gives."""
+        return np.einsum("oikl,nihw->nohw", weights[weight], read[tensor])
+
+    compute: dict[str, Callable[[], Array]] = {
+        "a": lambda: convolve("data", "w0"),
+        "b": lambda: convolve("a", "w1"),
+        "c": lambda: read["a"] + read["b"],
+        "d": lambda: convolve("c", "w2"),
+        "out": lambda: np.concatenate([read["b"], read["c"], read["d"]], 1),
+    }
+    for tensor, node in NODES.items():
+        value = compute[tensor]()
+        if node == fault:
+            value = value * np.float32(1.5)
+        recorded[node] = value
+        read[tensor] = quantize(value, CLIPPED if node == clipped else 1.0)
+        recorded[f"{node}/fq_output_0"] = read[tensor]
+    return recorded
+
+
+def bisect(folder: Path, recorded: dict[str, Array]) -> Any:
+    np.savez(folder / "dump/run.npz", **recorded)  # type: ignore[arg-type]
+    words = "bisect m.onnx --recorded dump/run.npz -i x.npy --precision int8 --json".split()
+    return subcut(*words, cwd=folder).document
+
+
+def test_value_that_quantization_clipped_blames_no_node(folder: Path) -> None:
+    """What the readers get is far from the tensor, whose exact name agrees."""
+    document = bisect(folder, run_nodes(folder, clipped="second"))
+    (run,) = document["recordings"]
+    assert run["wrong"] and document["findings"] == []
+    assert has_line(run["notes"], "no node adds an error", "calibration")
+
+
+def test_fault_beside_a_clipped_value_is_the_only_one(folder: Path) -> None:
+    document = bisect(folder, run_nodes(folder, "third", "first"))
+    assert [finding["nodes"] for finding in document["findings"]] == [["third"]]
+
+
+def test_exact_name_is_compared(folder: Path) -> None:
+    document = bisect(folder, run_nodes(folder, clipped="second"))
+    names = {row["tensor"]: row["runs"][0]["recorded_as"] for row in document["rows"]}
+    assert names == NODES
+
+
+def test_one_step_of_another_scale_is_no_error_of_a_concat(folder: Path) -> None:
+    """Behind a fault; a Conv would be suspected."""
+    recorded = run_nodes(folder, "second")
+    recorded["join"] = quantize(recorded["join"])
+    document = bisect(folder, recorded)
+    assert [finding["nodes"] for finding in document["findings"]] == [["second"]]
+
+
+def test_next_commands_name_the_user_s_files(folder: Path) -> None:
+    np.savez(folder / "dump/healthy.npz", **run_nodes(folder))  # type: ignore[arg-type]
+    document = bisect(folder, run_nodes(folder, "third"))
+    _, manual = document["next"]
+    words = "subcut manual start m.onnx --within third..third -i x.npy --precision int8".split()
+    assert manual["argv"] == words
+    words = "m.onnx --recorded dump/run.npz -i x.npy --precision int8".split()
+    document = subcut("compare", *words, "--align", "all", "--json", cwd=folder).document
+    (bisecting,) = document["next"]
+    assert bisecting["argv"] == ["subcut", "bisect", *words]
