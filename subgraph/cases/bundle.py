@@ -189,7 +189,6 @@ def pack(request: BundleRequest) -> Packed:
     scripts = collect(request.candidate_files, request.bases, redactor)
     redactor = replace(
         redactor,
-        scripts=frozenset(scripts),
         keep=frozenset(request.keep),
         source=request.source,
         metadata=request.metadata,

@@ -1,10 +1,9 @@
 """The redaction of documents that leave this machine: known fields leave, free text does not; and
 the facts of the machine.
 
-A field leaves if it holds names of the case, words of ours, versions, digests or numbers. Any other
-text is left out: what a candidate printed, sentences, paths. Of a command line the program's name,
-placeholders, our own options and short numbers leave. With the user's consent (`keep`) a text
-leaves, without what is known to be private here.
+A field leaves if it holds names of the case, words of ours, versions, digests or numbers. A command
+line leaves without what is known to be private here. Any other text is left out: what a candidate
+printed, sentences, paths. With the user's consent (`keep`) it leaves as a command line does.
 """
 
 from __future__ import annotations
@@ -14,21 +13,18 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
-from subgraph import plugins, results, system
+from subgraph import results, system
 from subgraph.cases import case
 from subgraph.documents import KEY
 from subgraph.lazy import metadata
-from subgraph.runtime.backends import Options, capabilities
-from subgraph.runtime.candidate import RUN, WITH_FORMS, stated_options
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, memory, processor
 from subgraph.text import behind_colon
@@ -37,7 +33,6 @@ from subgraph.verdict import Signature, Status
 REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out"  # replaces a text
 ALL = "all"  # keeps every text
-COMMAND = "command"  # keeps command lines
 USER = "USER"
 HOST = "HOST"
 NOT_PERSONAL = frozenset(
@@ -58,22 +53,20 @@ _TOKENS = re.compile(
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )  # of known services
 _PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^\s/@:]*:[^\s/@]+@")
+_URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
+_MAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])")
+_HOME = re.compile(r"(?:/home|/Users|[A-Za-z]:[\\/]{1,2}Users)[\\/]{1,2}[^\s\\/'\":]+")
+_SECRET_WORD = "(?:token|secret|passw|credential|api.?key|access.?key|private.?key|cookie)"
+_SECRET_OPTION = re.compile(
+    rf"(--[\w-]*{_SECRET_WORD}[\w-]*[=\s]|\b\w*{_SECRET_WORD}\w*=)[^\s,'\"]+", re.IGNORECASE
+)  # `--api-key …`, `HF_TOKEN=…`
 _ADDRESSES = {
-    "a mail address": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])"),
+    "a mail address": _MAIL,
     "the address of a host": re.compile(r"\w://\w|\b(?:\d{1,3}\.){3}\d{1,3}\b"),
 }  # also in texts that have none: they are looked for in metadata alone
-_NUMBER = re.compile(
-    r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?"
-)  # at most four digits: a longer one may be a PIN
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
-_NAME = re.compile(
-    r"[A-Za-z_][\w.+-]{0,60}(?:==\d[\d.]{0,20})?"
-)  # of a program, a backend or a candidate
-_FLAG = re.compile(r"-[a-z]|--[a-z]+(?:-[a-z]+)*")  # of subcut, which refuses others
-_PLACE = re.compile(r"\{(?:model|converted|inputs|outputs|host)\}")
-_SPEC_FLAGS = frozenset(("-c", "--candidate", "--reference"))
 
 PACKAGES = tuple(
     "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml"
@@ -91,8 +84,6 @@ VARIABLES = re.compile(
     r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"
 )  # those that the makers of these libraries document, with plain values
 
-MAX_DIGITS = 4  # of a value of an option; more may be a PIN or a token
-_OPTION_WORD = re.compile(r"[A-Za-z][\w-]*(?:[:+][A-Za-z][\w-]*)*|\d+(?:\.\d+){0,2}|[A-Z]+\.\d")
 # Types of fields that may leave. The second part has keys that no dataclass holds: of requests, of
 # ended processes and of candidates' options.
 LEAVING = {
@@ -116,8 +107,7 @@ class Redactor:
     """The rules of redaction, and the private texts of this machine, which `this_machine` finds.
 
     Attributes:
-        names: of nodes, tensors and files of the case. scripts: names of the candidate's files that
-            go along.
+        names: of nodes, tensors and files of the case.
         keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
         source: the user lets lines of source code go, with their paths. metadata: the modules'
             names, else.
@@ -130,7 +120,6 @@ class Redactor:
     hosts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    scripts: frozenset[str] = frozenset()
     keep: frozenset[str] = frozenset()
     source: bool = False
     metadata: bool = True
@@ -158,7 +147,10 @@ class Redactor:
         """A text that the user lets go, without what is known to be private."""
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
-        text = _TOKENS.sub(REMOVED, text)
+        for pattern in (_URL, _MAIL, _TOKENS):
+            text = pattern.sub(REMOVED, text)
+        text = _SECRET_OPTION.sub(rf"\1{REMOVED}", text)
+        text = _HOME.sub("~", text)
         for folder in self.homes:
             text = _make_pattern(folder).sub("~", text)
         for names, replacement in ((self.hosts, HOST), (self.users, USER)):
@@ -172,117 +164,34 @@ class Redactor:
         return text
 
     def command(self, line: str) -> str:
-        """A command line, each word of which stays or is `REMOVED`.
+        """A command line without what is private, and without the folders of absolute paths.
 
-        >>> Redactor().command("/opt/tools/run.sh {model} --url https://me:pw@host -n 4")
-        'run.sh {model} REMOVED REMOVED REMOVED 4'
-        """
-        if self._keeps(COMMAND):
-            return self._remove_private(line)
+        >>> Redactor().command("/opt/tools/run.sh {model} --url https://me:pw@host --api-key=x -n 4")
+        'run.sh {model} --url REMOVED --api-key=REMOVED -n 4'
+        """  # noqa: E501
         try:
             words = system.split(line)
         except ValueError:
             return REMOVED
-        if words[:1] == ["subcut"]:
-            return joined(["subcut", *self._own_words(words[1:])])
-        return joined([*map(self._name, words[:1]), *map(self._word, words[1:])])
+        shown = [word if word in self.names else _find_name(word) for word in words]
+        return self._remove_private(_join(shown))
 
-    def _own_words(self, words: list[str]) -> Iterable[str]:
-        """The words of a command line of subcut, whose options are ours."""
-        for k, word in enumerate(words):
-            flag, eq, value = word.partition("=")
-            if k and words[k - 1] in _SPEC_FLAGS:
-                yield self.spec(word)
-            elif flag in _SPEC_FLAGS and eq:
-                yield f"{flag}={self.spec(value)}"
-            elif _FLAG.fullmatch(flag) and eq:
-                yield f"{flag}={self._word(value)}"
-            else:
-                is_command = (
-                    k == 0
-                    and word.isidentifier()
-                    and (plugins.HOME / "commands" / f"{word}.py").is_file()
-                )
-                yield (
-                    word
-                    if is_command or _FLAG.fullmatch(word) or word in self.names
-                    else self._word(word)
-                )
-
-    def _word(self, word: str) -> str:
-        """A placeholder, a short number, or a script that goes along; `REMOVED` for any other
-        word."""
-        stays = _PLACE.fullmatch(word) or _NUMBER.fullmatch(word) or self._is_script(word)
-        return word if stays else REMOVED
-
-    def _is_script(self, word: str) -> bool:
-        return PurePath(os.path.normpath(word)).as_posix() in self.scripts
-
-    def _name(self, word: str) -> str:
-        """The name of a program, a backend or a candidate, without its folder."""
-        if self._is_script(word):
-            return word
-        name = PurePath(word.replace("\\", "/")).name
-        if _NAME.fullmatch(name) and not self._is_private(name):
-            return name
-        if word:
-            return REMOVED
-        return ""
-
-    def _is_private(self, word: str) -> bool:
-        return any(
-            name.lower() in word.lower() for name in (*self.users, *self.hosts, *self.secrets)
-        )
+    def _name(self, path: str) -> str:
+        return self._remove_private(_find_name(path))
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
-        if (m := WITH_FORMS.fullmatch(spec)) and RUN in capabilities(m[1]).commands:
-            return f"{m[1]}[{self._settings(m[2], m[1])}]:{self.command(m[3])}"
         head, sep, rest = behind_colon(spec)
-        if sep and RUN in capabilities(head).commands:
-            return f"{head}:{self.command(rest)}"
-        return self._name(head) + sep + self._settings(rest, head)
+        return self._name(head) + sep + self.command(rest)
 
-    def _settings(self, text: str, head: str) -> str:
-        settings = (word.partition("=") for word in text.split(",") if word)
-        return ",".join(
-            (
-                f"{self._key_of_option(key, head)}={self.option(key, value, head)}"
-                if eq
-                else self._word(key)
-            )
-            for key, eq, value in settings
-        )
+    def option(self, key: str, value: Any) -> Any:
+        """The value of a candidate's option, `REMOVED` for a secret one."""
+        if SECRET.search(key):
+            return REMOVED
+        return self.command(value) if isinstance(value, str) else value
 
-    def _key_of_option(self, key: str, head: str) -> str:
-        return key if _find_stated_values(key, head) or self._keeps(COMMAND) else REMOVED
-
-    def option(self, key: str, value: Any, head: str = "") -> Any:
-        """Return the value of a candidate's option if it may leave, else `REMOVED`.
-
-        Args:
-            key: The option's name.
-            value: The option's value.
-            head: The backend or device, whose own options leave with any plain value.
-        """
-        if value in ("", None, True, False):
-            return value
-        text = str(value)
-        if self._keeps(COMMAND) and not SECRET.search(key):
-            return self._remove_private(text)
-        stated = _find_stated_values(key, head)
-        stays = self._word(text) == text or text in chain.from_iterable(filter(None, stated))
-        stays |= () in stated and self._is_plain(text)
-        return value if stays and not SECRET.search(key) else REMOVED
-
-    def _is_plain(self, text: str) -> bool:
-        """Return whether a value is a word or a version, and neither a path, a host nor a token."""
-        is_word = _OPTION_WORD.fullmatch(text) and sum(map(str.isdigit, text)) <= MAX_DIGITS
-        return bool(is_word) and not _TOKENS.search(text) and not self._is_private(text)
-
-    def document(self, value: Any, key: str = "", inside: str = "") -> Any:
-        """A document of which only what is known leaves. `inside`: the candidate around the value,
-        if any."""
+    def document(self, value: Any, key: str = "", inside: bool = False) -> Any:
+        """A document of which only what is known leaves. `inside`: the value is of a candidate."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
                 if not self.metadata:
@@ -291,10 +200,7 @@ class Redactor:
                     return value
                 nothing = dict.fromkeys(("file", "line", "code"))
                 return {"module": value["module"], "class": "", **nothing}
-            owner = (
-                str(value.get("backend") or value.get("name") or key) if key in SPEC_KEYS else ""
-            )
-            return self._mapping(value, key, inside or owner)
+            return self._mapping(value, key, inside or key in SPEC_KEYS)
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
             return (
@@ -304,17 +210,11 @@ class Redactor:
             )
         return self._value(value, key, inside) if isinstance(value, str) else value
 
-    def _mapping(self, value: Mapping[str, Any], key: str, inside: str) -> dict[str, Any]:
+    def _mapping(self, value: Mapping[str, Any], key: str, inside: bool) -> dict[str, Any]:
         if inside and key == "options":
-            lines = leaving_keys()["CommandLine"]
-            return {
-                k if k in lines else self._key_of_option(k, inside): (
-                    self.command(v) if k in lines else self.option(k, v, inside)
-                )
-                for k, v in value.items()
-            }
+            return {k: self.option(k, v) for k, v in value.items()}
         if inside and key == "files":  # of the candidate, by the word that names each
-            return {word: digest for word, digest in value.items() if self._word(word) == word}
+            return {self._name(word): digest for word, digest in value.items()}
         is_map = key in MAPS
         is_judged = self.own_criterion and (
             value.get("status") == Status.AGREE or value.get("signature") in JUDGED
@@ -333,7 +233,7 @@ class Redactor:
             )
         return redacted
 
-    def _value(self, value: str, key: str, inside: str) -> str:
+    def _value(self, value: str, key: str, inside: bool) -> str:
         if not value or _DIGEST.fullmatch(value):
             return value
         leaving = {kind for kind, keys in leaving_keys().items() if key in keys}
@@ -352,7 +252,7 @@ class Redactor:
         return self.text(value, key)
 
     def _is_known_key(self, key: str) -> bool:
-        return bool(_IDENTIFIER.fullmatch(key)) and not self._is_private(key)
+        return bool(_IDENTIFIER.fullmatch(key)) and self._remove_private(key) == key
 
     def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
         """Kinds of private details in a file that is packed unchanged; names of user and host only
@@ -397,44 +297,17 @@ def leaving_keys() -> Mapping[str, frozenset[str]]:
     }
 
 
-def _find_stated_values(key: str, head: str) -> list[Sequence[str] | None]:
-    """Return the values of an option, as each that has it states them: a backend or device, or any
-    of ours.
-
-    Of a candidate of the user's, the listed words of all backends are known, and no other value.
-    """
-    every = [stated_options(head)] if stated_options(head) else _all_options()
-    return [
-        values
-        for name, values in chain.from_iterable(options.items() for options in every)
-        if fnmatchcase(key, name)
-    ]
+def _find_name(word: str) -> str:
+    """The last part of an absolute path; any other word as it is."""
+    path = PurePath(word)
+    return path.name if path.is_absolute() else word
 
 
-@cache
-def _all_options() -> list[Options]:
-    """Return the options of all backends with lists of values; an option without a list has no
-    value here."""
-    stated = map(stated_options, plugins.own_names("backends"))
-    return [
-        {name: values or None for name, values in options.items() if "*" not in name}
-        for options in stated
-    ]
-
-
-def joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     """Words as a command line, quoted where needed; placeholders like `{model}` are not."""
     return " ".join(
         word if re.fullmatch(r"[\w{}./:=,@%+*#-]+", word) else shlex.quote(word) for word in words
     )
-
-
-def same(line: str, plain: str) -> bool:
-    """Return whether two command lines differ only in their quotes."""
-    try:
-        return system.split(line) == system.split(plain)
-    except ValueError:
-        return line == plain
 
 
 def _make_pattern(folder: str) -> re.Pattern[str]:

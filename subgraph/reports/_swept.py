@@ -117,7 +117,7 @@ def _iter_operators(document: SweepDocument) -> Iterator[str]:
 
 
 def _count_by_word(totals: Totals) -> dict[str, int]:
-    return {outcome.value: number for outcome, number in totals.items()}
+    return {str(outcome): number for outcome, number in totals.items()}
 
 
 def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
