@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from subgraph.drawing import svg, tensor
+from subgraph.drawing import svg
 from subgraph.errors import SubcutError, UsageError
 from subgraph.view.session import ViewSession, error_document
 
@@ -122,7 +122,7 @@ class ViewRequest(BaseHTTPRequestHandler):
             name, kind = STATIC[url.path]
             self._send(files("subgraph.view").joinpath("static", name).read_bytes(), kind)
         elif url.path == "/drawing.css":
-            self._send((svg.STYLE + tensor.STYLE).encode(), "text/css; charset=utf-8")
+            self._send(svg.STYLE.encode(), "text/css; charset=utf-8")
         elif self._knows_token(parse_qs(url.query).get("token", [""])[0]):
             self._answer(lambda: self._get(url.path), {})
 

@@ -78,8 +78,7 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
 
 
 def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
-    """One of the values, as plain data with drawings as SVG: at most some 600 kB, however large the
-    tensor is.
+    """One of the values, as plain data: at most some 600 kB, however large the tensor is.
 
     `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.
 
@@ -132,8 +131,6 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
             None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED]
         ),
         "cells": to_json(drawn.map_cells(reference, given, shown)),
-        "histogram": drawn.histogram(reference, given),
-        "scatter": None if given is None else drawn.scatter(reference, given),
         "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
     }
 

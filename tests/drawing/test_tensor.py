@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import math
-import xml.etree.ElementTree as ET
 
 import ml_dtypes
 import numpy as np
@@ -26,12 +25,6 @@ RNG = np.random.default_rng(0)
 def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
     a: np.ndarray = (RNG.standard_normal(shape) * 10).astype(dtype)
     b = np.asarray(a, copy=True)
-    for svg in (
-        tensor.histogram(a, b),
-        tensor.histogram(a),
-        tensor.scatter(a, b),
-    ):
-        assert ET.fromstring(svg).tag.endswith("svg") and "nan" not in svg
     assert tensor.worst_elements(a, b) == []
     assert tensor.worst_plane(a, b) == 0
     assert tensor.statistics(a).nans == 0
@@ -89,7 +82,6 @@ def test_non_finite_value_is_the_worst() -> None:
     assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], (
         "both NaN is not a difference"
     )
-    assert "3 NaN or Inf" in tensor.scatter(a, b)
     found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
     none = tensor.statistics(np.full(3, np.nan, np.float32))
@@ -104,5 +96,4 @@ def test_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     given = np.frombuffer(base64.b64decode(cells.given or ""), "<f4")
     assert (len(given), cells.rows, int(np.count_nonzero(given))) == (112 * 112, 112, 1)
     noise = RNG.standard_normal(a.shape).astype(np.float32)
-    assert len(tensor.scatter(noise, -noise)) < 60_000
     assert not math.isnan(tensor.statistics(noise).mean or 0)

@@ -70,7 +70,7 @@ def test_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
     )
     other = shown(pairs, tmp_path / "x", 1)
     assert (
-        other["scatter"] is None
+        other["statistics"]["given"] is None
         and not other["stored"]
         and has_line(other["notes"], "ort", "1×2×4×2")
     )
@@ -91,7 +91,7 @@ def test_any_tensor_is_drawn_in_a_bounded_reply(
     if dtype != np.int8 and given.size:
         given.flat[-1] = np.nan
     found = shown([ValuePair("t0", "", "ort", reference, given[()])], tmp_path / "x")
-    assert found["shape"] == list(shape) and len(json.dumps(found)) < 600_000 and found["scatter"]
+    assert found["shape"] == list(shape) and len(json.dumps(found)) < 600_000
     assert found["statistics"]["given"]["nans"] == int(dtype != np.int8 and given.size > 0)
 
 
@@ -115,7 +115,7 @@ def test_large_tensor_is_read_by_channel(
 
 def test_missing_value_of_the_candidate_is_marked(tmp_path: Path) -> None:
     found = shown([ValuePair("t0", "", "ort", np.zeros(3, np.float32), None)], tmp_path / "x")
-    assert found["scatter"] is None and has_line(found["notes"], "ort")
+    assert found["statistics"]["given"] is None and has_line(found["notes"], "ort")
 
 
 def a_case(
@@ -168,7 +168,7 @@ def test_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
     alone = tensor_document(
         values_of_case(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"), 0, None
     )
-    assert alone["scatter"] is None and has_line(
+    assert alone["statistics"]["given"] is None and has_line(
         alone["notes"][1], "dev"
     )  # its file is of another type
 

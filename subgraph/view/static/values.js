@@ -2,7 +2,6 @@
 
 import { $, el } from "/panels.js";
 
-const picture = text => document.importNode(new DOMParser().parseFromString(text, "image/svg+xml").documentElement, true);
 const short = v => (typeof v === "number" ? String(Number(v.toPrecision(5))) : v ?? "–");
 
 // float32, little-endian, in base64 -> numbers.
@@ -102,7 +101,6 @@ export async function showValues(ask, anew = null, pair = 0, plane = null) {
     el("table", {}, el("tr", {}, el("td"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
     t.planes > 1 ? channels(t, k => showValues(ask, anew, pair, k)) : null,
     ...(t.cells.rows ? maps(all) : []),
-    ...all.flatMap(o => [several ? el("p", {}, o.source) : null, ...[o.histogram, o.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text)))]),
     ...(t.worst.length ? [el("h2", {}, `Worst elements${several ? ` of ${t.source}` : ""}`), el("table", { id: "worst" },
       el("tr", {}, ...["at", "reference", t.source, "difference"].map(word => el("th", {}, word))),
       ...t.worst.map(w => el("tr", {}, ...[w.index.join(","), w.reference, w.given, w.error].map(v => el("td", {}, short(v))))))] : []),
