@@ -41,6 +41,7 @@ MAX_TRIED = 2  # regions of the kind of a culprit, before others are looked for
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
 NOTHING_LEFT: Items = ()
+BY_ROUNDING = "without what was found, only rounding is left: "
 NOT_ASKED = "not known whether these agree, which the candidate runs only behind a culprit: "
 
 
@@ -328,6 +329,10 @@ def _rest_fails(progress: Progress) -> Search[bool]:
     progress.rest = Rest.UNKNOWN
     for rest in _rests(state, scope, region):
         answer = yield from state.tail(Purpose.TAIL, rest)
+        rounds = answer.signature is Signature.PRECISION
+        if rounds and state.aim.signature is Signature.MISMATCH:
+            state.notes.append((BY_ROUNDING + answer.why, NOTHING_LEFT))
+            answer = replace(answer, status=Status.AGREE, signature=None)
         if answer.status is Status.AGREE:
             if set(rest) >= {*scope, *progress.skipped}:
                 progress.rest = Rest.AGREES

@@ -375,7 +375,7 @@ class CandidateModel:
                 if maker is None or self.graph.ops[maker] not in QUANTIZERS
                 else self.graph.nodes[maker].input[:1]
             )
-            name = self._names.get(*real or [stored])
+            name = next(filter(None, map(self._names.get, (*real, stored))), None)
             if name is None or self.values is None or name not in values.records[0]:
                 continue
             self.values.need([stored])

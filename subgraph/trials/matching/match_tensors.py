@@ -126,7 +126,7 @@ def match_tensors(
             )
     used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
-    near = _near_values(reference, [n for n in names if n not in matches], candidate, free, own)
+    near = _near_values(reference, names, candidate, free, own)
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
@@ -220,11 +220,28 @@ def _find_by_name(
     if before in targets and _has_fused_activation(candidate.graph, before):
         yield before, "name"
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
+    codes = _find_codes(candidate.graph, name)
+    if codes in targets and codes not in graph.maker:
+        yield codes, "name"
     for target in (name, *(name + suffix for suffix in SUFFIXES)):
         if target in targets and not (
             is_activated and _has_fused_activation(candidate.graph, target)
         ):
             yield target, "name"
+
+
+def _find_codes(graph: Graph, name: str) -> str:
+    """Return the codes that every reader of a computed tensor gets; "" if one reads the tensor
+    itself.
+
+    A quantizer whose range begins at 0 does the work of a Relu. The name of its output then belongs
+    to the codes, though a tensor upstream of the quantizer has it.
+    """
+    readers = graph.readers.get(name, ())
+    if name not in graph.maker or name in graph.outputs or len(readers) != 1:
+        return ""
+    (reader,) = readers
+    return graph.makes[reader][0] if graph.ops[reader] == "QuantizeLinear" else ""
 
 
 # ------------------------------------------------------------ values
@@ -394,13 +411,15 @@ def _mutual(
     matches: Mapping[str, MatchedTensor],
 ) -> dict[str, MatchedTensor]:
     """The matches by value that no rival on either side comes close to, and that keep the order of
-    the graphs."""
+    the graphs. A rival can be a tensor that has a match."""
     back: dict[str, list[tuple[float, str]]] = {}
     for name, options in near.items():
         for apart, match in options:
             back.setdefault(match.name, []).append((apart, name))
     chosen: dict[str, MatchedTensor] = {}
     for name, options in near.items():
+        if name in matches:
+            continue
         best = min(
             options, key=lambda option: (option[0], candidate.rank[candidate.maker[option[1].name]])
         )
