@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -394,21 +395,35 @@ def base(name: str) -> str:
     return name
 
 
+def real_name(ours: ModelProto, healthy: ModelProto, name: str) -> str:
+    """The float tensor of our model that a tensor of the other one holds; codes can have any name,
+    but not the tensors beside their quantizers."""
+    known = {t for n in ours.graph.node for t in (*n.input, *n.output)}
+    beside = [n.output[0] for n in healthy.graph.node if name == n.input[0]]
+    beside += [n.input[0] for n in healthy.graph.node if name in n.output]
+    quantized = {
+        t for n in healthy.graph.node if n.op_type in QUANTIZERS for t in (*n.input[:1], *n.output)
+    }
+    beside = [t for t in beside if quantized >= {t, name}]
+    return next((base(t) for t in (name, *beside) if base(t) in known), base(name))
+
+
 def stands_for(ours: ModelProto, healthy: ModelProto, node: NodeProto) -> set[str]:
     """Names of our nodes that a node of the other model computes; of a quantizer, those beside
     it."""
     maker = {t: n for n in ours.graph.node for t in n.output}
+    real = partial(real_name, ours, healthy)
     if node.op_type in QUANTIZERS:
-        name = base(node.input[0])
+        name = real(node.input[0])
         beside = {n.name for n in ours.graph.node if name in n.input}
         found = beside | ({maker[name].name} if name in maker else set())
         return found or _readers_stand_for(ours, healthy, node)
-    known = {base(t) for n in healthy.graph.node for t in n.output if n is not node}
-    ends = [base(t) for t in node.output]
+    known = {real(t) for n in healthy.graph.node for t in n.output if n is not node}
+    ends = [real(t) for t in node.output]
     if not any(t in maker for t in ends):  # an inner tensor of a rewriting
         return _readers_stand_for(ours, healthy, node)
     found = {n.name for n in ours.graph.node if n.name == node.name}
-    reads = {base(t) for t in node.input} | (known - set(ends))
+    reads = {real(t) for t in node.input} | (known - set(ends))
     stack = [t for t in ends if t in maker]
     while stack:
         one = maker[stack.pop()]

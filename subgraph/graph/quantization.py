@@ -96,7 +96,8 @@ def step_of(graph: Graph, name: str) -> float:
 def scales_of(graph: Graph) -> dict[str, Scale]:
     """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
     scales: dict[str, Scale] = {}
-    for i in graph.in_order(range(len(graph.nodes))):
+    order = graph.in_order(range(len(graph.nodes)))
+    for i in order:
         node = graph.nodes[i]
         op = graph.ops[i]
         if op in OUTPUT_SCALES:
@@ -112,22 +113,31 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
             scales.update(dict.fromkeys(graph.makes[i], scale))
         elif node.domain == TFLITE:
             scales.update(_scales_of_operator(graph, node))
-    for i in reversed(
-        graph.in_order(range(len(graph.nodes)))
-    ):  # back from where values are dequantized
+    for source, read in _read_scales(graph).items():
+        if source not in scales or len(read) == 1:  # the scale that all readers take
+            scales[source] = read[-1]
+    for i in reversed(order):  # back from where values are dequantized
         node = graph.nodes[i]
-        op = graph.ops[i]
-        source = node.input[0] if node.input else ""
-        if source in scales or not (source in graph.maker or source in graph.inputs):
-            continue
-        known = (
-            constant_scale(graph, node, 1, 2)
-            if op == "DequantizeLinear"
-            else scales.get(node.output[0])
-        )
-        if known and (op == "DequantizeLinear" or (op in CARRIERS and len(known.step) == 1)):
-            scales[source] = known
+        known = scales.get(node.output[0]) if graph.ops[i] in CARRIERS and node.input else None
+        if known and len(known.step) == 1 and _is_computed(graph, node.input[0]):
+            scales.setdefault(node.input[0], known)
     return scales
+
+
+def _read_scales(graph: Graph) -> dict[str, list[Scale]]:
+    """The different scales with which each computed tensor is dequantized."""
+    found: dict[str, list[Scale]] = {}
+    for node in graph.nodes:
+        if node.op_type == "DequantizeLinear" and _is_computed(graph, node.input[0]):
+            scale = constant_scale(graph, node, 1, 2)
+            if scale and scale not in found.get(node.input[0], ()):
+                found.setdefault(node.input[0], []).append(scale)
+    return found
+
+
+def _is_computed(graph: Graph, name: str) -> bool:
+    """Return whether a tensor is a node's output or an input of the model."""
+    return name in graph.maker or name in graph.inputs
 
 
 def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:

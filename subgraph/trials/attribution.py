@@ -20,6 +20,7 @@ from subgraph.comparison.pair import compute_scaled_differences
 from subgraph.errors import ModelError
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
+from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
 from subgraph.trials.judge import Judge
@@ -133,9 +134,11 @@ def attribute(
         return None
     share = share_of(patched, error)
     ratio = _length(patched) / _length(error)
-    clipped = share < SHARE and bool(
-        (np.abs(error) >= CLIP).any()
-    )  # garbage; another run gives other garbage
+    other = trials.runtime.own_model
+    is_garbage = share < SHARE and bool((np.abs(error) >= CLIP).any())  # other garbage next time
+    # Quantizers of the candidate's model limit an error that the reference passes on.
+    is_limited = share < SMALL and other is not None and other.precision is Precision.INT8
+    clipped = is_garbage or is_limited
     use_gain = ratio > INSIDE or clipped
     gain = (
         _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None

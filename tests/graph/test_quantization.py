@@ -81,3 +81,18 @@ def test_scale_is_traced_back_from_where_values_are_dequantized(
     are no such values."""
     graph = text_models.load(tmp_path, TRACED.replace("CONCAT", node))
     assert scales_of(graph) == dict.fromkeys(traced.split(), Scale((0.25,), (3,)))
+
+
+@pytest.mark.parametrize(("readers", "step"), [("y = Neg(a)", 0.5), ("y = Add(a, b)", 0.25)])
+def test_scale_of_codes_is_the_one_that_all_readers_take(
+    readers: str, step: float, tmp_path: Path
+) -> None:
+    """Codes of the step 0.25: read with 0.5 alone, or with 0.75 as well."""
+    text = f"""g (float[2] x) => (float[2] y)
+    <float s = {{0.25}}, float t = {{0.5}}, float u = {{0.75}}> {{
+        q = QuantizeLinear(x, s)
+        a = DequantizeLinear(q, t)
+        {"b = DequantizeLinear(q, u)" * ("b" in readers)}
+        {readers}
+    }}"""
+    assert scales_of(text_models.load(tmp_path, text))["q"] == Scale((step,), (0,))

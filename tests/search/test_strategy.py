@@ -524,6 +524,19 @@ def test_errors_that_cancel_are_both_found(profile: str, seed: int) -> None:
     assert found(done) == [(11,), (30,)] and done.findings.complete
 
 
+def test_rounding_that_is_left_without_the_culprit_is_no_second_one() -> None:
+    s = faulty(chain(48), {11}, {30}, share=0.5)
+
+    def round_rest(query: Query, answer: Answer) -> Answer:
+        fails = query.kind is QueryKind.REST and answer.status is Status.FAIL
+        return replace(answer, signature=Signature.PRECISION, why="limit 8 %") if fails else answer
+
+    findings = ended(s.parents, Tweaked(s, round_rest))
+    assert [f.items for f in findings.findings] == [(11,)]
+    assert findings.complete
+    assert has_line(" ".join(text for text, _ in findings.notes), "only rounding", "limit 8 %")
+
+
 def test_refusal_does_not_hide_wrong_numbers() -> None:
     refused = Fault(frozenset({20}), signature=Signature.REFUSED)
     done = run(Scenario("by hand", 0, chain(48), (refused, Fault(frozenset({7}))), "shows"))

@@ -99,6 +99,16 @@ def test_two_that_hold_the_same_are_not_told_apart(ours: Graph, tmp_path: Path) 
     assert "b" not in found(ours, other, theirs)
 
 
+def test_value_of_a_tensor_that_has_a_name_is_no_other_one(ours: Graph, tmp_path: Path) -> None:
+    """`Q` holds `b`, whose name is another tensor; `a` is near, since a bias is small."""
+    nodes = [("Sin", ["x"], "b"), ("Sin", ["b"], "Q"), ("Neg", ["Q"], "y")]
+    other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
+    mine = {**MINE, "a": MINE["b"] * np.float32(1.01)}
+    theirs = {"x": MINE["x"], "b": MINE["b"], "Q": MINE["b"], "y": MINE["y"]}
+    names = match_tensors(ModelValues(ours, mine.get), ModelValues(other, theirs.get))
+    assert "a" not in names
+
+
 def test_of_copies_the_first_is_meant(ours: Graph, tmp_path: Path) -> None:
     nodes = [("Sin", ["x"], "P"), ("Transpose", ["P"], "Q"), ("Neg", ["Q"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
