@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from subgraph.comparison.contract import (
     describe_worst,
@@ -47,8 +48,9 @@ from subgraph.verdict import Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
-PROBES = ("y = Relu(x)  z = Add(w, w)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
-EXCHANGED_PROBE = "y = Add(w, w)  z = Relu(x)"
+# The constant `c` tells an input whose axes are exchanged from such an output.
+PROBES = ("y = Relu(x)  z = Add(w, c)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
+EXCHANGED_PROBE = "y = Add(w, c)  z = Relu(x)"
 SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
 PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
@@ -180,7 +182,7 @@ NO_BREACH = Breach()
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
     key = digest(
-        "contract/2", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
+        "contract/3", trials.processes.runs.candidate_key.text, _probe_type(trials.model), about
     )
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
@@ -302,7 +304,7 @@ def _values_of(result: RunResult) -> dict[str, Value]:
 
 
 def _compute_probe(fed: Mapping[str, Array]) -> dict[str, Array]:
-    return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
+    return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + _make_constant(fed["w"].dtype)}
 
 
 def _find_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
@@ -345,13 +347,18 @@ def _probe_inputs(dtype: str) -> dict[str, Array]:
     ramp = np.linspace(-1, 1, int(np.prod(SHAPE)))
     return {
         "x": ramp.astype(dtype).reshape(SHAPE),
-        "w": (0.3 - ramp[::-1] ** 3).astype(dtype).reshape(SHAPE),
+        "w": (1.25 - ramp[::-1] ** 3 / 4).astype(dtype).reshape(SHAPE),
     }
+
+
+def _make_constant(dtype: npt.DTypeLike) -> Array:
+    """Return a constant whose sum with a `w` of float16 or bfloat16 is one of that type, too."""
+    return (np.arange(np.prod(SHAPE)) % 3 / 8).astype(dtype).reshape(SHAPE)
 
 
 def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
     """Run a model of these operators, of the opset of the model in question, in a fresh process."""
-    from onnx import defs, parser, save_model
+    from onnx import defs, numpy_helper, parser, save_model
 
     source = judge.model.graph.model
     kind = tensors.PROTO_NAMES.get(dtype, dtype)
@@ -368,6 +375,8 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
     """)
     for node in model.graph.node:
         node.name = node.op_type
+    if "c)" in body:
+        model.graph.initializer.append(numpy_helper.from_array(_make_constant(dtype), "c"))
     with judge.model.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         values = _probe_inputs(dtype)
