@@ -158,7 +158,10 @@ def net(tmp_path: Path) -> Path:
             ("names", "exchanged"),
         ),
         ("{n: v.byteswap() for n, v in values.items()}", ("big-endian",)),
-        ("{n: np.moveaxis(v, 1, -1).reshape(v.shape) for n, v in values.items()}", ("outputs", "NHWC")),
+        (
+            "{n: np.moveaxis(v, 1, -1).reshape(v.shape) for n, v in values.items()}",
+            ("outputs", "NHWC"),
+        ),
         ("{n: v * np.float32(3) for n, v in values.items()}", ("candidate = 3 · reference",)),
         ("{n: 1 / (1 + np.exp(-v)) for n, v in values.items()}", ("sigmoid was applied",)),
         ("plain({n: v * np.float32(255) for n, v in feeds.items()})", ("not divided by 255",)),
