@@ -34,7 +34,13 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize_folder
+from subgraph.storage.file_kinds import (
+    Family,
+    find_family,
+    is_named_as_model,
+    is_of_tflite,
+    recognize_folder,
+)
 from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
@@ -347,11 +353,15 @@ class Asked:
     def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
         """Return everything that trials on a candidate depend on in addition to the model.
 
+        A SPEC that is the file of a model is the candidate's model.
+
         Raises:
             UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
         """
         from subgraph.trials.session import Setup
 
+        if not options.other_model and is_named_as_model(options.spec or ""):
+            options = replace(options, spec=None, other_model=options.spec)
         other, tensor_map = other_model(options)
         candidate = self.candidate(options.spec, other or self.model_path)
         return Setup(

@@ -20,7 +20,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import OUTPUT_SCALES
-from subgraph.graph.quantization import constant_scale
+from subgraph.graph.quantization import TFLITE, constant_scale
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
 from subgraph.results.bisect import ModelDifference
@@ -130,8 +130,15 @@ class _Node:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The attributes that the node has."""
-        return {str(a.name): attribute_text(a) for a in self.proto.attribute}
+        """The attributes that the node has, without the file of TensorFlow Lite's operator."""
+        hidden = ("operator",) if self.proto.domain == TFLITE else ()
+        return {
+            str(a.name): attribute_text(a) for a in self.proto.attribute if a.name not in hidden
+        }
+
+    def is_scale(self, attribute: str) -> bool:
+        """Return whether an attribute is a scale or zero point of TensorFlow Lite."""
+        return self.proto.domain == TFLITE and attribute.endswith(("scale", "zero_point"))
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -190,11 +197,12 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
         return
     own = ours.defaults | ours.attributes
     their = theirs.defaults | theirs.attributes
+    quantized = [n for n in (*own, *their) if ours.is_scale(n) and not (n in own and n in their)]
     for name in dict.fromkeys((*own, *their)):
-        if own.get(name) != their.get(name):
+        if own.get(name) != their.get(name) and name not in quantized:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
     for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
-        if a in ours.side.constants and b in theirs.side.constants:
+        if not quantized and a in ours.side.constants and b in theirs.side.constants:
             texts = _constants(ours.side.constants[a], theirs.side.constants[b])
             if texts:
                 yield ModelDifference(ours.label, ours.input_name(k), *texts)

@@ -35,6 +35,7 @@ from subgraph.runtime.field_names import FIELD_NAMES
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
+from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
 
@@ -315,7 +316,7 @@ def _require_no_model(spec: str) -> None:
     Raises:
         UsageError: It is one.
     """
-    if spec.endswith(".onnx"):
+    if is_named_as_model(spec):
         hint = f"subcut bisect MODEL -c SPEC; another model as candidate: --candidate-model {spec}"
         raise UsageError(f"'{spec}' is a model, not a runtime", hint, code="candidate.other-name")
 

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from subgraph.errors import InputError, UnknownName, UsageError, name_setting
 from subgraph.graph import protobuf
 from subgraph.graph.properties import PICKS, REARRANGES
-from subgraph.graph.quantization import constant_scale
+from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.types import read_type
 from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean, count, nearest
 
@@ -73,6 +74,7 @@ class InputSpec:
         why: where `high` comes from, in words.
         reach: least and greatest value that the model quantizes this input to; None where it does
             not.
+        scale: of the codes that the input takes, if it takes codes of one scale.
     """
 
     name: str
@@ -82,6 +84,7 @@ class InputSpec:
     high: int | None
     why: str
     reach: tuple[float, float] | None = None
+    scale: Scale | None = None
 
 
 class OriginKind(StrEnum):
@@ -491,6 +494,13 @@ def _spec(
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
+    scale = scales_of(graph).get(name) if "int" in dtype else None
+    if scale and len(scale.step) == 1:
+        bits = dtypes.bits_of(dtype)
+        lowest = 0 if dtype.startswith("u") else -(1 << bits - 1)
+        low = (lowest - scale.zero[0]) * scale.step[0]
+        reach = low, low + ((1 << bits) - 1) * scale.step[0]
+        return InputSpec(name, form, dtype, dims, high, why, reach, scale)
     return InputSpec(name, form, dtype, dims, high, why, _find_quantized_range(graph, name))
 
 

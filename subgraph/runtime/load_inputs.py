@@ -91,7 +91,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
                 )
             feeds[spec.name] = value
             origins[spec.name] = computed or InputOrigin(
-                OriginKind.FILE, Path(file).name, conversion, _range(value)
+                OriginKind.FILE, Path(file).name, conversion, _range(value) or _range(array)
             )
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
@@ -496,6 +496,13 @@ def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, 
         array = from_bits(array, spec.dtype)
     elif spec.dtype == "string":
         array = array.astype(object)
+    elif spec.scale and array.dtype.kind == "f":
+        array = spec.scale.quantize(array, spec.dtype)
+        conversion = f"quantized by the model's scale {spec.scale.step[0]:.6g}"
+        conversion += f", zero point {spec.scale.zero[0]}"
+    elif spec.scale and spec.dtype == "int8" and Path(file).suffix.lower() in IMAGES:
+        array = (array.astype(np.int16) - 128).astype(np.int8)
+        conversion = "pixels less 128, as codes"
     elif array.dtype != dtype:
         cast = _convert(array, dtype)
         if cast is None:

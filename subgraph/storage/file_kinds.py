@@ -241,6 +241,12 @@ def find_family(path: Path) -> Family | None:
     return kind.family if kind else None
 
 
+def is_named_as_model(spec: str) -> bool:
+    """Return whether a SPEC is the file of a model: by its suffix, or TensorFlow Lite's by its
+    content, perhaps with a signature."""
+    return spec.endswith((".onnx", ".tflite")) or find_family(Path(spec)) is Family.TFLITE
+
+
 def is_of_tflite(path: Path) -> bool:
     """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first
     bytes?"""

@@ -335,7 +335,7 @@ class CandidateModel:
         matches = self.matches.values()
         hows = [
             f"{n} by {how}"
-            for how in ("name", "map", "value")
+            for how in ("name", "map", "place", "value")
             if (n := sum(m.how == how for m in matches))
         ]
         turned = sum(bool(m.perm) for m in matches)

@@ -116,13 +116,14 @@ class ShippedModel:
             DataError: External data cannot be read.
             OutputError: Nothing can be written.
         """
-        fed: Feeds = [{n: sample[n] for n in self.graph.inputs} for sample in records]
-        outputs = self.whole.outputs
-        known = records
         if self.candidate_model:
-            fed = self.candidate_model.feeds(self.whole, records, folder)
+            fed: Feeds = self.candidate_model.feeds(self.whole, records, folder)
             outputs = self.candidate_model.region(self.whole).outputs
             known = fed
+        else:
+            fed = [{n: sample[n] for n in self.graph.inputs} for sample in records]
+            outputs = self.whole.outputs
+            known = records
         if pinned:
             names = [name for name in (*self.graph.inputs, *outputs) if name in known[0]]
             types = {name: common_type([sample[name] for sample in known]) for name in names}

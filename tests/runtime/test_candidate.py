@@ -715,8 +715,9 @@ def test_without_a_home_it_is_asked_each_time(
     assert not trusted(npu())
 
 
-def test_a_model_in_place_of_a_runtime_is_named() -> None:
+@pytest.mark.parametrize("file", ["other.onnx", "other.tflite"])
+def test_a_model_in_place_of_a_runtime_is_named(file: str) -> None:
     with pytest.raises(UsageError) as error:
-        candidate.parse("other.onnx")
+        candidate.parse(file)
     assert error.value.code == "candidate.other-name"
-    assert "--candidate-model other.onnx" in error.value.hint
+    assert f"--candidate-model {file}" in error.value.hint

@@ -843,3 +843,35 @@ def test_input_is_drawn_in_pieces_within_its_own_size(
     assert isinstance(array, np.ndarray) and isinstance(whole, np.ndarray)
     assert array.tobytes() == whole.tobytes()
     assert peak < array.nbytes + (1 << 17)
+
+
+CODED = "y = DequantizeLinear (x, s, z)"
+SCALE = "<float s = {0.5}, int8 z = {-128}>"
+
+
+@pytest.fixture
+def coded(tmp_path: Path) -> Graph:
+    """A model that takes int8 codes of scale 0.5 and zero point -128."""
+    text = f"g (int8[1,3,2,2] x) => (float[1] y) {SCALE} {{ {CODED} }}"
+    return text_models.load(tmp_path, text)
+
+
+def test_floats_are_quantized_by_the_scale_of_the_input(coded: Graph, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((1, 3, 2, 2), 3.0, np.float32))
+    assert (fed(coded, tmp_path / "x.npy")["x"] == -122).all()
+    assert "scale 0.5" in origins(coded, tmp_path / "x.npy")["x"]
+
+
+def test_pixels_are_codes_of_an_int8_input(coded: Graph, picture: Path) -> None:
+    assert fed(coded, picture)["x"][0, 0].tolist() == [[127, -128], [-128, -118]]
+
+
+def test_scaled_picture_is_quantized_by_the_scale_of_the_input(coded: Graph, picture: Path) -> None:
+    value = fed(coded, picture, picture=ImageOptions(scale=(0.1,)))["x"]
+    assert value[0, 0].tolist() == [[-77, -128], [-128, -126]]
+
+
+def test_codes_of_another_type_are_refused(coded: Graph, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((1, 3, 2, 2), 200, np.uint8))
+    with raises(InputError, "input.wrong-type"):
+        fed(coded, tmp_path / "x.npy")

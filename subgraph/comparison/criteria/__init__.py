@@ -136,10 +136,6 @@ class Noise(Protocol):
         """Return whether an operator of TensorFlow Lite quantizes it, inside of which nothing can
         be perturbed."""
 
-    def is_foreign(self) -> bool:
-        """Return whether it is computed in floats by such operators alone. Then the effect of
-        rounding cannot be measured."""
-
     def ranking(self, claim: Precision) -> Ranking | None:
         """Return the values that a TopK, ArgMax or ArgMin compared for this output of indices; None
         for other outputs."""

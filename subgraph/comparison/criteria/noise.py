@@ -86,16 +86,16 @@ change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
 Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators
-nothing can be perturbed, but their codes can: perturbed runs move 1 % of those that enter an
-operator by one step. The output's may be off by twice as many steps as there, and one, in twice as
-many elements, and one. Where that is beyond the cap of a model's output, it is unresolved, label
-"steps", as above.
+nothing can be perturbed, but their results can: floats by one rounding, and perturbed runs move 1 %
+of the codes that enter an operator by one step. The output's may be off by twice as many steps as
+there, and one, in twice as many elements, and one. Where that is beyond the cap of a model's
+output, it is unresolved, label "steps", as above.
 
 Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of
 each slice agrees, and what is between is unresolved.
 
-Without noise (recordings, floats of such operators), fp32 keeps its 2e-3 per slice; lower precision
-is unresolved up to E = S, or up to what makes a model's output useless.
+Without noise (recordings), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to
+E = S, or up to what makes a model's output useless.
 
 The constants were measured on 31 networks, nine healthy runtimes and 20 real bugs, and on 20
 trained models.
@@ -215,8 +215,6 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     ):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
-        if noise and noise.is_foreign():
-            context = replace(context, noise=None)
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
             ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
         return (

@@ -30,7 +30,7 @@ from subgraph.graph.properties import (
     STEPS,
     VALUE_SIZED,
 )
-from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
+from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, find_called
 from subgraph.precision import Precision
@@ -266,7 +266,7 @@ def rounds(node: protobuf.NodeProto) -> bool:
     reference."""
     op = node.op_type
     if node.domain not in STANDARD:
-        return True
+        return node.domain != TFLITE or op not in TFLITE_CARRIERS
     if op in ("Resize", "Upsample"):
         return bool(attribute(node, "mode", "nearest") != "nearest")
     if op.startswith("Scatter"):
@@ -293,6 +293,8 @@ def parameter_positions(node: protobuf.NodeProto) -> list[int]:
 def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it
     sums over."""
+    if node.op_type == "DEPTHWISE_CONV_2D":
+        return -1
     if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
         return 0 if attribute(node, "transB", 0) else -1
     return 1 if node.op_type == "ConvTranspose" else 0

@@ -11,9 +11,10 @@ inside the bodies of If, Loop and Scan.
 All random numbers come from one input, the keys. So one session serves all draws, and a draw costs
 no copy of a weight or an activation through a file.
 
-Inside of TensorFlow Lite's operators nothing can be reached, but they return codes, which may be
-off by a step. `add_steps` inserts an operator of ours behind each of them that adds the steps it is
-fed. What leaves the region is what its last operator returns: the criterion allows its own step.
+Inside of TensorFlow Lite's operators nothing can be reached, but the codes that they return may be
+off by a step, and the floats by a rounding. `add_steps` inserts an operator of ours behind each of
+them that adds what it is fed. What leaves the region is what its last operator returns: the
+criterion allows its own step.
 
     before:  CONV_2D → y → ADD …
     after:   CONV_2D → y → an operator of ours → y:moved → ADD …
@@ -67,6 +68,7 @@ class Instrumented:
         shifts: input → tensor, of `untied` ones.
         check: output that is finite if all perturbed tensors outside of bodies are; "" if there are
             none.
+        moved: inputs, and weights that became inputs, that are fed with perturbed values.
     """
 
     keys: str
@@ -74,6 +76,7 @@ class Instrumented:
     raw: Mapping[str, str]
     shifts: Mapping[str, str]
     check: str
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -301,10 +304,22 @@ class _Instrumentation:
 
 
 def add_steps(
-    model: protobuf.ModelProto, stepped: dict[str, tuple[str, list[int]]], outputs: Sequence[str]
+    model: protobuf.ModelProto,
+    stepped: dict[str, tuple[str, list[int]]],
+    outputs: Sequence[str],
+    moved: Collection[str] = (),
 ) -> Instrumented:
-    """Change the model of a cut. `stepped`: type and shape of each tensor that is moved; `outputs`:
-    what the model gives then."""
+    """Change the model of a cut of TensorFlow Lite's operators.
+
+    Args:
+        model: The model, which is changed.
+        stepped: Type and shape of each tensor to which an operator of ours adds what it is fed.
+        outputs: The tensors that the model returns afterwards.
+        moved: Inputs and weights that are fed with perturbed values.
+
+    Returns:
+        The inputs that the model has in addition.
+    """
     nodes = []
     shifts = dict[str, str]()
     read = {name for node in model.graph.node for name in node.input}
@@ -326,7 +341,14 @@ def add_steps(
         helper.make_tensor_value_info(s, TYPE_NUMBERS[stepped[n][0]], stepped[n][1])
         for s, n in shifts.items()
     ]
+    weights = {t.name: t for t in model.graph.initializer}
+    infos += [
+        helper.make_tensor_value_info(n, weights[n].data_type, weights[n].dims)
+        for n in moved
+        if n in weights
+    ]
+    assign(model.graph.initializer, [t for n, t in weights.items() if n not in moved])
     model.graph.input.extend(infos)
     assign(model.graph.node, nodes)
     set_outputs(model, outputs)
-    return Instrumented("", (), {}, shifts, "")
+    return Instrumented("", (), {}, shifts, "", tuple(moved))

@@ -283,11 +283,6 @@ class OutputNoise(Noise):
         node = self.region.graph.nodes[self.region.graph.maker[self.output]]
         return node.domain == TFLITE and any(a.name == "scale" for a in node.attribute)
 
-    def is_foreign(self) -> bool:
-        nodes = [self.region.graph.nodes[i] for i in self.region.region.nodes]
-        quantized = any(a.name == "scale" for node in nodes for a in node.attribute)
-        return not quantized and any(node.domain == TFLITE for node in nodes)
-
     def ranking(self, claim: Precision) -> Ranking | None:
         ranked = find_ranked_tensor(self.region.graph, self.output)
         if ranked is None or ranked[0] not in self.region.sampler.ranked:

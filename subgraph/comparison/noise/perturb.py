@@ -86,12 +86,15 @@ def has_repeats(values: Array) -> bool:
     return bool(sample.size - np.unique(sample).size > TIE_SHARE * sample.size)
 
 
-def draw_untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
+def draw_untied_shift(
+    values: Array, claim: Precision, key: int, times: float, span: Array | None = None
+) -> Array:
     """Draw a shift of `values` that perturbs each element independently, by up to `times`
     roundings.
 
     fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of
-    the range of the tensor and zero. u is uniform within ±`times`.
+    the range of the tensor and zero, or of `span`, that of each channel. u is uniform within
+    ±`times`.
 
     Zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of float16's
     range if they are float16. For int8 also for exact zeros, which every quantization represents,
@@ -109,11 +112,11 @@ def draw_untied_shift(values: Array, claim: Precision, key: int, times: float) -
         plateau = mask_plateau(wide)
         if plateau is not None:
             moves &= ~plateau
-        quantized = wide[moves]
+        if span is None:
+            quantized = wide[moves]
+            span = quantized.max(initial=0.0) - quantized.min(initial=0.0)
         moves &= wide != 0
-        shifts = shifts * shifts.dtype.type(
-            (quantized.max(initial=0.0) - quantized.min(initial=0.0)) * claim.eps
-        )
+        shifts = shifts * np.asarray(span * claim.eps, shifts.dtype)
     else:
         with np.errstate(all="ignore"):
             shifts = shifts * shifts.dtype.type(max(claim.eps, FLOATS[dtype])) * wide

@@ -96,6 +96,11 @@ class ChannelRange:
     lowest: Array
     highest: Array
 
+    @property
+    def span(self) -> Array:
+        """The size of the range, with zero in it."""
+        return np.asarray(np.maximum(self.highest, 0) - np.minimum(self.lowest, 0))
+
 
 Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name made, float type
 
@@ -249,9 +254,7 @@ class _Quantized:
     @classmethod
     def of(cls, write: NodeWriter, wide: str, channels: ChannelRange | None) -> _Quantized:
         if channels:
-            low = np.minimum(channels.lowest, 0)
-            high = np.maximum(channels.highest, 0)
-            names = map(write.constants.name, (channels.lowest, channels.highest, high - low))
+            names = map(write.constants.name, (channels.lowest, channels.highest, channels.span))
             return cls(wide, wide, "", *names)
         huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too
         keep = write("Or", huge, _plateau(write, write("Where", huge, 0.0, wide)))

@@ -47,7 +47,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, copied, load, written
+from subgraph.storage.tensors import Record, copied, load, save, type_of, written
 from subgraph.types import Array
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class NoiseSampler:
             object, ...
         ] = ()  # which model the reference holds under our key: `NoiseRun.model`
         self._instrumented: Instrumented  # that model
+        self._ranges: dict[str, ChannelRange] = {}  # of its weights
         self._calm: bool | None = None  # is its check finite without noise?
 
     @cached_property
@@ -250,12 +251,15 @@ class NoiseSampler:
 
     @cached_property
     def _untied(self) -> dict[str, Record]:
-        """Values from which the shifts of untied runs are computed."""
-        return self._unperturbed(self._floats(self.sites.rounded))
+        """Values from which the shifts of untied runs, and of TensorFlow Lite's floats, are
+        computed."""
+        if not self._is_tflite:
+            return self._unperturbed(self._floats(self.sites.rounded))
+        return self._unperturbed(n for n, (dtype, _) in self._moved.items() if dtype in FLOATS)
 
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
-        if any(node.domain == TFLITE for node in self._cut.model.graph.node):
+        if self._is_tflite:
             self._build_tflite(run, names)
             return
 
@@ -285,36 +289,41 @@ class NoiseSampler:
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
 
     def _build_tflite(self, run: NoiseRun, names: list[str]) -> None:
-        """The same of TensorFlow Lite's operators, whose codes are moved.
+        """The same of TensorFlow Lite's operators, whose results are moved.
 
         Raises:
-            ModelError: there are none, or it is another kind of run.
+            ModelError: nothing can be moved, or it is another kind of run.
         """
-        moved = {} if run.rounded or run.tie_factor else self._codes
-        if not moved:
+        entering, self._ranges = self._entering(run.claim)
+        if run.rounded or run.tie_factor or not (self._moved or entering):
             raise ModelError(
                 "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
                 code="noise.tflite",
             )
+        _ = self._untied  # from a model under the same key
         model = deepcopy(self._cut.model)
-        self._instrumented = add_steps(model, moved, names)
+        self._instrumented = add_steps(model, self._moved, names, entering)
         self._calm = None
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
 
+    @property
+    def _is_tflite(self) -> bool:
+        """Whether the region has operators of TensorFlow Lite."""
+        return any(node.domain == TFLITE for node in self._cut.model.graph.node)
+
     @cached_property
-    def _codes(self) -> dict[str, tuple[str, list[int]]]:
-        """Type and shape of each tensor of codes of TensorFlow Lite's operators."""
+    def _moved(self) -> dict[str, tuple[str, list[int]]]:
+        """Type and shape of the codes, and of the floats, that TensorFlow Lite's operators return
+        and that can be moved."""
         graph = self._cut.model.graph
         infos = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
-        types = {
-            n: (name_of(infos[n].elem_type), infos[n].shape)
-            for n in self.sites.quantizers
-            if n in infos
-        }
+        places: dict[str, Collection[str]] = dict.fromkeys(self.sites.rounded, ("float32",))
+        places |= dict.fromkeys(self.sites.quantizers, STEPPED)
+        types = {n: (name_of(infos[n].elem_type), infos[n].shape) for n in places if n in infos}
         return {
             n: (t, [d.dim_value or 1 for d in shape.dim])
             for n, (t, shape) in types.items()
-            if t in STEPPED
+            if t in places[n]
         }
 
     def _entering(self, claim: Precision) -> tuple[dict[str, str], dict[str, ChannelRange]]:
@@ -325,13 +334,7 @@ class NoiseSampler:
         ranges: dict[str, ChannelRange] = {}
         for name in self.sites.entering:
             is_weight = name not in self.region.inputs
-            weights = self.graph.weights
-            path = self.graph.path
-            values = (
-                protobuf.to_array(weights[name], path)
-                if is_weight
-                else load_array(self.tensors[name])
-            )
+            values = self._value(name)
             if claim is Precision.INT8 and is_weight:
                 if values.ndim < 2:
                     continue
@@ -347,6 +350,12 @@ class NoiseSampler:
                 continue
             entering[name] = values.dtype.name
         return entering, ranges
+
+    def _value(self, name: str) -> Array:
+        """The value of an input or a weight."""
+        if name in self.region.inputs:
+            return load_array(self.tensors[name])
+        return protobuf.to_array(self.graph.weights[name], self.graph.path)
 
     def _channels(self, name: str, values: Array) -> ChannelRange:
         """The range of each channel of a weight, with the axis that the node which reads it sums
@@ -386,29 +395,43 @@ class NoiseSampler:
     def _draw(
         self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
     ) -> dict[str, Record]:
-        """One run of the instrumented model."""
+        """One run of the instrumented model; what leaves it is perturbed as well."""
         feeds = numbered_folder(self.scratch, "feeds")
         try:
-            return self._run_model(into, names, list(self._feeds(run, keys, attempt, feeds)))
+            drawn = self._run_model(into, names, list(self._feeds(run, keys, attempt, feeds)))
         finally:
             shutil.rmtree(feeds, ignore_errors=True)
+        floats = self._untied.keys() & drawn.keys() if self._is_tflite else ()
+        for k, name in enumerate(floats):
+            shift = self._shift(run, name, attempt)
+            value = load_array(drawn[name], into) + shift
+            drawn[name] = save(name, value, type_of(value), into, f"d{k}")
+        return drawn
+
+    def _shift(self, run: NoiseRun, tensor: str, attempt: int) -> Array:
+        """A random shift of a tensor by its rounding, or by steps."""
+        key = perturb.key_of(tensor, SEED, run.number, attempt)
+        if self._is_tflite and self._moved[tensor][0] in STEPPED:
+            dtype, shape = self._moved[tensor]
+            return perturb.random_steps(shape, dtype, key)
+        values = load_array(self._untied[tensor])
+        return perturb.draw_untied_shift(values, run.claim, key, run.tie_factor or 1.0)
 
     def _feeds(self, run: NoiseRun, keys: Array, attempt: int, folder: Path) -> Iterator[Record]:
         """Records of the model's inputs, with absolute files; new values are written into
         `folder`."""
         made = self._instrumented
         for name in self._cut.inputs:
-            yield replace(self.tensors[name], name=made.raw.get(name, name))
+            if name not in made.moved:
+                yield replace(self.tensors[name], name=made.raw.get(name, name))
+        for k, name in enumerate(made.moved):
+            key = perturb.key_of(name, SEED, run.number, attempt)
+            value = self._value(name)
+            span = self._ranges[name].span if name in self._ranges else None
+            moved = value + perturb.draw_untied_shift(value, run.claim, key, 1.0, span)
+            yield written(name, moved.astype(value.dtype), folder, f"m{k}")
         for k, (name, tensor) in enumerate(made.shifts.items()):
-            key = perturb.key_of(tensor, SEED, run.number, attempt)
-            if tensor in self._codes:
-                dtype, shape = self._codes[tensor]
-                shift = perturb.random_steps(shape, dtype, key)
-            else:
-                shift = perturb.draw_untied_shift(
-                    load_array(self._untied[tensor]), run.claim, key, run.tie_factor
-                )
-            yield written(name, shift, folder, f"s{k}")
+            yield written(name, self._shift(run, tensor, attempt), folder, f"s{k}")
         if made.keys:
             yield written(made.keys, keys, folder, "keys")
 

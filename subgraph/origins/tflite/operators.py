@@ -426,8 +426,8 @@ def _rename(graph: Any, node: NodeProto) -> None:
 
 
 def _make_shift(tensor: Any) -> Any:
-    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is
-    exact."""
+    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is exact;
+    or floats."""
     graph = schema.SubGraphT()
     op = schema.OperatorT()
     code = schema.OperatorCodeT()
@@ -435,8 +435,9 @@ def _make_shift(tensor: Any) -> Any:
     graph.tensors = [schema.TensorT.InitFromPackedBuf(_pack(tensor), 0) for _ in range(3)]
     for copied in graph.tensors:
         copied.buffer = 0
-    unsigned = tensor.type == schema.TensorType.UINT8
-    graph.tensors[1].quantization.zeroPoint = np.array([128 if unsigned else 0], np.int64)
+    if tensor.type != schema.TensorType.FLOAT32:
+        unsigned = tensor.type == schema.TensorType.UINT8
+        graph.tensors[1].quantization.zeroPoint = np.array([128 if unsigned else 0], np.int64)
     op.inputs, op.outputs, op.opcodeIndex = np.array([0, 1], np.int32), np.array([2], np.int32), 0
     op.builtinOptionsType, op.builtinOptions = (
         schema.BuiltinOptions.AddOptions,

@@ -77,10 +77,8 @@ def match_tensors(
     check_tensors(reference.graph, tensor_map)
     check_tensors(candidate.graph, tensor_map.values())
     names = value_tensors(reference.graph)
-    ours = reference.graph.inputs
-    theirs = candidate.graph.inputs
-    if len(ours) == len(theirs) and not set(ours) & set(theirs):  # a converter has renamed them all
-        tensor_map = {**dict(zip(ours, theirs, strict=True)), **tensor_map}
+    places = _pair_ends(reference, candidate)
+    named = {name: (target, "map") for name, target in tensor_map.items()}
     targets = dict.fromkeys((*candidate.graph.inputs, *value_tensors(candidate.graph)))
     scales = scales_of(candidate.graph)
     own = scales_of(reference.graph)
@@ -95,7 +93,7 @@ def match_tensors(
         for target, how in (
             ()
             if name in matches
-            else _find_by_name(name, tensor_map, targets, reference, candidate)
+            else _find_by_name(name, places | named, targets, reference, candidate)
         ):
             if (name, target) in refuted:
                 continue
@@ -201,16 +199,41 @@ def value_tensors(graph: Graph) -> list[str]:
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
 
+def _pair_ends(reference: ModelValues, candidate: ModelValues) -> dict[str, tuple[str, str]]:
+    """Pair inputs and outputs that a converter has renamed: all inputs by position, an output with
+    the only other one of its sizes."""
+    ours = reference.graph.inputs
+    theirs = candidate.graph.inputs
+    is_renamed = len(ours) == len(theirs) and not set(ours) & set(theirs)
+    pairs = list(zip(ours, theirs, strict=True)) if is_renamed else []
+    by_sizes = _group_outputs(candidate, reference.graph)
+    for sizes, names in _group_outputs(reference, candidate.graph).items():
+        others = by_sizes.get(sizes, [])
+        if len(names) == len(others) == 1:
+            pairs.append((names[0], others[0]))
+    return {name: (target, "place") for name, target in pairs}
+
+
+def _group_outputs(model: ModelValues, other: Graph) -> dict[tuple[int, ...], list[str]]:
+    """Group the outputs that the other model does not compute under this name by their sizes."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in model.graph.outputs:
+        value = model.value(name)
+        if name not in other.maker and value is not None:
+            groups.setdefault(tuple(sorted(value.shape)), []).append(name)
+    return groups
+
+
 def _find_by_name(
     name: str,
-    tensor_map: Mapping[str, str],
+    places: Mapping[str, tuple[str, str]],
     targets: Collection[str],
     reference: ModelValues,
     candidate: ModelValues,
 ) -> Iterator[tuple[str, str]]:
     """Names in the candidate's model that may mean this tensor, each with how it was found."""
-    if name in tensor_map:
-        yield tensor_map[name], "map"
+    if name in places:
+        yield places[name]
         return
     graph = reference.graph
     maker = reference.graph.maker.get(name)

@@ -19,7 +19,7 @@ class MatchedTensor:
     """The place of a tensor of the reference's model in the candidate's.
 
     Attributes:
-        name: its name there. how: "name", "map" or "value".
+        name: its name there. how: "name", "map", "value", or "place" among inputs or outputs.
         perm: candidate's value = reference's value.transpose(perm); () where the axes are in the
             same order.
         dtype: its element type there; "" if unknown.

@@ -4,6 +4,7 @@ changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import pytest
 
 import subgraph
 from subgraph.comparison.noise.instrument import MARK, add_steps
+from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.noise.perturb import STEP_SHARE, random_steps
+from subgraph.graph.region import build_region
+from subgraph.precision import Precision
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import default_for
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
 from tests.helpers.tflite_faults import narrow, plant
@@ -97,3 +104,43 @@ def test_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(
         in_process("compare", MODEL, "-c", "litert", "--candidate-model", "narrow.tflite").exit_code
         == 1
     )
+
+
+@pytest.fixture
+def float_noise(tmp_path: Path) -> Iterator[RegionNoise]:
+    """The noise of a Conv of the float model: its input, weights and result."""
+    graph = subgraph.load(MODEL.with_name("float.tflite")).prepare()
+    with default_for(graph) as reference:
+        samples = Feeding((str(MODEL.with_name("image.npy")),)).plan(graph, graph.inputs)
+        values = ReferenceValues(graph, reference, samples, tmp_path / "values")
+        region = build_region(graph, [0])
+        values.need([*region.inputs, *region.outputs])
+        yield RegionNoise(graph, region, reference, values.records[0], tmp_path)
+
+
+@pytest.mark.parametrize("claim", [Precision.FP32, Precision.INT8])
+def test_floats_are_moved_by_a_rounding_of_the_claim(
+    float_noise: RegionNoise, claim: Precision
+) -> None:
+    (output,) = float_noise.region.outputs
+    exact = float_noise.tensors[output].array()
+    runs = float_noise.perturbed(claim, 2)
+    moved = [np.abs(run.array(output) - exact).max() / np.abs(exact).max() for run in runs]
+    assert moved[0] != moved[1]
+    assert all(claim.eps / 2 < most < 20 * claim.eps for most in moved)
+
+
+@pytest.mark.slow
+def test_int8_model_beside_its_float_one(tmp_path: Path) -> None:
+    """One Add of the healthy pair clips: the converter gives it the scale of a Concatenation."""
+    words = ("compare", MODEL.with_name("float.tflite"), "-i", MODEL.with_name("image.npy"))
+    healthy = in_process(*words, "-c", MODEL, "--json").document
+    assert _wrong_alone(healthy) == {13}
+    (tmp_path / "narrow.tflite").write_bytes(plant("int8", narrow, 7))
+    faulty = in_process(*words, "-c", "narrow.tflite", "--json").document
+    assert _wrong_alone(faulty) == {7}
+    assert faulty["first_bad"]["tensor"] == "functional_1/block0_add_1/Add"
+
+
+def _wrong_alone(document: dict[str, Any]) -> set[int]:
+    return {row["index"] for row in document["rows"] if row["alone"]["status"] == "fail"}

@@ -234,3 +234,31 @@ def test_law_profiles_are_never_further_apart_than_the_tensors(
         np.isnan(profile_of(np.array([1, np.inf]))).all()
         and np.isnan(profile_of(np.zeros(0))).all()
     )
+
+
+def test_renamed_outputs_are_paired_by_their_sizes(tmp_path: Path) -> None:
+    ours = _two_outputs(tmp_path / "ours.onnx", "wide", "narrow")
+    theirs = _two_outputs(tmp_path / "theirs.onnx", "first", "second")
+    values = {"x": draw(0, 1, 9), "wide": draw(1, 1, 9), "narrow": draw(2, 1, 2)}
+    other = {"x": values["x"], "first": draw(3, 1, 9), "second": draw(4, 1, 2)}
+    names = match_tensors(ModelValues(ours, values.get), ModelValues(theirs, other.get))
+    pairs = {n: (m.name, m.how) for n, m in names.items()}
+    assert pairs.pop("x") == ("x", "name")
+    assert pairs == {"wide": ("first", "place"), "narrow": ("second", "place")}
+
+
+def test_renamed_outputs_of_one_size_are_not_paired(tmp_path: Path) -> None:
+    ours = _two_outputs(tmp_path / "ours.onnx", "a", "b")
+    theirs = _two_outputs(tmp_path / "theirs.onnx", "c", "d")
+    values = {name: draw(k, 1, 2) for k, name in enumerate("xab")}
+    other = {name: draw(k + 9, 1, 2) for k, name in enumerate("xcd")}
+    names = match_tensors(ModelValues(ours, values.get), ModelValues(theirs, other.get))
+    assert set(names) == {"x"}
+
+
+def _two_outputs(path: Path, first: str, second: str) -> Graph:
+    graph = model(path, [("Sin", ["x"], first), ("Neg", ["x"], second)], ["x"], first)
+    proto = onnx.load(path)
+    proto.graph.output.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, None))
+    onnx.save(proto, path)
+    return load(graph.path).prepare()
