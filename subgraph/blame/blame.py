@@ -16,7 +16,6 @@ from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.maker import Maker, Remade
 from subgraph.blame.rewritten import Rewriter
-from subgraph.blame.versions import History
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.diagnosis.conclusions import Fact
 from subgraph.diagnosis.diagnosis import diagnose_model
@@ -240,7 +239,12 @@ class Blame:
         each = len(known) if "," in asked.span else None
         found = versions.search(known, used, lambda version: self._ask(version, asked), each)
         self.notes += found.notes
-        return _make_document(found)
+        unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
+        wrong = found.of(ReleaseState.WRONG)
+        right = found.of(ReleaseState.RIGHT)
+        return Versions(
+            wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
+        )
 
     def _own(self, asked: ReleasesAsked) -> str:
         """The release that the candidate runs; "" if it is not known."""
@@ -505,12 +509,3 @@ def _find_mended(history: Versions) -> list[str]:
     after = [history.first_right] if history.first_right else []
     before = known[: known.index(history.first_wrong)] if history.first_wrong else []
     return [*after, *[v for v in reversed(before) if v in history.right][:1]]
-
-
-def _make_document(found: History) -> Versions:
-    unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
-    wrong = found.of(ReleaseState.WRONG)
-    right = found.of(ReleaseState.RIGHT)
-    return Versions(
-        wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
-    )

@@ -156,7 +156,7 @@ def require_no_loop(folder: Path) -> None:
         if isinstance(report, str)
         else "it has no case"
     )
-    shown = f"{LOOP_JSON} and steps.html there are the whole of it"
+    shown = f"{LOOP_JSON} there is the whole of it"
     raise UsageError(f"{folder} is of a loop, step by step; {shown}", inside, code="case.is-loop")
 
 

@@ -54,7 +54,18 @@ def known(
 
     Exit code 0: listed.
     """
-    chosen = _select(entries_of.entries(folders_of(project.load())), runtime, operator)
+    every = entries_of.entries(folders_of(project.load()))
+    for word, names in (
+        (runtime, {e.runtime for e in every}),
+        (operator, {e.operator for e in every}),
+    ):
+        if word and word not in names:
+            raise UnknownName(
+                f"no entries of '{word}'",
+                nearest=nearest(word, sorted(names)),
+                code="known.no-entry",
+            )
+    chosen = [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
     if name:
         chosen = [entries_of.find(name, chosen)]
     document = KnownResult(entries=[to_json(e) for e in chosen])
@@ -99,25 +110,6 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
     for node, reason in nodes[:MAX_HINTS]:
         log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
     return [node.top for node, _ in nodes if node.top is not None]
-
-
-def _select(every: Sequence[Entry], runtime: str | None, operator: str | None) -> list[Entry]:
-    """Return the entries of a runtime and of an operator.
-
-    Raises:
-        UnknownName: no entry is of that runtime, or of that operator.
-    """
-    for word, names in (
-        (runtime, {e.runtime for e in every}),
-        (operator, {e.operator for e in every}),
-    ):
-        if word and word not in names:
-            raise UnknownName(
-                f"no entries of '{word}'",
-                nearest=nearest(word, sorted(names)),
-                code="known.no-entry",
-            )
-    return [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
 
 
 def _list_entries(chosen: Sequence[Entry]) -> str:

@@ -45,7 +45,13 @@ class ProgressHandler(logging.StreamHandler[Any]):
             if "asking" not in live and (self.verbose or not self.live):
                 self._line(record)
         elif step and self.live:
-            self._show_step(step, of, record)
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+            text = TextColumn("{task.description}", markup=False)
+            bar = self._open(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            bar.update(0, completed=step, total=of, description=clean_lines(record.getMessage()))
+            if step == of:
+                self.close_bar()
         elif not (self.bar and getattr(record, "heartbeat", False)):
             interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
             if step % interval == 0 or step == of:
@@ -63,15 +69,6 @@ class ProgressHandler(logging.StreamHandler[Any]):
             self.bar.console.print(
                 self.format(record), markup=False, highlight=False, soft_wrap=True
             )
-
-    def _show_step(self, step: int, of: int, record: logging.LogRecord) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-        text = TextColumn("{task.description}", markup=False)
-        bar = self._open(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar.update(0, completed=step, total=of, description=clean_lines(record.getMessage()))
-        if step == of:
-            self.close_bar()
 
     def _show_live(self, live: Mapping[str, Any]) -> None:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn

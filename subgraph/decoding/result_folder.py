@@ -1,4 +1,4 @@
-"""The result of a loop: as text, and as a folder with loop.json and steps.html."""
+"""The result of a loop: as text, and as a folder with loop.json."""
 
 from __future__ import annotations
 
@@ -68,8 +68,6 @@ def _make_headline(document: LoopDocument) -> str:
 
 
 NAME_LENGTH = 60  # characters of the candidate's name in the folder's
-PAGE = "steps.html"
-DOCUMENT = LOOP_JSON
 
 
 def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
@@ -84,17 +82,14 @@ def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
 
 
 def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str) -> LoopDocument:
-    """Write the folder aside, and rename it; the document with the page's path.
+    """Write the folder aside, and rename it; the document with its path.
 
     Raises:
         OutputError: it cannot be written.
     """
-    from subgraph.reports.html import render_loop  # jinja2, which few results need
-
-    document = replace(document, report=(place.path / PAGE).as_posix())
+    document = replace(document, report=(place.path / LOOP_JSON).as_posix())
     with folders.aside(place.path) as work:
-        Path(work / PAGE).write_text(render_loop(document), encoding="utf-8")
-        Path(work / DOCUMENT).write_text(
+        Path(work / LOOP_JSON).write_text(
             json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8"
         )
         case.write_manifest(

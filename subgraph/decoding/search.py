@@ -94,7 +94,20 @@ class LoopSearch:
         """
         begin = time.monotonic()
         seen, wrong = self._all_steps()
-        document = self._document(seen)
+        walked = self.walked
+        identity = self.first.model.reference.identity()
+        prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
+        document = LoopDocument(
+            exit_code=0,
+            outcome=LoopOutcome.AGREE,
+            model=walked.decoder.graph.path.name,
+            candidate=self.setup.candidate.name,
+            reference=f"{identity['backend']} {identity['version']}",
+            steps=walked.steps,
+            prompt=prompt,
+            states=walked.decoder.states,
+            seen=seen,
+        )
         if wrong is None:
             why = self.why or self._explain_mute_steps()
             outcome = LoopOutcome.UNRESOLVED if why else LoopOutcome.AGREE
@@ -138,22 +151,6 @@ class LoopSearch:
                     return ""
                 mute[name] = why
         return explain_silence(mute) if mute else ""
-
-    def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
-        walked = self.walked
-        identity = self.first.model.reference.identity()
-        prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
-        return LoopDocument(
-            exit_code=0,
-            outcome=LoopOutcome.AGREE,
-            model=walked.decoder.graph.path.name,
-            candidate=self.setup.candidate.name,
-            reference=f"{identity['backend']} {identity['version']}",
-            steps=walked.steps,
-            prompt=prompt,
-            states=walked.decoder.states,
-            seen=seen,
-        )
 
     def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
         """What it takes for the step to go wrong."""

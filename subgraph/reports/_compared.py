@@ -26,7 +26,6 @@ from subgraph.results.recorded import (
     IntervalFinding,
     RecordedDocument,
     RecordedTensor,
-    RunSummary,
 )
 from subgraph.text import count
 from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
@@ -244,7 +243,17 @@ def _facts_of_recordings(
             f" matched, {run.wrong} wrong"
         )
         yield run.name, f"missing: {run.missing}" if run.missing else matched
-        yield from _run_facts(run, "" if len(document.recordings) == 1 else run.name)
+        of = "" if len(document.recordings) == 1 else f" of {run.name}"
+        if run.first_bad and not run.missing:
+            good = run.last_good
+            last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
+            source = str(run.source or "")
+            yield (
+                f"first bad tensor{of}",
+                f"{run.first_bad}{last}{f'; from {source}' if source else ''}",
+            )
+        if advice := run.advice:
+            yield f"advisor{of}", f"{advice.kind}: {advice.verdict}   {advice.says}"
 
 
 def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
@@ -260,22 +269,6 @@ def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
     if samples := [label for label in document.samples if label]:
         more = f" and {len(samples) - 20} more" if len(samples) > 20 else ""
         yield "samples", ", ".join(samples[:20]) + more
-
-
-def _run_facts(run: RunSummary, name: str) -> Iterator[tuple[str, str]]:
-    """The first bad tensor of a recording, and the advice of msaccucmp; `name`: of one of
-    several."""
-    of = f" of {name}" if name else ""
-    if run.first_bad and not run.missing:
-        good = run.last_good
-        last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-        source = str(run.source or "")
-        yield (
-            f"first bad tensor{of}",
-            f"{run.first_bad}{last}{f'; from {source}' if source else ''}",
-        )
-    if advice := run.advice:
-        yield f"advisor{of}", f"{advice.kind}: {advice.verdict}   {advice.says}"
 
 
 def _notes(document: ComparisonDocument) -> list[str]:

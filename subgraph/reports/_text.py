@@ -165,27 +165,22 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     if isinstance(shown, ComparisonDocument):
         lines = _lines_of_comparison(shown, seen, every=every)
     else:
-        lines = _lines_of_recording(seen)
+        lines = [
+            seen.answer.says,
+            *(f"{name}: {text}" for name, text in seen.facts),
+            *left_out(seen),
+        ]
+        lines += [f"note: {note}" for note in seen.notes]
+        for finding in seen.findings[:MAX_PLACES]:
+            lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
+            lines += [f"  case {finding.case}/"] if finding.case else []
+        further = len(seen.findings) - MAX_PLACES
+        lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
         if seen.findings:
             lines.append("no trial was possible: nothing is certified")
         elif seen.lines:
             lines += format_table(seen, every=every)
     return "\n".join([*lines, *_last_lines(seen.answer, shown.report)]) + "\n"
-
-
-def _lines_of_recording(shown: View) -> list[str]:
-    lines = [
-        shown.answer.says,
-        *(f"{name}: {text}" for name, text in shown.facts),
-        *left_out(shown),
-    ]
-    lines += [f"note: {note}" for note in shown.notes]
-    for finding in shown.findings[:MAX_PLACES]:
-        lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
-        lines += [f"  case {finding.case}/"] if finding.case else []
-    further = len(shown.findings) - MAX_PLACES
-    lines += [f"and {count(further, 'further place')} (--json)"] if further > 0 else []
-    return lines
 
 
 def _lines_of_comparison(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:

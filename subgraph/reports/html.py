@@ -49,7 +49,6 @@ from subgraph.reports._words import (
     word,
 )
 from subgraph.results.bisect import BisectDocument, FindingDocument
-from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.results.plan import PlanDocument
 from subgraph.results.recorded import IntervalDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
@@ -64,7 +63,6 @@ TEMPLATE = "html.jinja"
 COMPARED = "compared.jinja"
 SWEPT = "sweep.jinja"
 PLANNED = "plan.jinja"
-LOOP = "loop.jinja"
 SIGNS = {
     SweepOutcome.WRONG: "✗",
     SweepOutcome.CRASHED: "✗",
@@ -164,20 +162,6 @@ def render_plan(document: PlanDocument) -> str:
         "total": sum((shown.weights or {}).values()),
     }
     return _page(PLANNED, shown.says, about)
-
-
-def render_loop(document: LoopDocument) -> str:
-    """A loop as a page: the error of each step, those that fail in red, the steps found marked."""
-    shown = cleaned(document)
-    points = [
-        chart.Point(s.step, math.inf if s.error is None else s.error, s.status, f"step {s.step}")
-        for s in shown.seen
-    ]
-    is_found = shown.outcome not in (LoopOutcome.AGREE, LoopOutcome.UNRESOLVED)
-    found = [k for k in (shown.since, shown.first_wrong) if k is not None and is_found]
-    words = {"x": "step", "label": f"Error over {count(shown.steps, 'step')}"}
-    curve = chart.chart(points, [found] if found else [], words)
-    return _page(LOOP, f"{shown.model} on {shown.candidate}", {"d": shown, "curve": curve})
 
 
 def _curve(shown: PlanDocument) -> chart.Chart | None:

@@ -224,7 +224,8 @@ class Feeding:
         """
         has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
         with name_setting(self.setting if has_shapes_of_file else ""):
-            specs = self._specs(graph, names)
+            sizes = self.symbol_sizes(graph)
+            specs = [_spec(graph, name, self.shapes, sizes) for name in names]
         with name_setting(self.setting):
             samples = (
                 self._list_recorded_files()
@@ -258,10 +259,6 @@ class Feeding:
             _require_input(graph, name)
             sizes.update(_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape)))
         return sizes
-
-    def _specs(self, graph: Graph, names: Iterable[str]) -> list[InputSpec]:
-        sizes = self.symbol_sizes(graph)
-        return [_spec(graph, name, self.shapes, sizes) for name in names]
 
     def _list_recorded_files(self) -> list[tuple[str, list[InputFile]]]:
         numbered = (

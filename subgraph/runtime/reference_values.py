@@ -130,7 +130,14 @@ class ReferenceValues:
             ]
             if not self.captured:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
-                self._run_first(missing, into)
+                stems = {name: f"t{i}" for i, name in enumerate(missing)}
+                above = region.find_upstream(self.graph, missing)
+                with self.reference.exclusive():
+                    self.captured = capture_samples(
+                        self.reference, self.graph, above, stems, self.samples, into
+                    )
+                for k, captured in enumerate(self.captured):
+                    self._keep(k, captured.tensors, into / str(k))
             else:
                 self._run_again(missing, into, near or self.reference.exceeded)
 
@@ -141,16 +148,6 @@ class ReferenceValues:
             return []
         nodes = graph.ancestors(graph.maker[n] for n in names if n in graph.maker)
         return list(graph.iter_outputs(graph.in_order(nodes & graph.random_nodes)))
-
-    def _run_first(self, names: Sequence[str], into: Path) -> None:
-        stems = {name: f"t{i}" for i, name in enumerate(names)}
-        above = region.find_upstream(self.graph, names)
-        with self.reference.exclusive():
-            self.captured = capture_samples(
-                self.reference, self.graph, above, stems, self.samples, into
-            )
-        for k, captured in enumerate(self.captured):
-            self._keep(k, captured.tensors, into / str(k))
 
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph = self.graph

@@ -123,7 +123,14 @@ def to_model(array: Array, layout: str, shape: Shape | None = None, model: str =
                 code="layout.unsupported",
             )
         return _fit(array, shape, layout)
-    return _permute(array, layout, shape, model)
+    turned = array.transpose(_find_axes(layout, model)) if array.ndim == len(layout) else array
+    if shape is None or turned.shape == tuple(shape):
+        return turned
+    if array.shape == tuple(shape):
+        return array
+    if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
+        return turned.reshape(shape)
+    raise _make_size_error(array, layout, shape)
 
 
 def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
@@ -199,19 +206,6 @@ def _find_axes(layout: str, model: str) -> Shape:
 
 def _invert(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
-
-
-def _permute(array: Array, layout: str, shape: Shape | None, model: str) -> Array:
-    """A plain layout's axes in the model's order. An array of another rank, or of the model's
-    shape, is unchanged."""
-    turned = array.transpose(_find_axes(layout, model)) if array.ndim == len(layout) else array
-    if shape is None or turned.shape == tuple(shape):
-        return turned
-    if array.shape == tuple(shape):
-        return array
-    if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
-        return turned.reshape(shape)
-    raise _make_size_error(array, layout, shape)
 
 
 def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:

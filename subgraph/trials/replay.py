@@ -9,7 +9,7 @@ from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError
-from subgraph.graph.graph import Graph, load
+from subgraph.graph.graph import load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -41,7 +41,8 @@ def open_case(
     graph = load(case.place / MODEL)
     with folders.temporary() as temporary, open_workers(candidate) as workers:
         other = load_own_model(graph, case.place / CANDIDATE)
-        choice = _choice(case, graph)
+        outputs = {name for name in graph.outputs if name in graph.maker}
+        choice = OutputChoice.of_document(case.found_with).among(outputs)
         setup = Setup(
             candidate,
             Feeding(tuple(inputs)),
@@ -52,9 +53,3 @@ def open_case(
         )
         with open_trials(graph, setup, reference, workers) as trials:
             yield trials
-
-
-def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
-    """Return the compared outputs where the case was found, as far as the case has them."""
-    outputs = {name for name in graph.outputs if name in graph.maker}
-    return OutputChoice.of_document(case.found_with).among(outputs)

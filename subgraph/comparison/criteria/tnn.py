@@ -43,7 +43,9 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair, exact=not quantized):
         return ruling
     if quantized:
-        return _judge_steps(pair)
+        if pair.error <= MAX_STEPS:
+            return agree(f"max_abs {pair.error:.0f} <= {MAX_STEPS}")
+        return fail(f"max_abs {pair.error:.0f} > {MAX_STEPS} ({pair.reference.dtype.name} values)")
     far = pair.difference > ABSOLUTE  # so neither side of the quotient is 0
     distance = pair.difference[far]
     reference, candidate = (
@@ -63,9 +65,3 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
         f"{wrong} of {pair.compared} elements off by more than {RELATIVE}: the worst by {worst}"
         f" with |d| {beside}"
     )
-
-
-def _judge_steps(pair: Pair) -> Ruling:
-    if pair.error <= MAX_STEPS:
-        return agree(f"max_abs {pair.error:.0f} <= {MAX_STEPS}")
-    return fail(f"max_abs {pair.error:.0f} > {MAX_STEPS} ({pair.reference.dtype.name} values)")

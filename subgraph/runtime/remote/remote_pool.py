@@ -186,7 +186,12 @@ class RemoteWorkers(Workers):
                 what, "install the same version there", code="executor.other-version"
             ) from error
         if isinstance(error, BrokenExecutor):
-            self._reconnect(connection)
+            with self._reconnecting:
+                if self._connection is connection:
+                    executors.forget(connection)
+                    self._connection = executors.connected(
+                        self.candidate.executor, self.candidate.resources
+                    )
         elif not isinstance(
             error, (OSError, RuntimeError, ValueError)
         ):  # distributed.KilledWorker, say: tried enough
@@ -213,11 +218,3 @@ class RemoteWorkers(Workers):
     def _stop(self, job: Job, token: str) -> None:
         task.leash_of(job.into, token).unlink(missing_ok=True)
         self._connection.end(task.end, token)
-
-    def _reconnect(self, broken: Connection) -> None:
-        with self._reconnecting:
-            if self._connection is broken:
-                executors.forget(broken)
-                self._connection = executors.connected(
-                    self.candidate.executor, self.candidate.resources
-                )
