@@ -334,36 +334,10 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Return wrong rows with the isolated judgement, which settles unknown orders of axes."""
-        alone = {row.match.tensor: self._settle_order(row.match.tensor) for row in wrong}
-        rows = {}
-        for row in wrong:
-            name = row.match.tensor
-            current = self.in_place(name) if row.match.orders else row
-            rows[name] = replace(current, alone=alone[name])
-        return rows
-
-    def _settle_order(self, name: str) -> Judgement | None:
-        """Return the isolated judgement, with the axes in the first order that agrees.
-
-        Returns:
-            None if no order agrees and the order of a tensor that enters is not known.
-        """
-        match = next(m.matches[name] for m in self.matched if name in m.matches)
-        unsettled = self.matched
-        judgements = []
-        for way in (match.alignment, *match.orders):
-            self.matched = [_lay_out(sample, name, way) for sample in unsettled]
-            judgements.append(self._alone(name))
-            if judgements[-1] and judgements[-1].status is Status.AGREE:
-                return judgements[-1]
-        self.matched = unsettled
-        region = self._above(name, [m for m in unsettled if name in m.matches])
-        entering = region.inputs if region else ()
-        has_unknown = any(
-            m.matches[n].orders for m in unsettled for n in entering if n in m.matches
-        )
-        return None if has_unknown else judgements[0]
+        """Return wrong rows with the isolated judgement."""
+        return {
+            row.match.tensor: replace(row, alone=self._alone(row.match.tensor)) for row in wrong
+        }
 
     def _alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference
@@ -379,8 +353,20 @@ class _Judging:
     def _isolated_as(
         self, samples: Sequence[MatchedSample], name: str, meant: str
     ) -> Judgement | None:
-        """What was matched to one tensor, judged as another one: the best of all recorded forms."""
+        """What was matched to one tensor, judged as another one: the best of all recorded forms.
+
+        Returns:
+            None if the order of a tensor's axes is not known.
+        """
         region = self._above(meant, samples)
+        taking_part = [
+            m.matches[n]
+            for n in (name, *(region.inputs if region else ()))
+            for m in samples
+            if n in m.matches
+        ]
+        if any(match.is_order_unknown for match in taking_part):
+            return None
         judgements: list[Judgement] = []
         for tried in _iter_forms(samples, (*region.inputs, name)) if region else ():
             judged = self._isolated_from(tried, name, meant, region) if region else None
@@ -475,14 +461,6 @@ class _Judging:
     @cached_property
     def _folder(self) -> Path:
         return numbered_folder(self.judge.model.scratch, "recorded")
-
-
-def _lay_out(sample: MatchedSample, name: str, way: Alignment | None) -> MatchedSample:
-    """Return the sample with one tensor in this order of axes, which is settled."""
-    if name not in sample.matches:
-        return sample
-    match = replace(sample.matches[name], alignment=way, orders=())
-    return replace(sample, matches={**sample.matches, name: match})
 
 
 def _iter_forms(

@@ -14,6 +14,7 @@ import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
+from subgraph.graph.properties import MIXES_AXES, WINDOWS
 from subgraph.graph.quantization import code_scales
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
@@ -44,12 +45,14 @@ class Fit:
     Attributes:
         channels_last: do files hold channels last whose shape does not tell?
         some_last: do any of them?
+        mixed: do others hold channels first?
     """
 
     judge: Judge
     k: int
     channels_last: bool = False
     some_last: bool = False
+    mixed: bool = False
     _held: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
     _room: int = CACHE_BYTES
 
@@ -90,9 +93,8 @@ class Fit:
             as_voted = self.channels_last and reference.ndim == IMAGE_RANK
             voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
             away = _measure_distance(value, reference, voted, best.scale)
-            best = replace(
-                best, alignment=voted, distance=away, orders=tuple(w for w in ways if w != voted)
-            )
+            is_sure = not self.mixed and tensor in self._images
+            best = replace(best, alignment=voted, distance=away, is_order_unknown=not is_sure)
         for way in iter_foldings(value.size, reference.shape) if best.distance > NEAR else ():
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
@@ -101,6 +103,18 @@ class Fit:
     def _scale(self, entry: DumpEntry, tensor: str) -> Scale | None:
         """The scale of an entry that holds codes: the recording's own, else the model's."""
         return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
+
+    @cached_property
+    def _images(self) -> set[str]:
+        """Tensors with an axis of channels, which all files of a tool lay out alike."""
+        graph = self.judge.model.graph
+        images = set(graph.inputs)
+        for i in graph.in_order(range(len(graph.nodes))):
+            op = graph.ops[i]
+            is_mixed = op in MIXES_AXES or op == "Transpose"
+            if op in WINDOWS or (not is_mixed and not images.isdisjoint(graph.reads[i])):
+                images.update(graph.makes[i])
+        return images
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
@@ -143,6 +157,7 @@ class Fit:
                 last += as_last <= NEAR and as_last * CLEARER < as_first
                 first += as_first <= NEAR and as_first * CLEARER < as_last
         self.some_last = self.channels_last or last > 0
+        self.mixed = first > 0 and last > 0
         self.channels_last = self.channels_last if first == last else last > first
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:

@@ -75,7 +75,7 @@ class _Following:
         self.matches = {
             name: match
             for name, match in matched.matches.items()
-            if not (match.alternatives or match.orders)
+            if not (match.alternatives or match.is_order_unknown)
         }
         left = [
             one
@@ -128,7 +128,7 @@ class _Following:
         reference = self._fit.reference(match.tensor)
         assert reference is not None
         distance = relative_l2(reference, match.value(reference))
-        self.matches[match.tensor] = replace(match, distance=distance, orders=())
+        self.matches[match.tensor] = replace(match, distance=distance, is_order_unknown=False)
 
     # --------------------------------------------------------------------------------------------
     # nodes

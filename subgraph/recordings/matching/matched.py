@@ -68,7 +68,8 @@ class TensorMatch:
         tensor: of the model.
         how: "name", "value", "node" (that computes or reads it) or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
-        orders: other alignments that its shape admits, where its value confirms none.
+        is_order_unknown: Whether its shape admits other alignments, and nothing tells which is
+            meant.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
         name_says: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value
@@ -86,7 +87,7 @@ class TensorMatch:
     tensor: str
     how: str = "name"
     alignment: Alignment | None = None
-    orders: tuple[Alignment, ...] = ()
+    is_order_unknown: bool = False
     distance: float = math.nan
     name_says: str = ""
     alternatives: tuple[str, ...] = ()
@@ -103,10 +104,10 @@ class TensorMatch:
         notes = [self._name_note] if self._name_note else []
         if self.confirmed_in:
             notes.append(f"as in {self.confirmed_in}")
-        if self.alignment and self.alignment.words:
-            notes.append(self.alignment.words)
-        if self.orders:
+        if self.is_order_unknown:
             notes.append("the order of its axes is not known")
+        elif self.alignment and self.alignment.words:
+            notes.append(self.alignment.words)
         if self.scale:
             steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
             notes.append(f"codes, step {_format_span(steps)}, zero point {_format_span(zeros)}")
