@@ -29,9 +29,9 @@ from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import Alignment, is_coarse
-from subgraph.recordings.matching.follow import follow_unnamed
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
+from subgraph.recordings.matching.unnamed import follow_unnamed
 from subgraph.recordings.reference_tensors import (
     capture_tensors,
     displace,

@@ -1,7 +1,7 @@
 """Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no
 value confirms.
 
-Covers `recordings.matching.follow`.
+Covers `recordings.matching.unnamed`.
 """
 
 from __future__ import annotations

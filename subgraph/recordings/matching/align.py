@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import np_dtype
+from subgraph.trials.matching.match_tensors import profile_of
 from subgraph.types import Array, Shape
 
+Key = TypeVar("Key", bound=Hashable)
+
 IMAGE_RANK = 4
-MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
 CODES = frozenset(("int8", "uint8"))
 MAX_OFF, MAX_ONE_SIDED = (
     0.5,
@@ -214,46 +217,29 @@ def replace_nan(distance: float) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-class BlockSums:
-    """Finds which of many arrays may be near another one, in any order of axes, from a few sums of
-    each.
-
-    The sums of blocks of the sorted values, each divided by the root of its length, differ by no
-    more than the arrays themselves (Euclidean distance; Cauchy-Schwarz, and sorting brings two
-    arrays closest).
+class BlockSums(Generic[Key]):
+    """Finds which of many arrays may be near another one, in any order of axes, by a profile of
+    each (`profile_of`).
 
     Attributes:
-        sizes: elements of each array, by name.
+        sizes: elements of each array, by its key.
     """
 
-    def __init__(self, arrays: Iterable[tuple[str, Array]]) -> None:
-        by_size: dict[int, list[tuple[str, Array]]] = {}
-        self.sizes: dict[str, int] = {}
-        for name, array in arrays:
-            self.sizes[name] = array.size
-            by_size.setdefault(array.size, []).append((name, _compute_block_sums(array)))
+    def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
+        by_size: dict[int, list[tuple[Key, Array]]] = {}
+        for key, array in arrays:
+            if array.dtype.kind in "fiubV":
+                by_size.setdefault(array.size, []).append((key, profile_of(array)))
         self._rows = {
-            size: ([n for n, _ in rows], np.stack([r for _, r in rows]))
+            size: ([key for key, _ in rows], np.stack([profile for _, profile in rows]))
             for size, rows in by_size.items()
         }
 
-    def near(self, array: Array, share: float) -> list[str]:
+    def near(self, array: Array, share: float) -> list[Key]:
         """The arrays that may differ from `array` by at most this share of their own length."""
-        names, rows = self._rows.get(array.size, ([], None))
-        if rows is None or array.dtype.kind not in "fiubV":
+        keys, profiles = self._rows.get(array.size, ([], None))
+        if profiles is None or array.dtype.kind not in "fiubV" or not share:
             return []
-        sums = _compute_block_sums(array)
-        with np.errstate(all="ignore"):
-            far = np.sqrt(((rows[:, 1:] - sums[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (
-                1 + SLACK
-            )
-        return [name for name, is_far in zip(names, far, strict=True) if not is_far]
-
-
-def _compute_block_sums(array: Array) -> Array:
-    """(MAX_BLOCKS + 1,): the array's Euclidean length, and the scaled sums of its blocks."""
-    with np.errstate(all="ignore"):
-        flat = np.sort(array.reshape(-1).astype(np.float64))
-        starts = np.linspace(0, flat.size, min(MAX_BLOCKS, flat.size), endpoint=False, dtype=int)
-        sums = np.add.reduceat(flat, starts) / np.sqrt(np.diff([*starts, flat.size]))
-        return np.concatenate(([np.sqrt(flat @ flat)], sums))
+        apart = np.linalg.norm(profiles - profile_of(array), axis=1)
+        limits = share * np.linalg.norm(profiles, axis=1) * (1 + SLACK)
+        return [key for key, is_near in zip(keys, apart <= limits, strict=True) if is_near]

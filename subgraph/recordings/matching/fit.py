@@ -3,14 +3,11 @@ reference."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-
-import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
@@ -165,10 +162,6 @@ class Fit:
         a = self.value(entry)
         b = self.value(other)
         return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
-
-    def digest(self, entry: DumpEntry) -> bytes:
-        """The same for entries of the same numbers."""
-        return hashlib.sha256(np.ascontiguousarray(self.value(entry)).tobytes()).digest()
 
 
 def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:

@@ -14,38 +14,34 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise, takewhile
+from itertools import takewhile
 
 from subgraph.errors import InputError
-from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import CODES, BlockSums, has_same_numbers, replace_nan
+from subgraph.recordings.matching.align import CODES, BlockSums, replace_nan
 from subgraph.recordings.matching.fit import Fit
 from subgraph.recordings.matching.matched import (
-    COPY,
     EXACT,
     LeftOutEntry,
     MatchedSample,
     Reason,
     TensorMatch,
     get_distance,
-    is_clearer,
 )
 from subgraph.recordings.matching.names import (
     ModelNames,
     find_dropped_input,
     find_fused_results,
     find_meant_tensor,
-    list_likely_names,
 )
+from subgraph.recordings.matching.unnamed import Unnamed
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, is_varied
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
 from subgraph.types import Array
 
 MAX_FORMS = 3  # further entries of a tensor, which its readers may have read
-SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 
 
 def match_sample(
@@ -78,7 +74,6 @@ class _Matching:
 
     Attributes:
         left_out: the entries that are not compared.
-        unlike: how many of them have a name and a value that the model has not.
     """
 
     judge: Judge
@@ -87,10 +82,8 @@ class _Matching:
     confirmed: Mapping[str, TensorMatch]
     matches: dict[str, TensorMatch] = field(default_factory=dict)
     left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
-    unlike: int = 0
     _read: dict[str, DumpEntry] = field(default_factory=dict)  # what a tensor's readers read
     _quantized: set[DumpEntry] = field(default_factory=set)  # the same, beside an exact name
-    _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
 
     def __post_init__(self) -> None:
         self.graph, self.results, self.entries = (
@@ -136,13 +129,11 @@ class _Matching:
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
         self._tell_exchanged()
         if nameless:
-            self._leave_out_rest(self._told_by_numbers(self._match_by_value(nameless)))
+            self._match_unnamed(nameless)
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
-        return MatchedSample(
-            self.judge, self.k, self.matches, left_out, self.unlike, self._fit.channels_last
-        )
+        return MatchedSample(self.judge, self.k, self.matches, left_out, self._fit.channels_last)
 
     def _leave_out(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
         self.left_out[entry] = LeftOutEntry(entry, reason, detail)
@@ -302,59 +293,12 @@ class _Matching:
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
-    def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:
-        """Match entries of unknown names to the tensors whose values they hold; returns the others:
-        do several fit?
-
-        Of several tensors of the same value the name decides, else the first in the model, on which
-        the others hang; of several entries of the same value the name, else the first.
-        """
-        chosen: dict[str, list[TensorMatch]] = {}
-        left: dict[DumpEntry, bool] = {}
-        for entry, fitting in self._near_values(nameless).items():
-            free = [m for m in fitting if m.tensor not in self.matches]
-            if match := self._chosen(entry, free):
-                chosen.setdefault(match.tensor, []).append(match)
-            elif fitting and not free:
-                self._leave_out(entry, Reason.NOTHING, f"{COPY} {fitting[0].tensor}")
-            else:
-                left[entry] = bool(free)
-        for tensor, rivals in chosen.items():
-            alike = {m.entry: self._names.alike(m.entry.label, tensor) for m in rivals}
-            best = min(rivals, key=lambda m: (m.how == "value", -alike[m.entry], m.distance))
-            others = [m for m in rivals if m is not best]
-            if best.how == "name" or all(
-                self._fit.are_same(best.entry, m.entry) or is_clearer(best, m) for m in others
-            ):
-                self.matches[tensor] = best
-                for match in others:
-                    self._leave_out(match.entry, Reason.NOTHING, f"{COPY} {tensor}")
-            else:
-                left |= dict.fromkeys((m.entry for m in (*others, best)), True)
-        return left
-
-    def _near_values(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, list[TensorMatch]]:
-        """By entry, the tensors that it may hold by its values, the nearest first."""
-        if not nameless:
-            return {}
-        self._sums = BlockSums((n, a) for n, a in self._floats() if is_varied(a))
-        small = BlockSums(
-            (n, a) for n, a in self._floats() if is_varied(a, MIN_EXACT) and not is_varied(a)
-        )
-        near: dict[DumpEntry, list[TensorMatch]] = {}
-        for entry in filter(self._is_read, nameless):
-            likely = self._names.likely(entry.label)
-            later = chain.from_iterable(self._chain(name) for name in likely)
-            value = self._fit.value(entry)
-            names = dict.fromkeys((*self._sums.near(value, NEAR), *likely, *later))
-            fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
-            exact = (
-                self._fit.aligned(entry, n) for n in small.near(value, EXACT) if n not in names
-            )
-            near[entry] = sorted(
-                (*fitting, *(m for m in exact if m.distance <= EXACT)), key=get_distance
-            )
-        return near
+    def _match_unnamed(self, nameless: Sequence[DumpEntry]) -> None:
+        """Match entries of unknown names to the tensors whose values they hold."""
+        pool = dict.fromkeys(filter(self._is_read, nameless))
+        unnamed = Unnamed(self._fit, pool, self._names.likely)
+        self.matches |= unnamed.find(self._floats(), self.matches)
+        self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
         """Results of real numbers or 8-bit codes, one at a time."""
@@ -364,33 +308,6 @@ class _Matching:
             for n, a in values
             if a is not None and (a.dtype.kind == "f" or a.dtype.name in CODES)
         )
-
-    def _chosen(self, entry: DumpEntry, fitting: Sequence[TensorMatch]) -> TensorMatch | None:
-        """The tensor that an entry holds, of those that are near; None where it cannot be told."""
-        if not fitting:
-            return None
-        graph = self.graph
-        limit = max(fitting[0].distance * CLEARER, SURELY)
-        equal = {m.tensor: m for m in fitting if m.distance <= limit}
-        for name in self._names.likely(entry.label):
-            if name in equal:
-                later = (equal[n] for n in self._chain(name) if n in equal)
-                fused = min(later, key=get_distance, default=equal[name])
-                return fused if is_clearer(fused, equal[name]) else equal[name]
-        first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
-        below = (
-            graph.descendants([graph.maker[first]])
-            if len(equal) > 1 and first in graph.maker
-            else set()
-        )
-        if any(graph.maker.get(n) not in below for n in equal if n != first):
-            return None
-        others = tuple(n for n in equal if n != first)
-        values = [self._fit.reference(n) for n in (first, *others)]
-        same = all(
-            a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
-        )
-        return replace(equal[first], how="value", twins=others) if same else None
 
     def _later(self, tensor: str) -> tuple[str, ...]:
         """Later tensors of the same shape that a fused node may hold instead."""
@@ -410,51 +327,3 @@ class _Matching:
         if match.alternatives or certain:
             return match
         return replace(match, alternatives=self._later(match.tensor))
-
-    # --------------------------------------------------------------------------------------------
-    # reasons
-
-    def _told_by_numbers(self, left: Mapping[DumpEntry, bool]) -> dict[DumpEntry, bool]:
-        """Those that hold no weight of the model; True for what holds a tensor's numbers in an
-        order that is not known.
-
-        A tool that saves all saves weights, in whatever order.
-        """
-        values = {entry: self._fit.value(entry) for entry, several in left.items() if not several}
-        sizes = {value.size for value in values.values()}
-        graph = self.graph
-        weights = ((n, t) for n, t in graph.weights.items() if protobuf.element_count(t) in sizes)
-        read = ((n, protobuf.to_array(t, graph.path)) for n, t in weights)
-        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and is_varied(a))
-        kept = dict(left)
-        for entry, value in values.items():
-            if value.dtype.kind == "f" and (held := sums.near(value, SAME_NUMBERS)):
-                self._leave_out(entry, Reason.NOTHING, f"the weight {held[0]}")
-                del kept[entry]
-            else:
-                kept[entry] = bool(self._sums.near(value, SAME_NUMBERS))
-        return kept
-
-    def _leave_out_rest(self, left: Mapping[DumpEntry, bool]) -> None:
-        """Leave out entries that hold no tensor; `left`: is it explained why an entry matches
-        none?"""
-        held: dict[bytes, str] = {}
-        for match in self.matches.values():
-            held.setdefault(self._fit.digest(match.entry), match.tensor)
-        sizes = {size for n, size in self._sums.sizes.items() if n not in self.matches}
-        for entry, explained in left.items():
-            if any(n in self.graph.weights for n in list_likely_names(entry.label)):
-                self._leave_out(entry, Reason.NOTHING)
-            elif not explained and not entry.note and (twin := held.get(self._fit.digest(entry))):
-                self._leave_out(entry, Reason.NOTHING, f"{COPY} {twin}")
-            else:
-                value = self._fit.value(entry)
-                likely = self._names.likely(entry.label)
-                related = explained or entry.note or any(n in self.matches for n in likely)
-                self.unlike += (
-                    not related
-                    and value.size in sizes
-                    and value.dtype.kind == "f"
-                    and is_varied(value)
-                )
-                self._leave_out(entry, Reason.UNMATCHED, entry.note)

@@ -49,15 +49,23 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class LeftOutEntry:
-    """An entry that is not compared. `detail`: what is known of this one, beside the reason."""
+    """An entry that is not compared. `detail`: what is known of this one, beside the reason;
+    `strange`: its name and its value are none of the model's."""
 
     entry: DumpEntry
     reason: Reason
     detail: str = ""
+    strange: bool = False
 
     @property
     def why(self) -> str:
         return self.detail or self.reason
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may hold a tensor all the same."""
+        is_unknown = self.reason is Reason.UNMATCHED or self.detail.startswith(COPY)
+        return is_unknown and not self.entry.note
 
 
 @dataclass(frozen=True)
@@ -182,7 +190,6 @@ class MatchedSample:
         judge, k: that the run is compared with, and which of their samples.
         matches: by tensor of the model.
         left_out: the entries that are not compared.
-        unlike: how many of them have a name and a value that the model has not.
         channels_last: do files hold channels last whose shape does not tell?
     """
 
@@ -190,8 +197,12 @@ class MatchedSample:
     k: int
     matches: Mapping[str, TensorMatch]
     left_out: tuple[LeftOutEntry, ...] = ()
-    unlike: int = 0
     channels_last: bool = False
+
+    @property
+    def unlike(self) -> int:
+        """How many entries have a name and a value that the model has not."""
+        return sum(left.strange for left in self.left_out)
 
     def left_out_as(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared for one of these reasons."""

@@ -32,7 +32,6 @@ QUANTIZED_FORMS = ("{node}/fq_output_0", "{tensor}/fq_output_0")
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 _OUTPUT_NUMBER = re.compile(r":\d+$")
 _CALL = re.compile(r"_\d+(?=\.|$)")
-_TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
 
 def list_likely_names(name: str) -> list[str]:
@@ -85,7 +84,6 @@ class ModelNames:
             str, list[str]
         ] = {}  # a module's written path -> what leaves it, the last first
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
-        self._keys: dict[str, tuple[tuple[str, ...], ...]] = {}
         known = set(tensors)
         for i in graph.in_order(range(len(graph.nodes))):
             made = [n for n in graph.makes[i] if n in known]
@@ -97,15 +95,6 @@ class ModelNames:
             if name in graph.maker:
                 self._add_forms(name, graph.maker[name])
         self._add_modules(known)
-        for name in tensors:
-            self._keys[name] = tuple(
-                dict.fromkeys((_split_tokens(name), _split_tokens(self._module_name(name))))
-            )
-
-    def _module_name(self, tensor: str) -> str:
-        i = self._graph.maker.get(tensor)
-        path = parse_module_path(self._graph.label(i)) if i is not None else ""
-        return f"{path}.{tensor.rpartition('/')[2]}" if path else tensor
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
@@ -160,13 +149,6 @@ class ModelNames:
                 found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
             found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
         return tuple(dict.fromkeys((*found, *self._joined(self._plain(recorded)))))
-
-    def alike(self, recorded: str, tensor: str) -> int:
-        """How many words two names begin with in common."""
-        given = _split_tokens(recorded)
-        return max(
-            (count_common_start(given, key) for key in self._keys.get(tensor, ())), default=0
-        )
 
     def _joined(self, name: str) -> list[str]:
         """The tensor of the last of several nodes whose names, one behind the other, are this
@@ -228,14 +210,3 @@ def find_meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     if i is None or not 0 <= number < len(graph.nodes[i].output):
         return name
     return str(graph.nodes[i].output[number])
-
-
-def count_common_start(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many elements two sequences begin with in common."""
-    return next(
-        (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-
-
-def _split_tokens(name: str) -> tuple[str, ...]:
-    return tuple(filter(None, _TOKENS.split(name)))

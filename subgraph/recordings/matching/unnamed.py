@@ -1,0 +1,395 @@
+"""Entries whose names are none of the model's -> the tensors whose values they hold.
+
+An entry is a tensor's where its value is near the reference's of this tensor, and of no other.
+Behind a fault no value is the reference's. There a node, run on what was recorded before it, gives
+what was recorded of its output: an entry is a tensor's where it holds what the tensor's node
+computes; or where a node that reads the tensor computes, from that entry, what is known or found of
+its own output. An entry that neither tells stays without a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from subgraph.errors import InputError, ModelError, WorkerDied
+from subgraph.graph import protobuf
+from subgraph.graph import region as regions
+from subgraph.graph.graph import Graph
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.matching.align import BlockSums, has_same_numbers
+from subgraph.recordings.matching.fit import Fit
+from subgraph.recordings.matching.matched import (
+    COPY,
+    EXACT,
+    LeftOutEntry,
+    MatchedSample,
+    Reason,
+    TensorMatch,
+    get_distance,
+    is_clearer,
+)
+from subgraph.recordings.matching.names import MAX_FUSED, list_likely_names
+from subgraph.recordings.reference_tensors import capture_tensors
+from subgraph.storage.folders import numbered_folder
+from subgraph.storage.tensors import Record, save, type_of
+from subgraph.trials.matching.match_tensors import (
+    CLEARER,
+    MIN_DIFFERENT,
+    MIN_EXACT,
+    NEAR,
+    SURELY,
+    is_varied,
+)
+from subgraph.types import Array
+
+SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
+MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
+MAX_TRIED = 16  # entries that are tried as one tensor
+
+
+@dataclass
+class Unnamed:
+    """Entries without a name of the model, which values give to tensors.
+
+    Attributes:
+        fit: Brings entries into the shapes of tensors.
+        pool: The entries that have no tensor.
+        find_likely: By the name of an entry, the tensors that it may mean, the likeliest first.
+        undecided: Entries that hold the numbers of several tensors, or in an unknown order.
+        copies: Entries that hold what another one holds, with its tensor.
+    """
+
+    fit: Fit
+    pool: dict[DumpEntry, None]
+    find_likely: Callable[[str], Sequence[str]] = lambda _: ()
+    undecided: set[DumpEntry] = field(default_factory=set)
+    copies: dict[DumpEntry, str] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sums = BlockSums((e, self.fit.value(e)) for e in self.pool)
+        self._likely = {e: self.find_likely(e.label) for e in self.pool}
+
+    def find(
+        self, values: Iterable[tuple[str, Array]], matches: Mapping[str, TensorMatch]
+    ) -> dict[str, TensorMatch]:
+        """Return the tensors whose values entries hold, and take these from the pool.
+
+        Args:
+            values: By tensor, what to look for.
+            matches: The tensors that others hold, whose values may be copied.
+        """
+        chosen: dict[str, list[TensorMatch]] = {}
+        for entry, near in self._find_near(values).items():
+            free = sorted((m for m in near if m.tensor not in matches), key=get_distance)
+            match = self._choose(entry, free)
+            if match:
+                chosen.setdefault(match.tensor, []).append(match)
+            elif free:
+                self.undecided.add(entry)
+            else:
+                self.copies[entry] = near[0].tensor
+        found = {}
+        for tensor, rivals in chosen.items():
+            best = min(rivals, key=lambda m: (m.how == "value", m.distance))
+            others = [m for m in rivals if m is not best]
+            if best.how == "name" or all(self._is_beaten(m, best) for m in others):
+                found[tensor] = best
+                del self.pool[best.entry]
+                self.copies |= {m.entry: tensor for m in others}
+            else:
+                self.undecided.update(m.entry for m in rivals)
+        return found
+
+    def _is_beaten(self, rival: TensorMatch, best: TensorMatch) -> bool:
+        return self.fit.are_same(best.entry, rival.entry) or is_clearer(best, rival)
+
+    def _find_near(self, values: Iterable[tuple[str, Array]]) -> dict[DumpEntry, list[TensorMatch]]:
+        """By entry, the tensors that it may hold by its values."""
+        found: dict[DumpEntry, list[TensorMatch]] = {}
+        for name, value in values:
+            limit = 0.0
+            if is_varied(value):
+                limit = NEAR
+                self._sizes[name] = value.size
+                self.undecided.update(self._sums.near(value, SAME_NUMBERS))
+            elif is_varied(value, MIN_EXACT):
+                limit = EXACT
+            meant = [e for e in self.pool if name in self._likely[e]]
+            for entry in dict.fromkeys((*meant, *self._sums.near(value, limit))):
+                if entry in self.pool:
+                    match = self.fit.aligned(entry, name, value)
+                    if match.distance <= (NEAR if entry in meant else limit):
+                        found.setdefault(entry, []).append(match)
+        return found
+
+    def _choose(self, entry: DumpEntry, near: Sequence[TensorMatch]) -> TensorMatch | None:
+        """The tensor that an entry holds, of those that are near; None where it cannot be told.
+
+        Of several of the same value the name decides, else the first in the model, on which the
+        others hang.
+        """
+        if not near:
+            return None
+        limit = max(near[0].distance * CLEARER, SURELY)
+        equal = {m.tensor: m for m in near if m.distance <= limit}
+        named = next((equal[n] for n in self._likely[entry] if n in equal), None)
+        if named:
+            return named
+        graph = self.fit.judge.model.graph
+        first, *others = sorted(
+            equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1
+        )
+        is_made = others and first in graph.maker
+        below = graph.descendants([graph.maker[first]]) if is_made else set[int]()
+        values = [self.fit.reference(n) for n in (first, *others)]
+        same = all(graph.maker.get(n) in below for n in others) and all(
+            a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
+        )
+        return replace(equal[first], how="value", twins=tuple(others)) if same else None
+
+    def find_copies(self, matches: Mapping[str, TensorMatch]) -> dict[DumpEntry, str]:
+        """Return the entries of the pool that hold the numbers of one with a tensor, and which."""
+        found = {}
+        for name, match in matches.items():
+            near = self._sums.near(self.fit.value(match.entry), SURELY)
+            found.update(dict.fromkeys((e for e in near if e in self.pool), name))
+        return found
+
+    def explain_left(self, matches: Mapping[str, TensorMatch]) -> list[LeftOutEntry]:
+        """Return the entries of the pool with the reason why they hold no tensor."""
+        graph = self.fit.judge.model.graph
+        weights = self._find_weights(graph)
+        copies = self.find_copies(matches) | self.copies
+        sizes = {size for name, size in self._sizes.items() if name not in matches}
+        left = []
+        for entry in self.pool:
+            value = self.fit.value(entry)
+            is_decided = entry not in self.undecided
+            if any(n in graph.weights for n in list_likely_names(entry.label)):
+                left.append(LeftOutEntry(entry, Reason.NOTHING))
+            elif is_decided and entry in weights:
+                left.append(LeftOutEntry(entry, Reason.NOTHING, f"the weight {weights[entry]}"))
+            elif entry in copies and not entry.note:
+                left.append(LeftOutEntry(entry, Reason.NOTHING, f"{COPY} {copies[entry]}"))
+            else:
+                is_of_model = value.size in sizes and value.dtype.kind == "f" and is_varied(value)
+                is_related = entry.note or any(n in matches for n in self._likely[entry])
+                strange = is_of_model and is_decided and not is_related
+                left.append(LeftOutEntry(entry, Reason.UNMATCHED, entry.note, strange))
+        return left
+
+    def _find_weights(self, graph: Graph) -> dict[DumpEntry, str]:
+        """Entries that hold the numbers of a weight: a tool that saves all saves weights, in
+        whatever order."""
+        sizes = {self.fit.value(entry).size for entry in self.pool}
+        found: dict[DumpEntry, str] = {}
+        for name, tensor in graph.weights.items():
+            if protobuf.element_count(tensor) in sizes:
+                value = protobuf.to_array(tensor, graph.path)
+                if value.dtype.kind == "f" and is_varied(value):
+                    found |= dict.fromkeys(self._sums.near(value, SAME_NUMBERS), name)
+        return found
+
+
+def follow_unnamed(matched: MatchedSample) -> MatchedSample:
+    """The sample with the tensors of those entries without a name that nodes tell.
+
+    Complexity: a run of a node for each tensor behind the first that is off, and some more for
+    those in doubt.
+    """
+    in_doubt = [one for one in matched.left_out if one.is_in_doubt]
+    if len(in_doubt) > MAX_ENTRIES or all(one.reason is Reason.NOTHING for one in in_doubt):
+        return matched
+    return _Following(matched, [one.entry for one in in_doubt]).run_all()
+
+
+@dataclass
+class _Following:
+    """State while the entries of one sample are followed.
+
+    Attributes:
+        entries: Those in doubt.
+        matches: Of which it is certain what they hold.
+    """
+
+    matched: MatchedSample
+    entries: Sequence[DumpEntry]
+    matches: dict[str, TensorMatch] = field(default_factory=dict)
+    _saved: int = 0
+
+    def __post_init__(self) -> None:
+        matched = self.matched
+        self.model = matched.judge.model
+        self.graph = self.model.graph
+        self.fit = Fit(matched.judge, matched.k, matched.channels_last, matched.channels_last)
+        self.unnamed = Unnamed(self.fit, dict.fromkeys(self.entries))
+        self.matches = {
+            name: match
+            for name, match in matched.matches.items()
+            if not (match.alternatives or match.is_order_unknown)
+        }
+
+    def run_all(self) -> MatchedSample:
+        while self._sweep(self._find_computed, self._free()) or self._sweep(
+            self._find_read, self._free()[::-1]
+        ):
+            pass
+        matches = {**self.matched.matches, **self.matches}
+        copies = self.unnamed.find_copies(self.matches)
+        left = [
+            LeftOutEntry(one.entry, Reason.NOTHING, f"{COPY} {copies[one.entry]}")
+            if one.entry in copies
+            else one
+            for one in self.matched.left_out
+            if one.entry in self.unnamed.pool or one.entry not in self.entries
+        ]
+        order = (*self.graph.inputs, *self.model.tensors())
+        return replace(
+            self.matched,
+            matches={name: matches[name] for name in order if name in matches},
+            left_out=tuple(left),
+        )
+
+    def _free(self) -> list[str]:
+        """The tensors that no entry is named or known to hold; none if no entry is in doubt."""
+        known = self.matched.matches.keys() | self.matches.keys()
+        return [n for n in self.model.tensors() if self.unnamed.pool and n not in known]
+
+    def _sweep(self, find: Callable[[str], TensorMatch | None], tensors: Sequence[str]) -> bool:
+        """Match those of the tensors that are found; return whether there is one."""
+        before = len(self.matches)
+        for tensor in tensors:
+            match = find(tensor)
+            reference = self.fit.reference(tensor)
+            if match and reference is not None:
+                distance = self.fit.aligned(match.entry, tensor).distance
+                self.unnamed.pool.pop(match.entry, None)
+                self.matches[tensor] = replace(
+                    match, distance=distance, how="node", is_order_unknown=False
+                )
+        return len(self.matches) > before
+
+    def _find_computed(self, tensor: str) -> TensorMatch | None:
+        """Find the entry that holds what nodes compute from what was recorded before them."""
+        return self._find_held(tensor, self._compute(tensor))
+
+    def _find_held(self, tensor: str, value: Array | None) -> TensorMatch | None:
+        """Find the entry in doubt that holds this value of a tensor."""
+        if value is None:
+            return None
+        pool = dict(self.unnamed.pool)
+        found = self.unnamed.find([(tensor, value)], {}).get(tensor)
+        self.unnamed.pool = pool
+        return found
+
+    def _find_read(self, tensor: str) -> TensorMatch | None:
+        """Find the one entry from which nodes that read the tensor compute what is known, or found,
+        of their outputs."""
+        reference = self.fit.reference(tensor)
+        if reference is None or not is_varied(reference):
+            return None
+        fitting = [e for e in self.unnamed.pool if self.fit.value(e).size == reference.size]
+        if not 0 < len(fitting) <= MAX_TRIED:
+            return None
+        copies = self.unnamed.find_copies(self.matches)
+        matches = [self.fit.aligned(e, tensor) for e in fitting if e not in copies]
+        found = [m for m in matches if m.alignment and self._is_read(m)]
+        return found[0] if len(found) == 1 else None
+
+    def _is_read(self, match: TensorMatch) -> bool:
+        """Does a node that reads the tensor, or several that a device fuses, compute from this
+        entry what is known or found of their output?
+
+        Found counts only where weights take part: Relu of another tensor may have been recorded as
+        well. Known counts only where the entry brings it nearer: a sum may be near whatever its
+        smaller part is.
+        """
+        record = self._save(match)
+        given = {match.tensor: record} if record else {}
+        for name in self._find_behind(match.tensor) if given else ():
+            known = self.matches.get(name)
+            value = self._compute(name, given)
+            if value is None or not is_varied(value):
+                continue
+            held = (
+                self.fit.aligned(known.entry, name, value)
+                if known
+                else self._find_held(name, value)
+            )
+            is_other = held and held.distance <= NEAR and held.entry != match.entry
+            if held and is_other and (not known or self._is_nearer(held, known)):
+                return True
+        return False
+
+    def _is_nearer(self, held: TensorMatch, known: TensorMatch) -> bool:
+        """Is what is known of a tensor clearly nearer to what an entry gives, `held`, than to what
+        is computed without it?"""
+        value = self._compute(known.tensor)
+        return is_clearer(held, self.fit.aligned(known.entry, known.tensor, value))
+
+    def _find_behind(self, tensor: str) -> list[str]:
+        """What is computed from a tensor in few nodes, as far as the first that is known; of the
+        unknown, what an entry may hold and weights take part in, up to one node behind them: an Add
+        of the bias."""
+        found: dict[str, bool] = {}
+        queue = [(tensor, 0)]
+        for name, weighted in queue:
+            for reader in self.graph.readers.get(name, ()) if len(found) < MAX_FUSED else ():
+                now = weighted + bool(weighted or self._reads_weights(reader))
+                new = [n for n in self.graph.makes[reader] if n not in found]
+                found |= dict.fromkeys(new, now > 0)
+                queue += [(n, now) for n in new if n not in self.matches and now < 2]
+        return [name for name, weighted in found.items() if weighted or name in self.matches]
+
+    def _reads_weights(self, node: int) -> bool:
+        weights = (self.graph.weights.get(n) for n in self.graph.reads[node])
+        return any(w is not None and protobuf.element_count(w) >= MIN_DIFFERENT for w in weights)
+
+    def _compute(self, tensor: str, given: Mapping[str, Record] | None = None) -> Array | None:
+        """What the reference computes of a tensor from what was recorded before it, and is `given`.
+
+        None where all that is as the reference has it, or where it cannot be computed.
+        """
+        known = given or {}
+        region = regions.find_upstream_until(
+            self.graph, [tensor], lambda n: n in known or n in self.matches
+        )
+        if region is None:
+            return None
+        entering = [n for n in region.inputs if n in self.matches and n not in known]
+        if not known and all(self.matches[n].distance <= EXACT for n in entering):
+            return None
+        feeds: list[dict[str, Record]] = [{} for _ in self.model.values.records]
+        try:
+            capture_tensors(self.model, region.inputs)
+            saved = {n: self._save(self.matches[n]) for n in entering}
+            feeds[self.matched.k] = {n: r for n, r in saved.items() if r} | {**known}
+            record = self.model.run_on_reference(region, feeds)[self.matched.k].get(tensor)
+        except (InputError, ModelError, WorkerDied):
+            return None
+        return record.array() if record else None
+
+    def _save(self, match: TensorMatch) -> Record | None:
+        """What was recorded of a tensor, as a file; None where it does not fit."""
+        reference = self.fit.reference(match.tensor)
+        if reference is None:
+            return None
+        try:
+            value = match.value(reference)
+        except InputError:
+            return None
+        self._saved += 1
+        return save(match.tensor, value, type_of(value), self._folder, f"t{self._saved}").within(
+            str(self._folder)
+        )
+
+    @cached_property
+    def _folder(self) -> Path:
+        folder = numbered_folder(self.model.scratch, "followed")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve()
