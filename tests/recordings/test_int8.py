@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from subgraph.recordings import recording
 from subgraph.types import Array
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -59,7 +60,7 @@ def run_nodes(folder: Path, fault: str = "", clipped: str = "") -> dict[str, Arr
 
     def convolve(tensor: str, weight: str) -> Array:
         """Return what a convolution of 1×1 gives."""
-        return np.einsum("oikl,nihw->nohw", weights[weight], read[tensor])
+        return np.asarray(np.einsum("oikl,nihw->nohw", weights[weight], read[tensor]))
 
     compute: dict[str, Callable[[], Array]] = {
         "a": lambda: convolve("data", "w0"),
@@ -109,6 +110,42 @@ def test_one_step_of_another_scale_is_no_error_of_a_concat(folder: Path) -> None
     recorded["join"] = quantize(recorded["join"])
     document = bisect(folder, recorded)
     assert [finding["nodes"] for finding in document["findings"]] == [["second"]]
+
+
+def test_value_beyond_its_scale_behind_a_fault_is_no_error(folder: Path) -> None:
+    healthy = run_nodes(folder)["sum"]
+    recorded = run_nodes(folder, "second")
+    recorded["sum"] = recorded["sum"].clip(healthy.min(), healthy.max())
+    document = bisect(folder, recorded)
+    assert [finding["nodes"] for finding in document["findings"]] == [["second"]]
+
+
+def test_values_that_are_lost_behind_a_fault_are_an_error(folder: Path) -> None:
+    recorded = run_nodes(folder, "second")
+    recorded |= {"third": recorded["third"] / 9, "third/fq_output_0": recorded["third"] / 9}
+    document = bisect(folder, recorded)
+    assert document["findings"][1]["nodes"] == ["third"]
+
+
+@pytest.mark.parametrize("form", ["{node}:0", "onnx_node!{node}", "{node}_out_blob_data"])
+def test_names_of_toolkits(form: str, folder: Path) -> None:
+    recorded = run_nodes(folder, "second")
+    document = bisect(folder, {form.format(node=node): recorded[node] for node in NODES.values()})
+    assert all(row["runs"][0]["matched_by"] == "name" for row in document["rows"])
+    assert document["findings"][0]["nodes"] == ["second"]
+
+
+def test_blobs_of_tengine(tmp_path: Path) -> None:
+    """As its source prints them; a matrix is one line."""
+    image = "Shape is {1 2 1 2}, data type is fp32\nBatch 0:\n\tChannel 0:\n\t\t1.5 2.5 \n"
+    (tmp_path / "a_out_blob_data.txt").write_text(image + "\tChannel 1:\n\t\t3.5 4.5 \n")
+    matrix = "".join(f"{number / 8:.6f} " for number in range(1000))
+    (tmp_path / "b_out_blob_data.txt").write_text(
+        f"Shape is {{1 1000}}, data type is fp32\n{matrix}\n"
+    )
+    a, b = recording.open(tmp_path)
+    assert a.read().tolist() == [[[[1.5, 2.5]], [[3.5, 4.5]]]]
+    assert b.read().tolist() == [[number / 8 for number in range(1000)]]
 
 
 def test_next_commands_name_the_user_s_files(folder: Path) -> None:

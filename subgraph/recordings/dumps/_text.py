@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
-from subgraph.recordings.files import Files
+from subgraph.recordings.files import HEAD_BYTES, Files
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
 
@@ -21,7 +21,8 @@ MIN_WORDS = 4  # numbers that show to how many digits a tool prints
 HOLDS = tuple(
     "float16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 bool".split()
 )
-_COMMENT = re.compile(rb"^#.*$", re.M)  # as numpy.savetxt and those who use it write them
+# Lines of numpy.savetxt and those who use it, and Tengine's titles of blobs.
+_COMMENT = re.compile(rb"^(?:#|Shape is |\t*(?:Batch|Channel) ).*$", re.M)
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
 # of numbers, nan, inf and the forms that Windows prints
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"
@@ -66,7 +67,7 @@ def _find_offset(files: Files, name: str, skip: int) -> int:
 
 
 def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
-    """The numbers of a piece of text, flat; lines that begin with `#` are comments.
+    """The numbers of a piece of text, flat, without comments.
 
     Raises:
         InputError: a word that is not a number of this type.
@@ -107,10 +108,8 @@ def _parse_float(word: bytes) -> float:
 
 def _read_beginning(files: Files, name: str, skip: int = 0) -> bytes:
     """The first whole lines, or the first words of a line that is longer, without comments."""
-    head = files.head(name)
-    if len(head) < files.sizes[name]:
-        head = head[: _find_last_separator(head)]
-    return _COMMENT.sub(b"", b"\n".join(head.split(b"\n")[skip:]))
+    head = _COMMENT.sub(b"", b"\n".join(files.head(name).split(b"\n")[skip:])).lstrip()
+    return head[: _find_last_separator(head)] if files.sizes[name] > HEAD_BYTES else head
 
 
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:

@@ -27,8 +27,8 @@ from subgraph.storage.tensors import Tensors
 HOLDS = _text.HOLDS
 PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
 
-# `# Array shape: (4, 11, 5)`
-_SHAPE = re.compile(rb"^#.*?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)
+# `# Array shape: (4, 11, 5)`; Tengine's `Shape is {1 8 28 28}, data type is fp32`
+_SHAPE = re.compile(rb"^(?:#.*?)?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)
 ENDS = (".txt", ".csv", ".tsv")
 plain = _npy.plain
 

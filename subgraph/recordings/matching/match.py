@@ -301,8 +301,9 @@ class _Matching:
         self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
-        """Results of real numbers or 8-bit codes, one at a time."""
-        values = ((n, self._fit.reference(n)) for n in self.results)
+        """Known inputs and results, of real numbers or 8-bit codes, one at a time."""
+        known = [n for n in self.graph.inputs if n in self.matches]
+        values = ((n, self._fit.reference(n)) for n in (*known, *self.results))
         return (
             (n, a)
             for n, a in values

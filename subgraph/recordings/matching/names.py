@@ -23,8 +23,8 @@ ENDINGS = (
     " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
     " _QuantizeLinear_Input _f32 _si8 _ui8"
 ).split()
-# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO, OpenCV.
-WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0", "onnx_node!{node}")
+# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO, OpenCV, Tengine.
+WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0", "onnx_node!{node}", "{node}_out_blob_data")
 # How they write the value that its readers read, which quantization has clipped: AMD's Quark,
 # whose own name may hold what a dropped activation read; OpenVINO's NNCF.
 READ_FORMS = ("{tensor}_DequantizeLinear_Output",)
