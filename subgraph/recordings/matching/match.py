@@ -83,7 +83,6 @@ class _Matching:
     matches: dict[str, TensorMatch] = field(default_factory=dict)
     left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
     _read: dict[str, DumpEntry] = field(default_factory=dict)  # what a tensor's readers read
-    _quantized: set[DumpEntry] = field(default_factory=set)  # the same, beside an exact name
 
     def __post_init__(self) -> None:
         self.graph, self.results, self.entries = (
@@ -117,11 +116,7 @@ class _Matching:
         self._fit.vote(named)
         for tensor, entries in named.items():
             free = [n for n in others[tensor] if n not in self.matches and n not in named]
-            if read := self._read.get(tensor):
-                rest = [e for e in entries if e is not read]
-                self._match_before_quantization(tensor, rest, free)
-                entries = [read]
-            if nearest := self._nearest(tensor, entries):
+            if nearest := self._nearest(tensor, entries, free):
                 match = self._corrected(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=lambda m: replace_nan(m.distance))
@@ -195,7 +190,6 @@ class _Matching:
             if form:
                 names = [form.tensor]
                 self._read |= {form.tensor: entry} if form.is_read else {}
-                self._quantized |= {entry} if form.is_quantized else set()
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
                 t for name in said for t in (name, *written.alike(name)) if t in tensors
@@ -213,34 +207,36 @@ class _Matching:
             n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named
         }, nameless
 
-    def _match_before_quantization(
-        self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
-    ) -> None:
-        """Match entries of a tensor of which another entry holds what the readers read."""
-        for entry in filter(self._is_read, entries):
-            match = self._corrected(self._fit.aligned(entry, tensor), free)
-            if match.tensor == tensor:
-                self._leave_out(entry, Reason.NOTHING, f"{tensor} before it is quantized")
-            else:
-                self.matches[match.tensor] = match
-
     # --------------------------------------------------------------------------------------------
     # values
 
-    def _nearest(self, tensor: str, entries: Sequence[DumpEntry]) -> TensorMatch | None:
+    def _nearest(
+        self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
+    ) -> TensorMatch | None:
         """Of several entries of one name, the one whose value is nearest; outputs of nodes before
-        inputs."""
+        inputs.
+
+        What the readers read counts where the exact name's value does not confirm it; that may be
+        of what a dropped activation read.
+        """
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
-        best, *others = sorted(
+        read = self._read.get(tensor)
+        if read and len(matches) > 1:
+            others = [self._corrected(m, free) for m in matches if m.entry is not read]
+            moved = {m.entry: m for m in others if m.tensor != tensor}
+            self.matches |= {m.tensor: m for m in moved.values()}
+            matches = [m for m in matches if m.entry not in moved]
+        is_exact = any(m.distance <= NEAR for m in matches if m.entry is not read)
+        best, *forms = sorted(
             matches,
             key=lambda m: (
                 m.entry.role != "output",
-                m.entry in self._quantized,
+                (m.entry is read) == is_exact,
                 replace_nan(m.distance),
             ),
         ) or (None,)
-        forms = tuple(m for m in others if m.alignment)[:MAX_FORMS]
-        return replace(best, forms=forms) if best and forms else best
+        forms = [m for m in forms if m.alignment][:MAX_FORMS]
+        return replace(best, forms=tuple(forms)) if best and forms else best
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""

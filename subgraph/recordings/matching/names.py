@@ -25,10 +25,9 @@ ENDINGS = (
 ).split()
 # How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO, OpenCV, Tengine.
 WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0", "onnx_node!{node}", "{node}_out_blob_data")
-# How they write the value that its readers read, which quantization has clipped: AMD's Quark,
-# whose own name may hold what a dropped activation read; OpenVINO's NNCF.
-READ_FORMS = ("{tensor}_DequantizeLinear_Output",)
-QUANTIZED_FORMS = ("{node}/fq_output_0", "{tensor}/fq_output_0")
+# How they write the value that its readers read, which quantization has clipped: AMD's Quark and
+# onnxruntime, whose own name may hold what a dropped activation read; OpenVINO's NNCF.
+READ_FORMS = ("{tensor}_DequantizeLinear_Output", "{node}/fq_output_0", "{tensor}/fq_output_0")
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 _OUTPUT_NUMBER = re.compile(r":\d+$")
 _CALL = re.compile(r"_\d+(?=\.|$)")
@@ -59,12 +58,10 @@ class WrittenForm:
     Attributes:
         tensor: The model's tensor.
         is_read: Whether the form means the value that its readers read.
-        is_quantized: Whether it does so beside the exact name, which counts.
     """
 
     tensor: str
     is_read: bool
-    is_quantized: bool
 
 
 class ModelNames:
@@ -130,9 +127,9 @@ class ModelNames:
     def _add_forms(self, tensor: str, node: int) -> None:
         words = {"tensor": tensor, "node": self._graph.label(node), "op": self._graph.ops[node]}
         is_first = self._graph.makes[node][0] == tensor
-        for form in (*WRITTEN_FORMS, *READ_FORMS, *QUANTIZED_FORMS):
+        for form in (*WRITTEN_FORMS, *READ_FORMS):
             if is_first or "{node}" not in form:
-                written = WrittenForm(tensor, form in READ_FORMS, form in QUANTIZED_FORMS)
+                written = WrittenForm(tensor, form in READ_FORMS)
                 self._forms.setdefault(self._plain(form.format(**words)), written)
 
     def find_form(self, recorded: str) -> WrittenForm | None:
