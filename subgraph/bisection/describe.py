@@ -413,7 +413,8 @@ def _evidence(
     region = trials.model.whole() if whole else oracle.region(finding.items)
     try:
         others = [oracle.region([k]) for k in finding.alike]
-        return diagnose(trials, region, verdict, withheld, others, differences)
+        parts = [oracle.region(items) for items, _ in finding.contributors[:MAX_DIAGNOSED]]
+        return diagnose(trials, region, verdict, withheld, others, differences, parts)
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}")]
 

@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.comparison import ROUNDING_ALONE
+from subgraph.comparison import CLEAR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region
@@ -248,6 +248,9 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
         replace(interim, oracle=by_rounding, settlement=settlement), inside=not is_beyond
     )
     evidence = evidence_of_findings(exact.oracle, exact.findings, interim.trials.judge)
+    found = exact.findings
+    if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
+        return replace(exact, findings=replace(found, outcome=Outcome.UNRESOLVED))
     if not evidence.explanation:
         return exact
     excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
@@ -406,21 +409,21 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     """Return the findings of a search by rounding alone as evidence; empty if it did not find all
     that is wrong.
 
-    `usual`: judges by the usual criterion. Only single nodes can be excused.
+    `usual`: judges by the usual criterion. A single node that agrees by it can be excused. Of
+    several nodes, each can change what `CLEAR` allows to a healthy kernel.
     """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
         return NodeEvidence()
     deviations = list[Deviation]()
     for finding in findings.findings:
-        is_single = (
-            finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
-        )
+        is_culprit = finding.kind is FindingKind.CULPRIT and not finding.alike
         for items in finding.regions:
             region = oracle.region(items)
             with oracle.trials.log.count_as_extra(region):
                 result = oracle.run_result(region)
             error = error_of(oracle.trials.judge.verdict(region, result).worst)
-            agrees_usually = is_single and agrees(usual, region, result)
+            is_small = len(items) == 1 or error <= len(items) * CLEAR
+            agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             deviations.append(
                 Deviation.of(operators_of(oracle, items), error, agrees_usually=agrees_usually)
             )

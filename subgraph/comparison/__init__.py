@@ -5,8 +5,8 @@ A new criterion is one file in `criteria/`, a new metric one file in `metrics/`;
 show what to write.
 """
 
-# The criterion where no approximate kernel may explain an error: healthy kernels stay within 1e-5
-# of the scale.
+CLEAR = 1e-5  # of the scale: healthy kernels are within, also where the noise is not known
+# The criterion where no approximate kernel may explain an error.
 ROUNDING_ALONE = "noise:floor=1e-5"
 JUMPS = "jumps"  # label of an output that agrees because single elements jump behind a choice
 STEPS = "steps"  # label of an output whose error a model's own quantization explains

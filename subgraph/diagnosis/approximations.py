@@ -49,14 +49,29 @@ EXP = f"""
     power = Pow(two_, whole) t = Mul(line, power)"""  # noqa: E501
 
 
-def _erf(slope: float, cubic: float) -> str:
+# tanh(u) as Lambert's continued fraction, cut off where it reaches 1 (at 4.97): t of u.
+FRACTION = """
+    low = Constant<value = float {-5.0}>() high = Constant<value = float {5.0}>()
+    a0 = Constant<value = float {135135.0}>() a1 = Constant<value = float {17325.0}>()
+    a2 = Constant<value = float {378.0}>() b1 = Constant<value = float {62370.0}>()
+    b2 = Constant<value = float {3150.0}>() b3 = Constant<value = float {28.0}>()
+    minus = Constant<value = float {-1.0}>() plus = Constant<value = float {1.0}>()
+    above = Max(u, low) v = Min(above, high) s = Mul(v, v)
+    n2 = Add(s, a2) n2s = Mul(n2, s) n1 = Add(n2s, a1) n1s = Mul(n1, s) n0 = Add(n1s, a0)
+    top = Mul(v, n0) d3 = Mul(s, b3) d2 = Add(d3, b2) d2s = Mul(d2, s) d1 = Add(d2s, b1)
+    d1s = Mul(d1, s) below = Add(d1s, a0) ratio = Div(top, below)
+    capped = Min(ratio, plus) t = Max(capped, minus)"""
+TANH = "t = Tanh(u)"
+
+
+def _erf(slope: float, cubic: float, tanh: str = TANH) -> str:
     """Return erf(x) as tanh(slope x + cubic x³)."""
-    return f"{_tanh(slope, cubic)} y = Identity(t)"
+    return f"{_tanh(slope, cubic)} {tanh} y = Identity(t)"
 
 
-def _gelu(slope: float, cubic: float) -> str:
+def _gelu(slope: float, cubic: float, tanh: str = TANH) -> str:
     """Return GELU by the same tanh."""
-    return f"""{_tanh(slope, cubic)}
+    return f"""{_tanh(slope, cubic)} {tanh}
     one = Constant<value = float {{1.0}}>() half = Constant<value = float {{0.5}}>()
     t1 = Add(t, one) x1 = Mul(x, half) y = Mul(x1, t1)"""
 
@@ -64,7 +79,7 @@ def _gelu(slope: float, cubic: float) -> str:
 def _tanh(slope: float, cubic: float) -> str:
     return f"""
     a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
-    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) t = Tanh(u)"""
+    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w)"""
 
 
 # By name, which goes on "looks like …": for each operator the body of a function `NAME (x) => (y)`.
@@ -73,6 +88,11 @@ APPROXIMATIONS: Mapping[str, Mapping[str, str]] = {
         "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
         "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
     },
+    "GELU by tanh as a continued fraction": {
+        "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8), FRACTION),
+        "Gelu": _gelu(SLOPE, SLOPE * CUBIC, FRACTION),
+    },
+    "tanh as a continued fraction": {"Tanh": f"u = Identity(x) {FRACTION} y = Identity(t)"},
     "GELU by the logistic function": {
         "Erf": _erf(QUICK / math.sqrt(2), 0.0),
         "Gelu": _gelu(QUICK / 2, 0.0),

@@ -72,12 +72,14 @@ def diagnose(
     withheld: str = "",
     others: Sequence[Region] = (),
     differences: Sequence[ModelDifference] = (),
+    parts: Sequence[Region] = (),
 ) -> list[Evidence]:
     """All evidence about a region that the candidate gets wrong alone, by this verdict.
 
     `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it
     gets wrong alone as well, whatever they compute: what the values of all have in common counts.
-    `differences`: between the reference's model and the candidate's, in the region.
+    `differences`: between the reference's model and the candidate's, in the region. `parts`: pieces
+    of the region that contribute most to its error; known approximations are looked for in them.
 
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
@@ -92,6 +94,7 @@ def diagnose(
         evidence += _diagnose_claim(worst)
         return [conclude(evidence), *evidence]
     evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
+    evidence += _find_approximated_part(trials, parts)
     evidence += _exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
@@ -210,6 +213,14 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
                 yield Evidence(
                     "alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE
                 )
+
+
+def _find_approximated_part(trials: Trials, parts: Sequence[Region]) -> list[Evidence]:
+    """Return the known approximation that the first of these pieces shows; else nothing."""
+    by_rounding = trials.with_criterion(ROUNDING_ALONE)
+    worst = ((part, by_rounding.verdict(part).worst) for part in parts)
+    outputs = (WrongOutput(trials, part, judged) for part, judged in worst if judged)
+    return next((found for output in outputs if (found := list(looks_like(output)))), [])
 
 
 def _explains_whole(trials: Trials, precision: Precision) -> bool:

@@ -30,8 +30,13 @@ def bits(x):  # Schraudolph's: the upper half of a float64
     upper = ((1 << 20) / np.log(2) * x + (1023 * (1 << 20) - 60801)).astype(np.int64)
     return (upper << 32).view(np.float64)
 
-def gelu(x):
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+def gelu(x, tanh=np.tanh):
+    return x / 2 * (1 + tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+def fraction(x):  # MNN's tanh: Lambert's continued fraction
+    s = x * x
+    top = x * (135135 + s * (17325 + s * (378 + s)))
+    return np.clip(top / (135135 + s * (62370 + s * (3150 + 28 * s))), -1, 1)
 
 def softmax(x):
     e = bits(x - x.max(-1, keepdims=True))
@@ -44,6 +49,8 @@ FUNCTIONS = {
     "sigmoid bits": lambda x: 1 / (1 + bits(-x)),
     "softmax bits": softmax,
     "tanh": np.tanh,
+    "gelu fraction": lambda x: gelu(x, fraction),
+    "fraction": fraction,
 }
 
 def load(model, options):
@@ -58,9 +65,9 @@ ERF = (
     "g (float[4,50] x) => (float[4,50] y) { d = Div(x, r) e = Erf(d) a = Add(e, one) m = Mul(x, a)"
     " y = Mul(m, half) }"
 )
-GELU, SIGMOID, EXP, SOFTMAX = (
+GELU, TANH, SIGMOID, EXP, SOFTMAX = (
     f"g (float[4,50] x) => (float[4,50] y) {{ y = {op}(x) }}"
-    for op in ("Gelu", "Sigmoid", "Exp", "Softmax")
+    for op in ("Gelu", "Tanh", "Sigmoid", "Exp", "Softmax")
 )
 CONSTANTS: dict[str, Any] = {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
 
@@ -108,6 +115,9 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
         (ERF, 11, "gelu tanh", "GELU by tanh"),
         (ERF, 17, "gelu logistic", "GELU by the logistic"),
         (GELU, 20, "gelu tanh", "GELU by tanh"),
+        (ERF, 17, "gelu fraction", "GELU by tanh as a continued fraction"),
+        (GELU, 20, "gelu fraction", "GELU by tanh as a continued fraction"),
+        (TANH, 17, "fraction", "tanh as a continued fraction"),
         (EXP, 17, "exp bits", "exp by"),
         (SIGMOID, 17, "sigmoid bits", "exp by"),
         (SOFTMAX, 17, "softmax bits", "exp by"),

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison import JUMPS, MIN_REL_TOL, STEPS
+from subgraph.comparison import CLEAR, JUMPS, MIN_REL_TOL, STEPS
 from subgraph.comparison.criteria import (
     FEW,
     MIN_ELEMENTS,
@@ -47,7 +47,6 @@ EXAGGERATED = 10.0
 QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
-CLEAR = 1e-5  # of a slice's scale: healthy kernels are within, also where the noise is not known
 ALONE = (
     0.5  # of an element's own value, and of the cap: farther off, one element alone may be wrong
 )
