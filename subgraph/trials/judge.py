@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from subgraph.comparison import CLEAR
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
@@ -22,6 +23,7 @@ from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_b
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.properties import SQUASHES
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
@@ -329,7 +331,7 @@ class Judge:
         allowed = self.model.choice.may_be_empty
         judgements = tuple(
             replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j
-            for j in judgements
+            for j in map(partial(self._doubt_saturated, given), judgements)
         )
         if any(j.status is Status.FAIL for j in judgements):
             return judgements
@@ -348,6 +350,23 @@ class Judge:
             )
             for j in judgements
         )
+
+    def _doubt_saturated(self, given: Feeds, judgement: Judgement) -> Judgement:
+        """Withdraw the failure of a squashed output whose values all are about 0: kernels keep an
+        error relative to 1 there, and the reference's own may be as large."""
+        graph = self.model.graph
+        node = graph.maker.get(judgement.name)
+        if judgement.signature is not Signature.MISMATCH or node is None:
+            return judgement
+        if graph.ops[node] not in SQUASHES:
+            return judgement
+        k = self.model.values.labels.index(judgement.sample)
+        records = self.model.values.records[k][judgement.name], given[k][judgement.name]
+        largest = max(float(np.abs(record.array()).max(initial=0.0)) for record in records)
+        if not largest < CLEAR:
+            return judgement
+        why = f"its values are so small (at most {largest:.2g}) that 0 would be about as near"
+        return replace(judgement, status=Status.UNRESOLVED, signature=None, label=NOTHING, why=why)
 
     def _explain_mute(self, given: Feeds, judgements: Sequence[Judgement]) -> str:
         """Return the reason why an output tells nothing in any of the samples that agree; "" if it

@@ -230,3 +230,14 @@ def test_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
     assert has_line(shown.out, "flaky", "agree")
     (here / "candidate.py").write_text(ANSWERS % "value")
     assert "flaky_tensors" not in subcut(*words, cwd=here).document
+
+
+def test_error_of_a_sigmoid_beside_0_is_inconclusive(here: Path) -> None:
+    """A kernel keeps 4e-7 of the 1 that a Sigmoid can reach: here as much as its values."""
+    np.save(here / "x.npy", np.load(here / "x.npy") - 5)
+    write(here, "(value + 4e-7).astype(value.dtype) if name == 'prob' else value", "prob")
+    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "--trust", "-i", "x.npy", cwd=here)
+    assert (done.code, has_line(done.out, "inconclusive", "prob", "so small")) == (5, True), done
+    write(here, "(value + 4e-4).astype(value.dtype) if name == 'prob' else value", "prob")
+    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "--trust", "-i", "x.npy", cwd=here)
+    assert done.code == 1, done
