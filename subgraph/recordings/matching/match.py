@@ -27,6 +27,7 @@ from subgraph.recordings.matching.matched import (
     Reason,
     TensorMatch,
     get_distance,
+    is_clearer,
 )
 from subgraph.recordings.matching.names import (
     ModelNames,
@@ -216,8 +217,8 @@ class _Matching:
         """Of several entries of one name, the one whose value is nearest; outputs of nodes before
         inputs.
 
-        What the readers read counts where the exact name's value does not confirm it; that may be
-        of what a dropped activation read.
+        What the readers read counts where it is clearly nearer: the exact name may hold what a
+        dropped activation read.
         """
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
         read = self._read.get(tensor)
@@ -226,7 +227,9 @@ class _Matching:
             moved = {m.entry: m for m in others if m.tensor != tensor}
             self.matches |= {m.tensor: m for m in moved.values()}
             matches = [m for m in matches if m.entry not in moved]
-        is_exact = any(m.distance <= NEAR for m in matches if m.entry is not read)
+        exact = [m for m in matches if m.entry is not read]
+        said = next((m for m in matches if m.entry is read), None)
+        is_exact = bool(exact) and not (said and all(is_clearer(said, m) for m in exact))
         best, *forms = sorted(
             matches,
             key=lambda m: (
