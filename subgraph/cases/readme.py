@@ -3,9 +3,8 @@ to type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from subgraph.cases.case import CaseOutcome
@@ -30,9 +29,6 @@ FILE_KINDS = {
     "report.html": "the bisection, for people; run.json is it for programs",
     f"{CANDIDATE_FILES}/": "the candidate's own scripts; read them before you run them",
 }
-
-# What runs the model alone: to install, and its name; of ONNX, and of TensorFlow Lite.
-_RUNS = (("onnxruntime", "onnxruntime"), ("ai-edge-litert", "LiteRT"))
 
 
 @dataclass(frozen=True)
@@ -62,25 +58,37 @@ class ReadmeData:
 
 
 def readme(data: ReadmeData) -> str:
-    """The text, of at most 100 columns where names allow it."""
-    title = clean(data.name)
-    parts = [
-        [title, "=" * len(title), "", *_iter_problem(data)],
-        ["Files", *_iter_files(data)],
-        *(
-            [
-                [
-                    "As the sender had it, not redacted",
-                    *(f"  {clean(line)}" for line in data.unchanged),
-                ]
-            ]
-            if data.unchanged
-            else []
-        ),
-        ["Run it without subcut", *_run_alone(data)],
-        ["Run it with subcut (pip install .)", *_run_with_subcut(data)],
-        ["With a runtime or device of your own", *_run_elsewhere(data)],
+    """Return the text, of at most 100 columns if names allow it."""
+    place = f"{data.first}/" if data.first else ""
+    files = list(_iter_files(data, place))
+    has_tflite = f"{place}model.tflite" in data.files
+    model = "model.tflite" if has_tflite else "model.onnx"
+    runtime = "ai-edge-litert" if has_tflite else "onnxruntime"
+    script = place + REPRO
+    library = data.cases[data.first].get("reference", {}).get("custom_ops")
+    alone = [f"pip install {runtime} numpy", f"python {script}"]
+    if library:
+        alone[1] += f" --custom-ops {clean(str(library))}"
+    if any(name.startswith(f"{place}{CANDIDATE}/") for name in data.files):
+        alone.append(
+            f"python {script} --outputs {place}{CANDIDATE}    (compares, and runs nothing)"
+        )
+    elsewhere = [
+        f"feed {place}inputs/ to {place}{model} there, and write each output into a folder DIR",
+        f"as {place}outputs/ has it (.npy, or .bin without a header); then: python {script}"
+        " --outputs DIR",
+        "or let subcut run it: subcut replay … -c 'cmd:./run.sh {model} {inputs} {outputs}'",
     ]
+    title = clean(data.name)
+    sections = {
+        "Files": files,
+        "As the sender had it, not redacted": list(map(clean, data.unchanged)),
+        "Run it without subcut": alone,
+        "Run it with subcut (pip install .)": _list_replays(data, has_tflite=has_tflite),
+        "With a runtime or device of your own": elsewhere,
+    }
+    parts = [[title, "=" * len(title), "", *_iter_problem(data)]]
+    parts += [[head, *(f"  {line}" for line in lines)] for head, lines in sections.items() if lines]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
@@ -123,81 +131,32 @@ def _describe_verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     return shorten(clean(f"{status}   {why}")).rstrip()
 
 
-def _iter_files(data: ReadmeData) -> Iterator[str]:
+def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:
     """List the files of the most telling case and of the bundle that a stranger opens; then the
     other cases."""
-    own = _find_own_files(data)
-    place = f"{data.first}/" if data.first else ""
-    known = {f"{place}{name}": what for name, what in FILE_KINDS.items() if name in own}
-    known |= {name: what for name, what in FILE_KINDS.items() if name in _find_tops(data.files)}
-    for name, what in known.items():
-        yield f"  {name:<{NAME_WIDTH}} {what}"
+    for name, what in FILE_KINDS.items():
+        for path in dict.fromkeys((place + name, name)):
+            if any(
+                file == path or (name[-1] == "/" and file.startswith(path)) for file in data.files
+            ):
+                yield f"{path:<{NAME_WIDTH}} {what}"
     others = [name for name in data.cases if name != data.first]
     if others:
         more = f" and {len(others) - MAX_CASES} more" if len(others) > MAX_CASES else ""
-        yield f"  further cases: {', '.join(map(clean, others[:MAX_CASES]))}{more}"
+        yield f"further cases: {', '.join(map(clean, others[:MAX_CASES]))}{more}"
 
 
-def _find_own_files(data: ReadmeData) -> set[str]:
-    """Return the files in the folder of the most telling case."""
-    head = f"{data.first}/" if data.first else ""
-    return _find_tops(f.removeprefix(head) for f in data.files if f.startswith(head))
-
-
-def _find_tops(files: Iterable[str]) -> set[str]:
-    """The first part of each path, with a slash where it is a folder."""
-    return {"".join(file.partition("/")[:2]) for file in files}
-
-
-def _run_alone(data: ReadmeData) -> Iterator[str]:
-    script, outputs = (str(PurePosixPath(data.first, name)) for name in (REPRO, CANDIDATE))
-    library = data.cases[data.first].get("reference", {}).get("custom_ops")
-    more = f" --custom-ops {clean(str(library))}" if library else ""
-    runtime, known = _RUNS["model.tflite" in _find_own_files(data)]
-    yield f"  pip install {runtime} numpy"
-    lines = [(f"python {script}{more}", f"the model on {known}, beside what is right")]
-    if any(name.startswith(f"{outputs}/") for name in data.files):
-        lines.append(
-            (
-                f"python {script} --outputs {outputs}",
-                "nothing is run: what came, beside what is right",
-            )
-        )
-    yield from _iter_columns(lines)
-
-
-def _iter_columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
-    width = max(len(left) for left, right in lines if right)
-    yield from (f"  {left:<{width}}   {right}".rstrip() for left, right in lines)
-
-
-def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
+def _list_replays(data: ReadmeData, *, has_tflite: bool) -> list[str]:
+    """Return the commands of subcut that run the case."""
     name = f"{clean(data.name)}.zip"
-    _, known = _RUNS["model.tflite" in _find_own_files(data)]
-    backend = "ort" if known == "onnxruntime" else "litert"
-    lines = [
-        (f"subcut replay {name} -c {backend}", f"on {known}; unpacked first, where it is not yet")
-    ]
+    lines = [f"subcut replay {name} -c {'litert' if has_tflite else 'ort'}"]
     identity = data.evidence["request"]["identity"] if data.evidence else None
     if not identity or identity["backend"] in (BY_HAND, RECORDED):
-        yield from _iter_columns(lines)
-        return
+        return lines
     commands = [
         str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)
     ]
-    trust = " --trust" if commands or str(identity["backend"]).endswith(".py") else ""
-    yield from _iter_columns(
-        [*lines, (f"subcut replay {name}{trust}", "on the candidate that it was found with")]
-    )
-    yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
-
-
-def _run_elsewhere(data: ReadmeData) -> Iterator[str]:
-    place = f"{data.first}/" if data.first else ""
-    model = "model.tflite" if "model.tflite" in _find_own_files(data) else "model.onnx"
-    yield f"  feed {place}inputs/ to {place}{model} there, and write each output into a folder DIR"
-    yield (
-        f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python"
-        f" {place}repro.py --outputs DIR"
-    )
-    yield "  or let subcut run it: subcut replay … -c 'cmd:./run.sh {model} {inputs} {outputs}'"
+    runs_code = commands or str(identity["backend"]).endswith(".py")
+    trust = " --trust" if runs_code else ""
+    lines.append(f"subcut replay {name}{trust}    (on the candidate that it was found with)")
+    return [*lines, *(f"    {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)]
