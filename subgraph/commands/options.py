@@ -503,7 +503,7 @@ class ScoreOptions:
     score: Text = option(
         "--score",
         "FILE:FUNCTION",
-        "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
+        "What counts: top1, top5, iou, miou, cer, wer, sqnr, or your own function.",
         refused_beside="--recorded",
     )
     drop: Text = option(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,10 +183,7 @@ def test_sqnr() -> None:
 
 @pytest.mark.parametrize("name", plugins.own_names("scores"))
 def test_each_is_best_where_nothing_changes(name: str) -> None:
-    if name == "map":
-        pytest.importorskip("pycocotools", reason="pycocotools is missing")
-    shape = (1, 7, 6) if name == "map" else (1, 7, 3, 3)
-    values = [np.random.default_rng(k).normal(size=shape) for k in range(3)]
+    values = [np.random.default_rng(k).normal(size=(1, 7, 3, 3)) for k in range(3)]
     assert score(name, values, truth(values)) >= score(name, [-v for v in values], truth(values))
     assert len(plugins.help_of("scores", name)) > 20
 
@@ -326,70 +322,3 @@ def test_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> No
     asked = ("compare", "m.onnx", "-c", "ort", "-i", "flag=flag.npy", "--at", "if/then_branch/neg")
     done = subcut(*asked, "--score", "sqnr", "--at-least", "9", cwd=tmp_path)
     assert done.code == 2 and has_line(done.err, "score", "outputs"), done
-
-
-BOXES = np.array([[0, 0, 10, 10], [20, 20, 60, 40], [100, 10, 130, 90]], np.float32)
-FOUND = {
-    "boxes": BOXES[None],
-    "scores": np.array([[0.9, 0.8, 0.6]], np.float32),
-    "labels": np.array([[1, 2, 1]]),
-}
-ROWS = np.column_stack([BOXES, FOUND["scores"][0], FOUND["labels"][0]]).astype(np.float32)
-
-
-def average_precision(outputs: list[dict[str, Any]], true: list[dict[str, Any]]) -> float:
-    return float(plugins.load("scores", "map").score(outputs, true))
-
-
-def test_average_precision_of_boxes() -> None:
-    pytest.importorskip("pycocotools", reason="pycocotools is missing")
-    assert average_precision([FOUND, FOUND], [FOUND, FOUND]) == pytest.approx(1)
-    true = np.column_stack([BOXES, FOUND["labels"][0]])
-    filled = np.vstack([true, [[0, 0, 0, 0, -1]]])  # labels of samples have one size
-    assert average_precision([FOUND], [{"label": filled}]) == pytest.approx(1)
-    moved = {
-        **FOUND,
-        "boxes": BOXES[None] + np.array([0, 0, 0, 10], np.float32),
-    }  # intersections 0.5, 0.67, 0.89
-    by_hand = (((1 + 8) + (1 + 1 + 2 + 2 + 2)) / 2 + 0) / 10  # never more than 1
-    assert 0 < average_precision([moved], [{"label": true}]) < by_hand
-    assert average_precision([{**FOUND, "labels": FOUND["labels"] + 1}], [FOUND]) < 0.2, (
-        "another class"
-    )
-    missing = {name: value[:, :2] for name, value in FOUND.items()}
-    assert average_precision([missing], [FOUND]) == pytest.approx((1 + 0.505) / 2, abs=0.01)
-    broken = {**FOUND, "scores": np.full((1, 3), np.nan, np.float32)}
-    assert average_precision([broken], [FOUND]) == 0
-    nothing = {name: value[:, :0] for name, value in FOUND.items()}
-    assert average_precision([nothing], [nothing]) == 1
-    assert average_precision([FOUND], [nothing]) == 0, "boxes where there are none"
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 5, 4), (5, 4, 0, 1, 2, 3)])
-def test_boxes_in_rows(order: tuple[int, ...]) -> None:
-    """As YOLO's exports, those of others, and Paddle's have their columns."""
-    pytest.importorskip("pycocotools", reason="pycocotools is missing")
-    assert average_precision([{"output0": ROWS[None, :, order]}], [FOUND]) == pytest.approx(1)
-
-
-def test_output_without_boxes_is_an_error() -> None:
-    raw = {"output0": np.zeros((1, 84, 8400), np.float32)}
-    with pytest.raises(ValueError, match=r"\[n, 4\]"):
-        average_precision([raw], [raw])
-
-
-def test_map_without_pycocotools_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pycocotools").mkdir()
-    (tmp_path / "pycocotools" / "__init__.py").write_text(
-        "raise ImportError('none here')\n", encoding="utf-8"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    model = text_models.model("g (float[3, 6] x) => (float[3, 6] y) { y = Identity (x) }")
-    onnx.save(model, tmp_path / "m.onnx")
-    np.save(tmp_path / "x.npy", ROWS)
-    done = subcut(
-        "compare", "m.onnx", "-i", "x.npy", "--score", "map", "--drop", "1%", cwd=tmp_path
-    )
-    assert (done.code, has_line(done.err, "'pycocotools")) == (4, True), done.out + done.err
