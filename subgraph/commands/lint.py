@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.commands import Result, log, options
-from subgraph.commands.options import Number, Texts, option
+from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
 
+PRECISIONS = ("fp16", "bf16", "int8")
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
@@ -50,6 +51,12 @@ def lint(
     ),
     ignore: Texts = option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules),
     candidate: options.CandidateSpec = None,
+    precision: Text = option(
+        "--precision",
+        "fp16",
+        "Whose range is checked: fp16 (default), bf16, or int8: a quantized model's own.",
+        words=PRECISIONS,
+    ),
     rules: bool = option("--rules", None, "List the rules; read no model."),
     inputs: options.InputOptions,
 ) -> Result:
@@ -61,6 +68,7 @@ def lint(
 
     Examples:
       subcut lint model.onnx --target-opset 11
+      subcut lint model.onnx --precision fp16 -i input.npy
       subcut lint model.onnx --seed 0 --ignore opset
       subcut lint --rules
 
@@ -68,7 +76,10 @@ def lint(
     """
     if rules:
         return _list_rules()
+    from dataclasses import replace
+
     from subgraph.inspection import lint
+    from subgraph.precision import Precision
 
     asked = Asked(
         model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust)
@@ -79,6 +90,7 @@ def lint(
     graph = load(model_path)
     try:
         context = _make_context(graph, target_opset, feeding, seeded=inputs.seed is not None)
+        context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
             context = _add_runtime(context, asked.described_candidate(candidate), asked.settings)
         document = lint.document(context, names)
@@ -88,6 +100,8 @@ def lint(
             "compare its checksum",
             code="model.not-utf8",
         ) from e
+    if precision and context.feeding is None:
+        log.info("only weights are checked: -i INPUT adds the ranges of all tensors")
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
     return Result(to_json(document), text(document), document.exit_code)

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from subgraph.plan.places import Twin
     from subgraph.plan.plan import Planner
     from subgraph.plan.search import Found
-    from subgraph.results.plan import PlanDocument, PlanScore, TriedList
+    from subgraph.results.plan import PlanDocument, PlanScales, PlanScore, TriedList
     from subgraph.trials.reference_model import ReferenceModel
     from subgraph.trials.score import Wanted
     from subgraph.trials.trial import Trials
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
+SCALED = ("fp16", "bf16")
 UNITS = ("node", "block", "operator", "scale")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
 SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
@@ -64,6 +65,11 @@ def plan(
         "A,B",
         "In place of float32, the lowest that holds: int16, float16.",
     ),
+    rescale: bool = option(
+        "--rescale",
+        None,
+        "First scale what leaves the precision by powers of two, in the weights around it.",
+    ),
     max_time: options.MaxTime = None,
     score: options.ScoreOptions,
     inputs: options.InputOptions,
@@ -80,6 +86,7 @@ def plan(
     Examples:
       subcut plan model.onnx --to int8
       subcut plan model.onnx --to fp16 --unit operator
+      subcut plan model.onnx --to fp16 --rescale -i input.npy
       subcut plan model.onnx --to int8 --score sqnr --at-least 20
 
     Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is
@@ -97,9 +104,16 @@ def plan(
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
     between = _parse_gears(gears)
+    if rescale and to not in SCALED:
+        raise UsageError(
+            "--rescale goes with --to fp16 or --to bf16",
+            "leave it out: --to int8 calibrates quantizers on the inputs",
+            code="option.conflict",
+        )
     limit = parse_seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
-    with _open(asked, options_of, to, wanted, began + SEARCH_SHARE * limit) as (trials, twin):
+    end = began + SEARCH_SHARE * limit
+    with _open(asked, options_of, to, wanted, end, rescale) as (trials, twin, scaled):
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         planner = Planner(
             trials,
@@ -113,7 +127,7 @@ def plan(
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
         trials.runtime.workers.deadline.limit(began, limit)
-        document = _make_document(asked, planner, found, began)
+        document = _make_document(asked, planner, found, began, scaled)
         if found is not None:
             other = options_of.other_model
             name = to or (Path(str(other)).stem if other else trials.runtime.candidate.name)
@@ -157,11 +171,12 @@ def _open(
     to: str | None,
     wanted: Wanted | None,
     end: float,
-) -> Iterator[tuple[Trials, Twin]]:
-    """The trials of the float model, and how it is lowered. `end`: of the time for all that runs,
-    by `monotonic`."""
+    rescale: bool,
+) -> Iterator[tuple[Trials, Twin, PlanScales | None]]:
+    """The trials of the float model, how it is lowered, and what was scaled. `end`: of the time for
+    all that runs, by `monotonic`."""
     from subgraph.graph.graph import load
-    from subgraph.plan import lower, places, quantize
+    from subgraph.plan import lower, places, quantize, scales
     from subgraph.plan.fold import fold_batch_norms
     from subgraph.precision import Precision
     from subgraph.runtime.deadline import Deadline
@@ -191,10 +206,15 @@ def _open(
             folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-raised"))
             graph = lower.raise_model(graph, folder)
             graph = fold_batch_norms(graph, folder / "folded") if to else graph
+        scaled: PlanScales | None = None
+        if rescale and to:
+            folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-scaled"))
+            graph, scaled = scales.scale_model(graph, asked.feeding, Precision(to), folder)
         with open_trials(graph, setup, reference, workers) as trials:
             trials.model.values.need(list(graph.inputs))
             if graph.path != asked.model_path:
-                _require_unchanged(asked, trials.model)
+                difference = _require_unchanged(asked, trials.model)
+                scaled = replace(scaled, difference=difference) if scaled else None
             if to in quantize.TYPES:
                 log.info(
                     "quantized by onnxruntime, calibrated on %s",
@@ -211,24 +231,24 @@ def _open(
                 trials = with_own_model(trials, other)
             pair = trials.runtime.own_model
             if by_command:
-                yield trials, places.lower_by_command(graph, Precision(trials.judge.precision))
+                twin = places.lower_by_command(graph, Precision(trials.judge.precision))
+            elif pair:
+                twin = places.read_pair(pair)
             else:
-                yield (
-                    trials,
-                    places.read_pair(pair)
-                    if pair
-                    else places.round_nodes(graph, Precision(str(to))),
-                )
+                twin = places.round_nodes(graph, Precision(str(to)))
+            yield trials, twin, scaled
 
 
-def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
-    """Check that the model that is lowered has the outputs of the user's model.
+def _require_unchanged(asked: Asked, model: ReferenceModel) -> float:
+    """Check that the model that is lowered has the outputs of the user's model; return the largest
+    distance.
 
     Raises:
         ModelError: the model that is lowered gives other outputs than the user's.
     """
     from subgraph.errors import ModelError
     from subgraph.graph.graph import load
+    from subgraph.graph.opsets import opset_of
     from subgraph.plan.plan import distance
     from subgraph.runtime.reference_values import ReferenceValues
 
@@ -240,13 +260,17 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     before = Counter(graph.ops)
     after = Counter(model.graph.ops)
     folded = before["BatchNormalization"] - after["BatchNormalization"]
-    how = f"freed of {folded} BatchNormalization" if folded else "converted to a newer opset"
+    is_converted = opset_of(graph.model) != opset_of(model.graph.model)
+    how = "converted to a newer opset" if is_converted else "scaled by powers of two"
+    how = f"freed of {folded} BatchNormalization" if folded else how
+    largest = 0.0
     names = [n for n in graph.outputs if n in graph.maker]
     own.need(names)
     model.values.need(names)
     for name in names:
         pairs = zip(own.records, model.values.records, strict=True)
         off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
+        largest = max(largest, off)
         if off > MAX_CONVERTED:
             what = f"{graph.path.name}, {how}, gives other values of '{name}'"
             raise ModelError(
@@ -255,10 +279,11 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
                 code="plan.changes-outputs",
             )
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
+    return largest
 
 
 def _make_document(
-    asked: Asked, planner: Planner, found: Found | None, began: float
+    asked: Asked, planner: Planner, found: Found | None, began: float, scales: PlanScales | None
 ) -> PlanDocument:
     from subgraph.plan.lower import count_bytes
     from subgraph.plan.result_folder import describe_kept_places
@@ -290,12 +315,12 @@ def _make_document(
             if found and own_model
             else None
         ),
-        run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
         sensitivity=[
             PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())
         ],
-        notes=_find_notes(planner, found),
+        notes=_find_notes(planner, found, scales),
+        scales=scales,
         command=command_line(),
     )
     if not planner.problem:
@@ -304,14 +329,22 @@ def _make_document(
     return replace(document, says=f"{word}: {planner.problem}")
 
 
-def _find_notes(planner: Planner, found: Found | None) -> list[str]:
+def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None) -> list[str]:
     """Return the facts about a plan that a user needs, a sentence each."""
-    from subgraph.plan.reasons import why_many
-    from subgraph.runtime.deadline import if_time
     from subgraph.verdict import Status
 
     notes = list[str]()
     graph = planner.trials.graph
+    if scales and not scales.tensors:
+        notes.append(f"no tensor leaves the range of {planner.twin.precision} on these inputs")
+    if scales and (left := [t.name for t in scales.tensors if t.exponent is None]):
+        verb = "leaves" if len(left) == 1 else "leave"
+        names = ", ".join(map(clean, left[:MAX_NAMED]))
+        what = f"{names} {verb} the range of {planner.twin.precision}"
+        notes.append(f"{what}, and no power of two that could be folded in cures it")
+    overflows = scales is None and found and any(map(math.isinf, planner.errors.values()))
+    if overflows and not planner.twin.by_command and planner.twin.rounded:
+        notes.append("values overflow or vanish: --rescale scales them by powers of two instead")
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
         notes.append(
             f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"
@@ -322,9 +355,13 @@ def _find_notes(planner: Planner, found: Found | None) -> list[str]:
         notes.append(
             f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew"
         )
-    if found and (why := if_time(partial(why_many, planner, found), "")):
-        notes.append(why)
     kept = found.kept if found else ()
+    if len(kept) > len(planner.places) / 2:
+        alone = median(map(planner.sensitivity, kept))
+        each = (
+            f"each alone is off by {alone:.1g} in the median" if alone else "more time keeps fewer"
+        )
+        notes.append(f"more than half of the places stay: {each}")
     nodes = set[int]().union(*(planner.places[k].nodes for k in kept))
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
         notes.append(
@@ -361,8 +398,10 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
 def _summarize(document: PlanDocument) -> str:
     if document.kept is None:
         return "inconclusive: the time is used up before a plan was found"
+    cured = [t for t in (document.scales.tensors if document.scales else ()) if t.exponent]
     if not document.kept and not document.exit_code:
-        return f"right as it is: none of {count(document.places, 'place')} must stay in float"
+        how = f"right with {count(len(cured), 'tensor')} scaled" if cured else "right as it is"
+        return f"{how}: none of {count(document.places, 'place')} must stay in float"
     gears = sorted(
         {"float" if p.gear == "float32" else p.gear for p in document.kept},
         key=lambda g: (g == "float", g),
@@ -431,6 +470,8 @@ def text(document: PlanDocument) -> str:
             if len(others) > MAX_LISTED
             else []
         )
+    if document.scales:
+        rows += _list_scales(document.scales)
     if document.weights:
         low = document.weights["low"]
         every = sum(document.weights.values())
@@ -439,11 +480,7 @@ def text(document: PlanDocument) -> str:
             if every
             else "no weights"
         )
-        times = document.run_seconds
-        ratio = (
-            f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""
-        )
-        rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
+        rows.append(("model", f"{clean(str(document.model))}   ({share})"))
     if document.path:
         rows.append(("lists", f"{clean(document.path)}/lists/"))
         rows += [("", _list_tried(document, tried)) for tried in document.tried_lists]
@@ -453,6 +490,18 @@ def text(document: PlanDocument) -> str:
     rows += [("note", note) for note in document.notes]
     rows.append(("asked", f"{count(document.runs, 'model')} in {document.seconds:.0f} s"))
     return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])
+
+
+def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
+    """The tensors that were scaled, and where the factors are."""
+    cured = [tensor for tensor in scales.tensors if tensor.exponent is not None]
+    for tensor in cured[:MAX_LISTED]:
+        size = f"{clean(tensor.name)} ({tensor.kind}, up to {tensor.largest:.3g})"
+        yield "scaled", f"{size} by 2^{-(tensor.exponent or 0)}"
+    if scales.model:
+        where = f"{count(len(scales.weights), 'weight')} changed, {len(scales.factors)} Mul added"
+        off = f"{where}; in float32 the outputs differ by {scales.difference:.2g}"
+        yield "", f"{clean(scales.model)}   ({off})"
 
 
 def _list_tried(document: PlanDocument, tried: TriedList) -> str:

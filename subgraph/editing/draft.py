@@ -11,6 +11,7 @@ import heapq
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ class Draft:
             graph.quantization_annotation,
             [a for a in graph.quantization_annotation if a.tensor_name not in unread | gone],
         )
+
+    def drop_unread(self) -> None:
+        """Remove the weights of the original model that nothing reads any more."""
+        graph = self.model.graph
+        read = set(chain.from_iterable((*n.input, *list_captured(n)) for n in graph.node))
+        read |= {v.name for v in graph.output}
+        gone = self.graph.weights.keys() - read
+        for part in (graph.initializer, graph.input, graph.value_info):
+            assign(part, [value for value in part if value.name not in gone])
 
     def drop_unused_functions(self) -> None:
         """Remove the local functions that were called, directly or through others, and no longer

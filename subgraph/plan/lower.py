@@ -9,7 +9,7 @@ such nodes, and as float32 to all others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from subgraph.editing.draft import raise_opset as raise_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
-from subgraph.graph.walk import assign, list_captured, rename
+from subgraph.graph.walk import rename
 from subgraph.plan.places import (
     FLOAT,
     OUTPUT,
@@ -41,7 +41,6 @@ AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
 WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
 WIDE = ("int16", "uint16")
 MICROSOFT = "com.microsoft"
-PROBES = "subcut:probes"
 
 
 def raise_model(graph: Graph, folder: Path) -> Graph:
@@ -54,20 +53,18 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
     return graph if opset_of(graph.model) >= AXIS_SINCE else raise_opset(graph, AXIS_SINCE, folder)
 
 
-def lower_model(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
+def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:
     """The model in which exactly these reads are lowered; for quantized ones its opset is that of
-    `raise_model`."""
-    return _Drafting(graph, how).run()
+    `raise_model`.
 
-
-def add_probes(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
-    """The model, with an output `PROBES`: how far what is lowered in each place is off on the
-    model's own values.
-
-    The output is a list of pairs, |d| and |a| of what a node makes. Returned, too, is the place
-    that each is of.
+    Args:
+        graph: The float model.
+        how: The lowering of each read.
+        simulated: Whether float16 is float32 whose values are rounded at each node: onnxruntime on
+            a CPU otherwise keeps values between float16 nodes in float32, in which nothing
+            overflows.
     """
-    return _Drafting(graph, {}).probe(places)
+    return _Drafting(graph, how, simulated).run()
 
 
 def narrow(value: Array) -> Array:
@@ -85,8 +82,9 @@ def narrow(value: Array) -> Array:
 
 
 class _Drafting:
-    def __init__(self, graph: Graph, how: Mapping[Read, Lowering]) -> None:
+    def __init__(self, graph: Graph, how: Mapping[Read, Lowering], simulated: bool) -> None:
         self.graph = graph
+        self.simulated = simulated
         self.how = how
         self.draft = Draft(graph)
         self.proto = self.draft.model.graph
@@ -122,7 +120,7 @@ class _Drafting:
 
     def _finished(self) -> Draft:
         self.proto.node.extend(self.made)
-        self._drop_unread()
+        self.draft.drop_unread()
         imported = {entry.domain for entry in self.draft.model.opset_import}
         if {node.domain for node in self.made} - imported >= {MICROSOFT}:
             self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
@@ -131,58 +129,6 @@ class _Drafting:
         )  # a weight need not be an input
         self.draft.sort()
         return self.draft
-
-    def probe(self, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
-        nodes = list(self.proto.node)
-        parts = list[str]()
-        owners = list[int]()
-        for k, how in enumerate(places):
-            for i in dict.fromkeys(i for i, _ in how):
-                own = {name: form for (j, name), form in how.items() if j == i}
-                pairs = (
-                    self._on_the_side(nodes[i], own, k)
-                    if i != OUTPUT
-                    else self._lowered_outputs(own)
-                )
-                parts += list(
-                    chain.from_iterable(self._apart(name, other) for name, other in pairs)
-                )
-                owners += [k] * len(pairs)
-        self._node("Concat", parts, [PROBES], axis=0)
-        self.proto.output.append(helper.make_tensor_value_info(PROBES, FLOAT, (2 * len(owners),)))
-        return self._finished(), owners
-
-    def _on_the_side(
-        self, node: Any, how: Mapping[str, Lowering], place: int
-    ) -> list[tuple[str, str]]:
-        """A lowered copy of a node: what it makes first, and what its copy makes."""
-        copy = type(node).FromString(node.SerializeToString())
-        copy.name = f"{copy.name}:{place}"
-        copy.output[:] = [name and f"{name}:{place}" for name in node.output]
-        first = next((k, name) for k, name in enumerate(copy.output) if name)
-        self._lower_node(copy, how)
-        self.made.append(copy)
-        return [(node.output[first[0]], first[1])]
-
-    def _lowered_outputs(self, how: Mapping[str, Lowering]) -> list[tuple[str, str]]:
-        return [
-            (name, self._lowered(name, form))
-            for name, form in how.items()
-            if not isinstance(form, Rounded)
-        ]
-
-    def _apart(self, name: str, other: str) -> list[str]:
-        """The names of |d| and |a|, each a list of one number."""
-        wide = [f"{other}/own", f"{other}/other"]
-        for given, gives in zip((name, other), wide, strict=True):
-            self._cast(given, gives, "float32")
-        self._node("Sub", wide, [f"{other}/difference"])
-        one = self._constant("probes/one", np.array([1], np.int64))
-        found = [f"{other}/off", f"{other}/size"]
-        for given, gives in zip((f"{other}/difference", wide[0]), found, strict=True):
-            self._node("ReduceL2", [given], [f"{gives}/number"], keepdims=0)
-            self._node("Reshape", [f"{gives}/number", one], [gives])
-        return found
 
     # ------------------------------------------------------------ quantized
 
@@ -258,7 +204,7 @@ class _Drafting:
     # ------------------------------------------------------------ float16
 
     def _round(self, node: Any, form: Rounded) -> None:
-        if form.dtype != "float16":
+        if form.dtype != "float16" or self.simulated:
             return self._round_values(node, form)
         for k in form.inputs:
             node.input[k] = self._narrow(node.input[k])
@@ -288,7 +234,12 @@ class _Drafting:
             name = node.input[k]
             if name not in self.narrow:
                 self.narrow[name] = f"{name}:rounded"
-                self._cast_twice(name, self.narrow[name], form.dtype)
+                weight = self.graph.constant(name) if form.dtype == "float16" else None
+                if weight is None:
+                    self._cast_twice(name, self.narrow[name], form.dtype)
+                else:
+                    value = narrow(protobuf.to_array(weight, self.graph.path))
+                    self._constant(self.narrow[name], value.astype(np.float32))
             node.input[k] = self.narrow[name]
         for k in form.outputs:
             name = node.output[k]
@@ -314,14 +265,6 @@ class _Drafting:
                 numpy_helper.from_array(np.asarray(value, order="C"), name)
             )
         return name
-
-    def _drop_unread(self) -> None:
-        """Remove the weights that are read no longer: their codes stand for them."""
-        read = {n for node in self.proto.node for n in (*node.input, *list_captured(node))}
-        read |= {v.name for v in self.proto.output}
-        gone = {n for n in self.graph.weights if n not in read}
-        for part in (self.proto.initializer, self.proto.input, self.proto.value_info):
-            assign(part, [value for value in part if value.name not in gone])
 
 
 def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:

@@ -28,10 +28,9 @@ from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
-from subgraph.plan.lower import PROBES, add_probes, lower_model
+from subgraph.plan.lower import lower_model
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.plan.search import Found, smallest
-from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import Part, digest, file_digest
@@ -47,7 +46,6 @@ from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
-REPEATS = 3  # timed runs of each model
 MANY = 64  # places, from which on they are measured in groups first where the time is limited
 GROUP = 16  # places
 
@@ -80,9 +78,8 @@ class Planner:
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that
             does not run.
-        estimates: by place, about the same: that of its neighbors together, shared out; at first
-            how far it is off by
-            itself on float values. ranking: runs for these.
+        estimates: by place, about the same: that of its neighbors together, shared out. ranking:
+            runs for these.
         problem: why there is no plan, other than that the time is used up; "" where there may be
             one.
         is_wrong: the problem is that the float model was judged, and is not accepted.
@@ -131,7 +128,7 @@ class Planner:
             other.identity if other else self.twin.precision
         )  # a command is part of the candidate's key
         return digest(
-            "plan/2",
+            "plan/3",
             __version__,
             model_digest(trials.graph),
             lowering,
@@ -171,11 +168,20 @@ class Planner:
         changed = any(form != self.twin.lowering(r) for r, form in wide.items())
         return wide if changed and len(wide) == len(place.reads) else {}
 
-    def draft(self, levels: Levels) -> Draft:
+    def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
         """The model with these levels; the float model itself where the candidate's command lowers
-        it."""
+        it. `simulated`: as of `lower_model`."""
         graph = self.trials.graph
-        return Draft(graph) if self.twin.by_command else lower_model(graph, self.how(levels))
+        if self.twin.by_command:
+            return Draft(graph)
+        return lower_model(graph, self.how(levels), simulated=simulated)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the candidate does not round between float16 nodes, so that the models that it
+        runs do."""
+        candidate = self.trials.runtime.candidate
+        return candidate.can.half_as_float and not candidate.device
 
     def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
         """Return the nodes and tensors that the lists name.
@@ -260,7 +266,7 @@ class Planner:
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
         options = self.trials.runtime.candidate.options
-        self.draft(levels).save(folder / "model.onnx")
+        self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
         if self.twin.by_command:
             options = {**options, "keep": render(self.kept_nodes(levels))}
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
@@ -328,56 +334,17 @@ class Planner:
             log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
 
     def _estimate(self, until: float) -> None:
-        """The errors of neighbors together on the first sample, shared out by their own on float
-        values.
+        """Measure the errors of neighbors together on the first sample, in equal shares.
 
         Raises:
             OutOfTime: it is later than `until`.
         """
         every = range(len(self.places))
-        own = self._own_errors()
-        self.estimates = dict(enumerate(own))
-        self.ranking = 1
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+        self.estimates = dict.fromkeys(every, 0.0)
         for group, error in self._measured(groups, until, samples=1):
             self.ranking += 1
-            self.estimates |= zip(group, share_out(error, [own[k] for k in group]), strict=True)
-
-    def _own_errors(self) -> list[float]:
-        """Measure how far the outputs of each place deviate if it alone is lowered and reads float
-        values: one run.
-
-        All are as far where the candidate does not run such a model.
-        """
-        errors = [0.0] * len(self.places)
-        if self.twin.by_command:
-            return [1.0] * len(errors)
-        draft, owners = add_probes(self.trials.graph, [self.how_of(place) for place in self.places])
-
-        def job(folder: Path, into: Path) -> Job:
-            draft.save(folder / "model.onnx")
-            return Job(
-                folder / "model.onnx",
-                self._feeds(1),
-                [PROBES],
-                into,
-                options=self.trials.runtime.candidate.options,
-            )
-
-        result = self._stored([self.key_of({}), self.unit, PROBES], job)
-        if result.failure or PROBES not in result.tensors[0]:
-            return [1.0] * len(errors)
-        for k, (off, size) in zip(
-            owners, result.tensors[0][PROBES].array().reshape(-1, 2).tolist(), strict=True
-        ):
-            if not off:
-                part = 0.0
-            elif size:
-                part = off / size
-            else:
-                part = math.inf
-            errors[k] = math.hypot(errors[k], part if math.isfinite(part) else math.inf)
-        return errors
+            self.estimates |= dict.fromkeys(group, error / math.sqrt(len(group)))
 
     def _measured(
         self, groups: Sequence[Sequence[int]], until: float, samples: int | None = None
@@ -475,42 +442,6 @@ class Planner:
         except OutOfTime:
             pass
         return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
-
-    def seconds(self, levels: Levels) -> PlanSeconds | None:
-        """Of a run over all samples, in turn: the float model, and that with these levels.
-
-        None where there is no time left for it, or a command would convert each model again.
-        """
-        if self.is_over() or self.twin.by_command:
-            return None
-        every = self.in_float(range(len(self.places)))
-        times: list[tuple[float, float]] = []
-        with self.trials.model.temporary_folder() as folder, suppress(OutOfTime):
-            jobs = []
-            for name, which in (("float", every), ("plan", levels)):
-                (folder / name / "out").mkdir(parents=True)
-                jobs.append(self._job(which, None, folder / name, folder / name / "out"))
-            for _ in range(REPEATS):
-                whole, lower = (self.trials.runtime.workers.run(job).run for job in jobs)
-                times.append((whole, lower))
-        return (
-            PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times))
-            if times
-            else None
-        )
-
-
-def share_out(error: float, own: Sequence[float]) -> list[float]:
-    """An error that some places cause together, by how far each is off by itself. Infinite is what a place is blamed
-    for that is off so far by itself, or all of them where none is.
-
-    >>> share_out(10.0, [0.3, 0.4]), share_out(math.inf, [0.3, math.inf]), share_out(math.inf, [0.3, 0.4])
-    ([6.0, 8.0], [0.3, inf], [inf, inf])
-    """  # noqa: E501
-    known = math.hypot(*(o for o in own if math.isfinite(o)))
-    if math.isfinite(error):
-        return [o * error / known if known and math.isfinite(o) else error for o in own]
-    return [*own] if math.inf in own else [error] * len(own)
 
 
 def distance(reference: Array, other: Array) -> float:

@@ -20,6 +20,7 @@ from subgraph.cases import case, evidence
 from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import PLAN_JSON
+from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.plan.lists import Kept
 from subgraph.plan.plan import Planner
@@ -30,6 +31,7 @@ from subgraph.text import clean
 from subgraph.trials.score import Judged, not_run
 
 MODEL = "model.onnx"
+RESCALED = "rescaled.onnx"
 LISTS = "lists"
 log = logging.getLogger("subcut")
 MAX_RUNS = 8  # of a tool
@@ -58,6 +60,10 @@ def save(
         if not planner.twin.by_command:
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
+        if document.scales and document.scales.model:
+            Draft(planner.trials.graph).save(work / RESCALED)
+            scaled = (place.path / RESCALED).as_posix()
+            document = replace(document, scales=replace(document.scales, model=scaled))
         (work / LISTS).mkdir()
         lists = {}
         tried = list[TriedList]()

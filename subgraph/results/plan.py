@@ -65,15 +65,6 @@ class PlanTried:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanSeconds:
-    """Of one run over all samples, the fastest of a few that were run in turn: the float model and
-    the written one."""
-
-    in_float: float = keyed("float")
-    plan: float
-
-
 @dataclass(frozen=True)
 class PlaceError:
     """The error of the outputs with one place alone lowered, as `KeptPlace.error`."""
@@ -101,6 +92,42 @@ class TriedList:
     why: str
 
 
+@dataclass(frozen=True)
+class ScaledTensor:
+    """A tensor that leaves the lower precision.
+
+    Attributes:
+        name: Its name.
+        kind: The way in which it does: overflow or vanishes.
+        largest: Its largest magnitude.
+        exponent: It was divided by 2 to this power; None without a cure.
+    """
+
+    name: Name
+    kind: Word
+    largest: Number
+    exponent: int | None
+
+
+@dataclass(frozen=True)
+class PlanScales:
+    """What `--rescale` did.
+
+    Attributes:
+        tensors: The tensors that leave the lower precision on these inputs.
+        weights: Names of the constants that took a factor.
+        factors: Names of the tensors after which a Mul was put.
+        difference: Largest |a − b| / |a| of the outputs in float32; 0 if they are bit-identical.
+        model: The float32 model with the scales; None if the model's own weights stay.
+    """
+
+    tensors: Sequence[ScaledTensor]
+    weights: Sequence[Name] = ()
+    factors: Sequence[Name] = ()
+    difference: Number = 0.0
+    model: File | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
     """Everything about one plan.
@@ -116,6 +143,7 @@ class PlanDocument:
         weights: bytes of weights: "low", "between" in a gear above that, "float".
         model: the written model; None where a command of the user's lowers it. lists: by tool, the
             file that it takes.
+        scales: what `--rescale` did; None without it.
         tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
     """
 
@@ -134,11 +162,11 @@ class PlanDocument:
     score: PlanScore | None
     tried: Sequence[PlanTried]
     weights: Mapping[str, int] | None
-    run_seconds: PlanSeconds | None
     model: File | None
     lists: Mapping[str, str] = field(default_factory=dict)
     tried_lists: Sequence[TriedList] = ()
     sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()
     command: CommandLine = ""
+    scales: PlanScales | None = None
     path: str | None = absent()

@@ -240,7 +240,7 @@ CASES = [
         says="4 of 4",
         more={"w": np.full(4, 1e-40, np.float32)},
         mended={"w": np.ones(4, np.float32)},
-        options={"skip": "fp16-underflow"},
+        options={"skip": "underflow"},
     ),
     Case(
         "denormals",
@@ -250,7 +250,7 @@ CASES = [
         says="1 of 4",
         more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
         mended={"w": np.array([0, 1, 1, 1], np.float32)},
-        options={"skip": "fp16-underflow"},
+        options={"skip": "underflow"},
     ),
     Case(
         "double-normalization", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN
@@ -290,7 +290,7 @@ CASES = [
         mended={},
     ),
     Case(
-        "fp16-overflow",
+        "overflow",
         "n",
         ADD,
         says="infinite in float16",
@@ -298,14 +298,14 @@ CASES = [
         mended={"w": np.ones(4, np.float32)},
     ),
     Case(
-        "fp16-overflow",
+        "overflow",
         "m",
         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }",
         says="-1e4",
     ),
     Case(
-        "fp16-overflow",
+        "overflow",
         "n",
         GROWN.replace("Mul(x, w)", "Exp(x)"),
         says="on these inputs",
@@ -313,7 +313,7 @@ CASES = [
         fine={},
     ),
     Case(
-        "fp16-underflow",
+        "underflow",
         "n",
         ADD,
         says="1e-12",
@@ -321,7 +321,7 @@ CASES = [
         mended={"w": np.float32(1e-5)},
     ),
     Case(
-        "fp16-underflow",
+        "underflow",
         "n",
         ADD,
         severity=NOTE,
@@ -635,8 +635,8 @@ def test_bodies_are_looked_into_with_the_types_of_the_graph_around(tmp_path: Pat
     found = found_in(branching(tmp_path, weight=1e9))
     assert [(f.rule, f.node and f.node.label) for f in found] == [
         ("ceil-mode", "choice > then_branch > deep"),
-        ("fp16-overflow", "choice > then_branch > #1"),
         ("nameless", "choice > then_branch > #1"),
+        ("overflow", "choice > then_branch > #1"),
     ]
     assert "4×4" in found[0].reason and all(f.node and f.node.top == 0 for f in found)
 
@@ -789,7 +789,7 @@ def test_weights_in_another_file_are_read_in_pieces(
     from subgraph.graph.graph import load
 
     (found,) = found_in(load(tmp_path / "m.onnx"))
-    assert found.rule == "fp16-overflow" and "reaches 1e+07: 2 values" in found.reason
+    assert found.rule == "overflow" and "reaches 1e+07: 2 values" in found.reason
 
 
 def test_transform_between_the_channels_is_one_normalization(tmp_path: Path) -> None:

@@ -6,20 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
 from subgraph.graph.graph import Graph, load
-from subgraph.plan.lower import add_probes, count_bytes, lower_model, raise_model
+from subgraph.plan.lower import count_bytes, lower_model, raise_model
 from subgraph.plan.places import (
     OUTPUT,
     Dynamic,
-    Lowering,
     Quantized,
     Read,
-    Rounded,
     Twin,
     round_nodes,
     symmetric,
@@ -148,37 +145,6 @@ def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(
     assert {n.domain for n in model.graph.node if "Quantize" in n.op_type} == {"com.microsoft"}
     found = evaluate(tmp_path / "low.onnx", {"x": X})["h"]
     assert np.abs(found - X @ W).max() <= 1e-4 * np.abs(W).sum(0).max()
-
-
-def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> None:
-    """By numpy; the model's own outputs are those of the float model, and an output's place is its
-    own."""
-    places: list[dict[Read, Lowering]] = [
-        {(0, "x"): ACTIVATION, (0, "w"): TWIN.forms["w"]},
-        {(1, "h"): ACTIVATION, (2, "r"): ACTIVATION},
-        {(OUTPUT, "h"): ACTIVATION},
-        {(1, ""): Rounded("bfloat16", (0,), (0,))},
-    ]
-    draft, owners = add_probes(net, places)
-    draft.save(tmp_path / "probed.onnx")
-    onnx.checker.check_model(onnx.load(tmp_path / "probed.onnx"), full_check=True)
-    y, h, found = evaluate(tmp_path / "probed.onnx", {"x": X}).values()
-    assert owners == [0, 1, 1, 2, 3] and np.allclose(h, X @ W, rtol=1e-5, atol=1e-5)
-    r = np.maximum(X @ W, 0)
-    form = TWIN.forms["w"]
-    assert isinstance(form, Quantized) and np.allclose(y, r @ V, rtol=1e-5, atol=1e-5)
-    exact = [X @ W, r, r @ V, X @ W, r]
-    others = [
-        through(X) @ through(W, form),
-        np.maximum(through(X @ W), 0),
-        through(r) @ V,
-        through(X @ W),
-    ]
-    others += [np.maximum((X @ W).astype(ml_dtypes.bfloat16).astype(np.float32), 0)]
-    for (off, size), a, b in zip(found.reshape(-1, 2), exact, others, strict=True):
-        assert off == pytest.approx(np.linalg.norm(a - b), rel=0.02) and size == pytest.approx(
-            np.linalg.norm(a)
-        )
 
 
 def test_old_opset_is_raised(tmp_path: Path) -> None:

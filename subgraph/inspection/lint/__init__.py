@@ -32,9 +32,11 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
+from subgraph.inspection.overflow import Overflow, find_limits
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, find_source
+from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding, ImageOptions
 
 SCHEMA = "subcut.lint/1"
@@ -53,6 +55,8 @@ class LintIssue:
         reason, fix: one sentence each.
         rule: name of the rule; filled in by `run_rules`.
         tensor: the tensor that it concerns, if any.
+        exponent: divided by 2 to this power, the tensor is in the range of the precision; None
+            without such a power.
     """
 
     severity: str
@@ -61,6 +65,7 @@ class LintIssue:
     fix: str = ""
     rule: str = ""
     tensor: str | None = None
+    exponent: int | None = None
 
 
 def warning(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
@@ -89,6 +94,7 @@ class LintContext:
         image_options: how the user's images become tensors.
         seed: of random inputs.
         runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
+        precision: whose range the weights and tensors are compared with.
     """  # noqa: E501
 
     graph: Graph
@@ -100,6 +106,7 @@ class LintContext:
     runtime: str = ""
     release: str = ""
     known: Sequence[Path] = ()
+    precision: Precision = Precision.FP16
 
     @cached_property
     def types(self) -> InferredTypes:
@@ -156,7 +163,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return [numbers for scope in self.scopes for numbers in numbers_of(scope)]
+        return [numbers for scope in self.scopes for numbers in numbers_of(scope, self.precision)]
 
     @cached_property
     def measured(self) -> MeasuredTensors:
@@ -167,7 +174,13 @@ class LintContext:
         """  # noqa: E501
         if self.feeding is None:
             return MeasuredTensors()
-        return measure(self.graph, self.made, self.feeding, self.types)
+        limits = find_limits(self.graph, self.precision)
+        return measure(self.graph, self.made, self.feeding, self.types, limits)
+
+    @cached_property
+    def overflow(self) -> Overflow:
+        """The measured tensors that leave the precision."""
+        return Overflow(self.graph, self.measured, self.precision)
 
     @cached_property
     def made(self) -> list[str]:
@@ -248,7 +261,12 @@ class FindingNode:
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A warning or note."""
+    """A warning or note.
+
+    Attributes:
+        exponent: The power of two: the tensor divided by it, or a quantizer's scale times it, is in
+            the range of the precision.
+    """
 
     rule: str
     severity: str
@@ -256,6 +274,7 @@ class LintFinding:
     tensor: str | None
     reason: str
     fix: str
+    exponent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +293,7 @@ class LintDocument:
     exit_code: int
     model: str
     target_opset: int | None
+    precision: str
     rules: list[str]
     nodes: int
     warnings: int
@@ -293,13 +313,20 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
         exit_code=1 if counts[WARNING] else 0,
         model=str(context.graph.path),
         target_opset=context.target,
+        precision=context.precision.value,
         rules=list(rules),
         nodes=len(context.all_nodes),
         warnings=counts[WARNING],
         notes=counts[NOTE],
         findings=[
             LintFinding(
-                i.rule, i.severity, _finding_node(context.graph, i.node), i.tensor, i.reason, i.fix
+                i.rule,
+                i.severity,
+                _finding_node(context.graph, i.node),
+                i.tensor,
+                i.reason,
+                i.fix,
+                i.exponent,
             )
             for i in checked
         ],

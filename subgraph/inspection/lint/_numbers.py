@@ -1,4 +1,4 @@
-"""Statistics of constants: how many values are too large or too small for float16, or denormal. Read in pieces."""  # noqa: E501
+"""Statistics of constants: how many values are too large or too small for a precision, or denormal. Read in pieces."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import numpy as np
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.inspection.lint._places import UNREADABLE, LintNode, Scope
+from subgraph.precision import Precision
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-LARGEST_FP16 = 65504.0
-ZERO_IN_FP16 = 2.0**-25  # magnitudes up to here round to zero: half of the smallest float16
 SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
 PIECE = 1 << 20  # elements read at a time
 Counts = tuple[int, int, int, int, float, int, int]  # the fields of `Numbers` from `nonzero` on
-WIDER_THAN_FP16 = frozenset(("float32", "float64", "bfloat16"))
-FLOATS = WIDER_THAN_FP16 | {"float16"}
+FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Numbers:
     Attributes:
         readers: the nodes of its scope that read it; at least one.
         nonzero: number of elements that are finite and not zero.
-        over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in float32.
+        over, lost, denormal: number of those that are infinite or zero in the precision, denormal in float32.
         largest: magnitude of the largest finite element.
         nan, infinite: number of those.
     """  # noqa: E501
@@ -49,7 +47,7 @@ class Numbers:
     infinite: int = 0
 
 
-def numbers_of(scope: Scope) -> Iterator[Numbers]:
+def numbers_of(scope: Scope, precision: Precision) -> Iterator[Numbers]:
     """The constants of a scope that are floats: initializers, Constant and ConstantOfShape."""
     graph = scope.graph
     tensors = [(t.name, t) for t in scope.weights.values()]
@@ -64,7 +62,7 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
     for name, tensor in tensors:
         dtype = dtypes.name_of(tensor.data_type)
         readers = tuple(scope.readers.get(name, ()))
-        if dtype in FLOATS and readers and (counts := _count(tensor, graph)):
+        if dtype in FLOATS and readers and (counts := _count(tensor, graph, precision)):
             yield Numbers(name, dtype, readers, *counts)
 
 
@@ -82,10 +80,11 @@ def _value(node: LintNode) -> protobuf.TensorProto | None:
     return None
 
 
-def _count(tensor: protobuf.TensorProto, graph: Graph) -> Counts | None:
+def _count(tensor: protobuf.TensorProto, graph: Graph, precision: Precision) -> Counts | None:
     """Of a tensor; None if it cannot be read."""
     try:
-        pieces = [_count_piece(values) for values in protobuf.pieces(tensor, graph.path, PIECE)]
+        read = protobuf.pieces(tensor, graph.path, PIECE)
+        pieces = [_count_piece(values, precision) for values in read]
     except UNREADABLE:
         return None
     nonzero, over, lost, denormal, largest, nan, infinite = (
@@ -102,7 +101,7 @@ def _count(tensor: protobuf.TensorProto, graph: Graph) -> Counts | None:
     )
 
 
-def _count_piece(values: Array) -> Counts:
+def _count_piece(values: Array, precision: Precision) -> Counts:
     wide = (
         values
         if values.dtype.kind == "f" and values.dtype.itemsize > 2
@@ -119,8 +118,10 @@ def _count_piece(values: Array) -> Counts:
         infinite = int(np.isinf(size).sum())
         size = size[np.isfinite(size)]
         largest = float(size.max(initial=0))
-    over = int(np.count_nonzero(size > LARGEST_FP16)) if largest > LARGEST_FP16 else 0
-    small = size[size <= ZERO_IN_FP16]
+    over = int(np.count_nonzero(size > precision.largest)) if largest > precision.largest else 0
+    nonzero = int(np.count_nonzero(size))
+    small = size[size <= max(precision.half_step, SMALLEST_NORMAL)]
     tiny = small[small > 0]
+    lost = int(np.count_nonzero(tiny <= precision.half_step))
     denormal = int(np.count_nonzero(tiny < SMALLEST_NORMAL)) if values.dtype.itemsize == 4 else 0
-    return size.size - (small.size - tiny.size), over, tiny.size, denormal, largest, nan, infinite
+    return nonzero, over, lost, denormal, largest, nan, infinite

@@ -1,0 +1,69 @@
+"""Weights and, with inputs, tensors that leave the range of --precision (fp16), or vanish in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from subgraph.inspection.lint import LintContext, LintIssue, note, unchecked, warning
+from subgraph.inspection.overflow import TroubleKind
+from subgraph.text import count
+
+BOUNDED = ("Clip",)  # operators for which an infinite constant works as well as a large one
+WEIGHT = "use a value within ±65504 (-1e4 masks as well), or keep this node in float32"
+RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
+SCALE = "scale it: subcut plan MODEL --to {precision} --rescale folds the factor in and proves it"
+PURPOSE = "none is needed: a mask is to be large; -1e4 masks as well, in every type"
+CLIP = "calibrate on such inputs: subcut plan FLOAT --to int8 -i INPUT does so, and proves it"
+MASK = "reaches {largest:.3g}: infinite in {type}, as a mask on purpose"
+SENTENCES = {
+    TroubleKind.OVERFLOW: "reaches {largest:.3g} on these inputs: infinite in {type}",
+    TroubleKind.VANISHES: (
+        "is down to {least:.3g} on these inputs: zero in {type}, and what divides by it infinite"
+    ),
+    TroubleKind.CLIPS: (
+        "reaches {largest:.3g} on these inputs: its quantizer clips {share:.2g} % of it;"
+        " 2^{exponent} times the scale holds it"
+    ),
+    TroubleKind.MASK: MASK,
+}
+
+
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each constant with such values, at a node that reads it; each measured tensor with such values."""  # noqa: E501
+    precision = context.precision
+    for n in context.numbers:
+        readers = [node for node in n.readers if not node.is_op(*BOUNDED)]
+        if not n.over or not readers:
+            continue
+        if readers[0].scope is context.scopes[0] and context.overflow.is_mask(n.name):
+            words = MASK.format(largest=n.largest, type=precision.dtype)
+            yield note(readers[0], f"constant '{n.name}' {words}", PURPOSE, n.name)
+        else:
+            reason = (
+                f"constant '{n.name}' reaches {n.largest:.3g}: {count(n.over, 'value')} beyond"
+                f" {precision.largest:.6g}, infinite in"
+            )
+            yield warning(readers[0], f"{reason} {precision.dtype}", WEIGHT, n.name)
+    graph = context.graph
+    for trouble in context.overflow.troubles:
+        name = trouble.tensor
+        values = trouble.measured
+        words = SENTENCES[trouble.kind].format(
+            largest=values.largest,
+            least=values.least,
+            share=100 * values.outside / values.elements,
+            exponent=trouble.exponent,
+            type=precision.dtype,
+        )
+        role = "output" if name in graph.maker else "input"
+        place = graph.maker[name] if name in graph.maker else next(iter(graph.readers[name]), None)
+        reason = f"its {role} '{name}' {words}"
+        fix = {TroubleKind.MASK: PURPOSE, TroubleKind.CLIPS: CLIP}.get(trouble.kind, RANGE)
+        if fix is RANGE and trouble.exponent is not None:
+            reason += f"; divided by 2^{trouble.exponent}, it is in range"
+            fix = SCALE.format(precision=precision.value)
+        issue = note if trouble.kind is TroubleKind.MASK else warning
+        yield replace(issue(context.at(place), reason, fix, name), exponent=trouble.exponent)
+    for failure in context.measured.failures:
+        yield unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")

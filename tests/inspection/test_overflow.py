@@ -1,0 +1,238 @@
+"""Tensors that leave a precision, the powers of two that bring them back, and the proof.
+
+Covers `inspection.overflow`, `inspection.scaling`, `editing.rescale`, `plan.scales`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from subgraph.editing.rescale import rescale
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.shape_inference import infer_types
+from subgraph.inspection.overflow import Overflow, TroubleKind, find_limits
+from subgraph.inspection.ranges import measure
+from subgraph.plan.lower import lower_model
+from subgraph.plan.places import round_nodes
+from subgraph.precision import Precision
+from subgraph.runtime.inputs import Feeding
+from tests.helpers import text_models
+from tests.helpers.runs import evaluate
+
+RNG = np.random.default_rng(0)
+F = np.float32
+IMAGE = RNG.normal(size=(1, 3, 8, 8)).astype(F)
+ROWS = RNG.normal(size=(2, 64)).astype(F)
+CONV = """g (float[1,3,8,8] x) => (float[1,4] y) {
+    [first] a = Conv<pads=[1,1,1,1]>(x, w1, b1) [relu] b = Relu(a) [second] c = Conv(b, w2)
+    [pool] d = GlobalAveragePool(c) [flat] y = Flatten(d) }"""
+CONV_WEIGHTS: dict[str, Any] = {
+    "w1": (RNG.normal(size=(8, 3, 3, 3)) * 1e4).astype(F),
+    "b1": (RNG.normal(size=8) * 1e3).astype(F),
+    "w2": (RNG.normal(size=(4, 8, 1, 1)) * 1e-4).astype(F),
+}
+NORM = """g (float[2,64] x) => (float[2,4] y) {
+    [mean] m = ReduceMean<axes=[-1]>(x) [sub] d = Sub(x, m) [sq] q = Pow(d, two)
+    [var] v = ReduceMean<axes=[-1]>(q) [eps] e = Add(v, epsilon) [root] s = Sqrt(e)
+    [div] n = Div(d, s) [gamma] g = Mul(n, gm) [fc] y = MatMul(g, w) }"""
+NORM_WEIGHTS: dict[str, Any] = {
+    "two": F(2),
+    "gm": RNG.normal(size=64).astype(F),
+    "w": RNG.normal(size=(64, 4)).astype(F),
+}
+STREAM = """g (float[2,64] x) => (float[2,4] y) {
+    [up] a = MatMul(x, w1) [norm] h = LayerNormalization<axis=-1>(a, gm) [f] u = MatMul(h, w2)
+    [add] z = Add(a, u) [last] k = LayerNormalization<axis=-1>(z, gm) [fc] y = MatMul(k, w) }"""
+STREAM_WEIGHTS: dict[str, Any] = {
+    **{name: NORM_WEIGHTS[name] for name in ("gm", "w")},
+    "w1": (RNG.normal(size=(64, 64)) * 2e4).astype(F),
+    "w2": RNG.normal(size=(64, 64)).astype(F),
+}
+MASK = """g (float[1,2,6,8] x, float[1,6] mask) => (float[1,2,6,8] y) {
+    [kt] k = Transpose<perm=[0,1,3,2]>(x) [qk] s = MatMul(x, k) [sub] i = Sub(one, mask)
+    [mul] big = Mul(i, large) [un] wide = Unsqueeze(big, axes) [add] t = Add(s, wide)
+    [soft] p = Softmax<axis=-1>(t) [pv] y = MatMul(p, x) }"""
+HEADS = RNG.normal(size=(1, 2, 6, 8)).astype(F)
+KEPT = np.array([[1, 1, 1, 1, 0, 0]], F)
+QUANTIZED = """g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
+    [first] a = Conv<pads=[1,1,1,1]>(x, w1) [q] codes = QuantizeLinear(a, s, z)
+    [dq] b = DequantizeLinear(codes, s, z) [second] y = Conv(b, w2) }"""
+QUANTIZED_WEIGHTS: dict[str, Any] = {
+    "w1": RNG.normal(size=(8, 3, 3, 3)).astype(F),
+    "w2": RNG.normal(size=(4, 8, 1, 1)).astype(F),
+    "z": np.int8(0),
+}
+
+
+def find(
+    folder: Path, graph: Graph, feeds: dict[str, Any], precision: Precision = Precision.FP16
+) -> Overflow:
+    words = []
+    for name, value in feeds.items():
+        np.save(folder / f"{name}.npy", value)
+        words.append(f"{name}={folder / name}.npy")
+    names = list(graph.iter_outputs(range(len(graph.nodes))))
+    limits = find_limits(graph, precision)
+    measured = measure(graph, names, Feeding(tuple(words)), infer_types(graph), limits)
+    return Overflow(graph, measured, precision)
+
+
+def exponents(found: Overflow) -> dict[str, int | None]:
+    return {trouble.tensor: trouble.exponent for trouble in found.troubles}
+
+
+def run_rounded(path: Path, x: Any) -> Any:
+    """The output of a model that rounds its values to float16 at each node, by onnxruntime."""
+    graph = load(path)
+    twin = round_nodes(graph, Precision.FP16)
+    how = {read: twin.lowering(read) for read in twin.reads(graph)}
+    lower_model(graph, how, simulated=True).save(path.with_name("rounded.onnx"))
+    return evaluate(path.with_name("rounded.onnx"), {"x": x})["y"]
+
+
+def run_in_float16(path: Path, x: Any) -> Any:
+    """The output of a model whose weights and input are float16, as numpy computes it."""
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            value = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    outputs: Any = ReferenceEvaluator(model).run(None, {"x": x.astype(np.float16)})
+    return outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "x", "cured", "factors"),
+    [
+        pytest.param(CONV, CONV_WEIGHTS, IMAGE, {"a": 5, "b": 5}, 0, id="activations of a Conv"),
+        pytest.param(
+            NORM,
+            {**NORM_WEIGHTS, "epsilon": F(1e-12)},
+            ROWS * F(1e-4),
+            {"e": -26},
+            1,
+            id="a variance that vanishes",
+        ),
+        pytest.param(
+            NORM,
+            {**NORM_WEIGHTS, "epsilon": F(1e-6)},
+            ROWS * F(900),
+            {"q": 12, "v": 12, "e": 12},
+            1,
+            id="squares of a norm",
+        ),
+        pytest.param(STREAM, STREAM_WEIGHTS, ROWS, {"a": 7, "z": 7}, 0, id="a stream of residuals"),
+    ],
+)
+def test_a_power_of_two_in_the_weights_cures_it(
+    tmp_path: Path, text: str, weights: Any, x: Any, cured: Any, factors: int
+) -> None:
+    graph = text_models.load(tmp_path, text, **weights)
+    found = find(tmp_path, graph, {"x": x})
+    assert exponents(found) == cured
+    made = rescale(found.scaling, found.exponents)
+    made.draft.save(tmp_path / "scaled.onnx")
+    assert len(made.factors) == factors
+    onnx.checker.check_model(onnx.load(tmp_path / "scaled.onnx"), full_check=True)
+    expected = evaluate(graph.path, {"x": x})["y"]
+    assert np.array_equal(evaluate(tmp_path / "scaled.onnx", {"x": x})["y"], expected)
+    again = find(tmp_path, load(tmp_path / "scaled.onnx"), {"x": x})
+    assert not again.troubles
+    judges = [run_rounded] if text == STREAM else [run_rounded, run_in_float16]
+    scale = np.abs(expected).max()
+    for judge in judges:
+        with np.errstate(all="ignore"):
+            before, after = [judge(path, x) for path in (graph.path, tmp_path / "scaled.onnx")]
+        assert not np.abs(before - expected).max() < 0.05 * scale
+        assert np.abs(after - expected).max() < 0.02 * scale
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        pytest.param(
+            "g (float[1,8] x) => (float[1,8] y) { [e] a = Exp(x) [m] y = Mul(a, w) }",
+            {"w": F(1e-6)},
+            id="no weight before it",
+        ),
+        pytest.param("g (float[1,8] x) => (float[1,8] y) { [e] y = Exp(x) }", {}, id="an output"),
+        pytest.param(
+            "g (float[1,8] x) => (float[1,8] y) { [m] a = Mul(x, w) [t] y = Sin(a) }",
+            {"w": F(6e4)},
+            id="read by a function that needs the value",
+        ),
+    ],
+)
+def test_a_tensor_without_a_cure_has_no_exponent(tmp_path: Path, text: str, weights: Any) -> None:
+    graph = text_models.load(tmp_path, text, **weights)
+    found = find(tmp_path, graph, {"x": np.full((1, 8), 13, F)})
+    assert [t.kind for t in found.troubles] == [TroubleKind.OVERFLOW]
+    assert exponents(found).popitem()[1] is None
+    assert not found.exponents
+
+
+def test_a_mask_is_large_on_purpose(tmp_path: Path) -> None:
+    weights: dict[str, Any] = {"one": F(1), "large": F(-1e9), "axes": np.array([1, 2], np.int64)}
+    found = find(tmp_path, text_models.load(tmp_path, MASK, **weights), {"x": HEADS, "mask": KEPT})
+    assert {t.tensor: t.kind for t in found.troubles} == dict.fromkeys(
+        ("big", "wide", "t"), TroubleKind.MASK
+    )
+    assert not found.exponents
+
+
+def test_large_scores_without_a_mask_are_no_mask(tmp_path: Path) -> None:
+    weights: dict[str, Any] = {"one": F(1), "large": F(-10), "axes": np.array([1, 2], np.int64)}
+    feeds = {"x": HEADS * F(300), "mask": KEPT}
+    found = find(tmp_path, text_models.load(tmp_path, MASK, **weights), feeds)
+    assert {t.kind for t in found.troubles} == {TroubleKind.OVERFLOW}
+
+
+@pytest.mark.parametrize(
+    ("end", "sign", "count"), [("Tanh", 1, 0), ("Relu", -1, 0), ("Relu", 1, 1)]
+)
+def test_infinity_is_as_right_as_a_large_number(
+    tmp_path: Path, end: str, sign: int, count: int
+) -> None:
+    text = f"g (float[1,8] x) => (float[1,8] y) {{ [m] a = Mul(x, w) [end] y = {end}(a) }}"
+    graph = text_models.load(tmp_path, text, w=F(6e4))
+    found = find(tmp_path, graph, {"x": np.full((1, 8), 13 * sign, F)})
+    assert len(found.troubles) == count + (end == "Relu" and sign > 0)
+
+
+def test_a_variance_under_a_larger_epsilon_is_no_trouble(tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, NORM, **NORM_WEIGHTS, epsilon=F(1e-5))
+    assert not find(tmp_path, graph, {"x": ROWS * F(1e-4)}).troubles
+
+
+def test_nothing_leaves_bfloat16(tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, CONV, **CONV_WEIGHTS)
+    assert not find(tmp_path, graph, {"x": IMAGE}, Precision.BF16).troubles
+
+
+@pytest.mark.parametrize(("largest", "kinds"), [(5, [TroubleKind.CLIPS]), (40, [])])
+def test_the_range_of_a_quantizer_clips(
+    tmp_path: Path, largest: float, kinds: list[TroubleKind]
+) -> None:
+    graph = text_models.load(tmp_path, QUANTIZED, **QUANTIZED_WEIGHTS, s=F(largest / 127))
+    found = find(tmp_path, graph, {"x": IMAGE}, Precision.INT8)
+    assert [t.kind for t in found.troubles] == kinds
+    for trouble in found.troubles:
+        assert trouble.exponent is not None
+        assert largest * 2 ** (trouble.exponent - 1) < trouble.measured.largest
+        assert trouble.measured.largest <= largest * 2**trouble.exponent
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero"), [(F(40 / 255), np.int8(-128)), (F(6 / 255), np.int8(-128))]
+)
+def test_an_activation_in_the_quantizer_clips_on_purpose(
+    tmp_path: Path, scale: np.float32, zero: np.int8
+) -> None:
+    weights: dict[str, Any] = {**QUANTIZED_WEIGHTS, "s": scale, "z": zero}
+    graph = text_models.load(tmp_path, QUANTIZED, **weights)
+    assert not find(tmp_path, graph, {"x": IMAGE}, Precision.INT8).troubles
