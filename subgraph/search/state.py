@@ -74,6 +74,8 @@ class Aim:
         any_failure: a region that fails at all counts as failing, whatever it explains.
         first: the repetition that counts as the first. repeats: how often a region must pass to
             count as passed.
+        wavers: whether the full model fails in some runs of one process and not in others, so that
+            repetitions take no fresh processes.
     """
 
     target: Items = ()
@@ -82,6 +84,7 @@ class Aim:
     any_failure: bool = False
     first: int = 0
     repeats: int = 1
+    wavers: bool = False
 
     @property
     def flaky(self) -> bool:
@@ -101,12 +104,21 @@ class Aim:
     def isolated(self, region: Items, repetition: int, *, explain: bool = False) -> Query:
         """The query about a region on captured values."""
         return Query(
-            QueryKind.ISOLATED, region, repetition, repetition > 0, explain, target=self.target
+            QueryKind.ISOLATED,
+            region,
+            repetition,
+            self.takes_fresh(repetition),
+            explain,
+            target=self.target,
         )
 
     def in_place(self, kind: QueryKind, items: Items) -> Query:
         """The query about what items give inside the model."""
-        return Query(kind, items, self.first, self.first > 0)
+        return Query(kind, items, self.first, self.takes_fresh(self.first))
+
+    def takes_fresh(self, repetition: int) -> bool:
+        """Return whether a repetition takes a process that has run nothing before."""
+        return repetition > 0 and not self.wavers
 
     def outcome(self, region: Items, answer: Answer) -> RegionOutcome:
         """Return the meaning of an answer about a region."""
@@ -274,7 +286,7 @@ class SearchState:
         return (yield from self.probe(purpose, region)) is RegionOutcome.FAIL
 
     def repeat(self, regions: Sequence[Items], times: int) -> Search[list[RegionOutcome]]:
-        """Outcome of each region, this many times more in fresh processes, to confirm it."""
+        """Outcome of each region, this many times more, to confirm it."""
         first = self.aim.first + 1
         again = range(first, first + times)
         queries = [self.aim.isolated(r, repetition) for r in regions for repetition in again]
@@ -292,7 +304,8 @@ class SearchState:
             return self.answer_to(rest)
         answer = Answer(Status.AGREE)
         for repetition in self.aim.passes if rest else ():
-            query = Query(QueryKind.REST, rest, repetition, repetition > 0, target=self.aim.target)
+            is_fresh = self.aim.takes_fresh(repetition)
+            query = Query(QueryKind.REST, rest, repetition, is_fresh, target=self.aim.target)
             (answer,) = yield from self.ask(purpose, [query])
             if answer.status is not Status.AGREE:
                 break

@@ -244,6 +244,15 @@ def test_flaky_culprit_has_its_rate() -> None:
     assert 0.2 <= finding.reproduces < 1
 
 
+def test_candidate_that_wavers_in_one_process_is_repeated_there() -> None:
+    s = replace(faulty(chain(40), {12}), rate=0.6, seed=4)
+    candidate = Candidate(s)
+    ended(s.parents, candidate)
+    repeated = [q for q in candidate.queries if q.kind is QueryKind.ISOLATED and q.repetition]
+    assert repeated
+    assert not any(query.fresh for query in repeated)
+
+
 @pytest.mark.parametrize(
     "seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"]
 )

@@ -18,6 +18,7 @@ from subgraph.search.passes import baseline
 from subgraph.search.passes.baseline import careful_rate, passes_needed, reproduces
 from subgraph.search.passes.shrink import Smallest
 from subgraph.search.state import SearchState
+from subgraph.verdict import Status
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then
 # passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
@@ -167,7 +168,9 @@ def measure_rate(state: SearchState) -> Search[None]:
     runs = baseline.sum_up(answers)
     state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
     passes = passes_needed(careful_rate(runs.failed, runs.runs))
-    state.aim = replace(state.aim, repeats=max(2, passes))
+    outcomes = {answer.status for answer in answers[baseline.FRESH_RUNS :]}  # of one process
+    wavers = outcomes >= {Status.AGREE, Status.FAIL}
+    state.aim = replace(state.aim, repeats=max(2, passes), wavers=wavers)
     state.seen.agreed.clear()
 
 
