@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.contract import (
     describe_worst,
     explain_breach,
@@ -37,10 +38,11 @@ from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.tensors import Record, Value
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.doubt import is_beyond_rounding
 from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misread
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status, Verdict
@@ -148,7 +150,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         and trials.runtime.candidate.script
         and not trials.runtime.own_model
     ):
-        find = partial(_find_kept_answer, trials, region)
+        find = partial(_find_wrong_use, trials, region)
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
     if breach.clause:
         what = f"candidate {trials.runtime.candidate.name}{breach.clause}"
@@ -190,6 +192,39 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
         log.debug("the contract of the candidate was not looked at: %s", e)
         return NO_BREACH
     return Breach(**document)
+
+
+def _find_wrong_use(trials: Trials, region: Region) -> Breach:
+    """Find a mistake of code whose outputs agree."""
+    breach = _find_rounded_input(trials, region) if is_beyond_rounding(trials, region) else None
+    return breach or _find_kept_answer(trials, region)
+
+
+def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
+    """Find whether the outputs are right, up to rounding, for inputs rounded to float16."""
+    judge = trials.judge.without_evidence().with_criterion(ROUNDING_ALONE)
+    rounded: MisreadInput | None = None
+    records = judge.model.values.records
+    for name in (n for n in region.inputs if records[0][n].dtype == "float32"):
+        values = [_round(sample[name].array()) for sample in records]
+        feeds = [{name: tensors.written(name, v, judge.model.new_folder(), "x")} for v in values]
+        rounded = MisreadInput(name, "rounded to float16", feeds)
+        judge = feed_misread(judge, rounded)
+    result = trials.run(region)
+    values = [value for value in _values_of(result).values() if isinstance(value, np.ndarray)]
+    # Outputs that float16 holds can as well come from a runtime that computes in it.
+    if rounded is None or all(np.array_equal(value, _round(value)) for value in values):
+        return None
+    judge.model.capture(region)
+    if judge.verdict(region, result).status is not Status.AGREE:
+        return None
+    sentence = rounded.sentence(trials.model)
+    return Breach(code="candidate.wrong-input", clause=f": {sentence} before it runs")
+
+
+def _round(value: Array) -> Array:
+    """Return the nearest values of float16, as float32."""
+    return value.astype(np.float16).astype(np.float32)
 
 
 def _find_kept_answer(trials: Trials, region: Region) -> Breach:

@@ -201,9 +201,21 @@ def test_integers_that_the_wrapper_returns_as_float64(command: str, tmp_path: Pa
     assert (done.code, has_line(done.err, "'z'", "float64", "int64")) == (4, True), done
 
 
-def test_wrapper_that_rounds_its_inputs_to_float16(net: Path) -> None:
-    rounds = "plain({n: v.astype('f2').astype('f4') for n, v in feeds.items()})"
-    (net / "wrapper.py").write_text(WRAPPER % rounds)
+ROUNDS = "plain({n: v.astype('f2').astype('f4') for n, v in feeds.items()})"
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+def test_wrapper_that_rounds_its_inputs_to_float16(command: str, net: Path) -> None:
+    weight = np.array([[[0.3]], [[1.7]], [[-1.1]]], np.float32)
+    onnx.save(text_models.model(NET, w=weight), net / "m.onnx")
+    (net / "wrapper.py").write_text(WRAPPER % ROUNDS)
+    done = subcut(command, "m.onnx", "-c", "wrapper.py", "--trust", cwd=net)
+    assert (done.code, has_line(done.err, "your input", "float16")) == (4, True), done
+
+
+def test_wrapper_whose_outputs_are_of_float16(net: Path) -> None:
+    """The weights are powers of two: it can round its inputs as well as compute in float16."""
+    (net / "wrapper.py").write_text(WRAPPER % ROUNDS)
     done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
     document = done.document
     assert (done.code, document["outcome"], document["findings"]) == (1, "disagree", [])
