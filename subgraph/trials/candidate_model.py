@@ -79,7 +79,7 @@ class CandidateModel:
             [t for t in self.graph.weights.values() if protobuf.on_disk(t)], self.graph.path
         )
         return digest(
-            "other/1",
+            "other/2",
             self.graph.skeleton.structure,
             weights,
             sorted(map(repr, self.matches.items())),
@@ -88,7 +88,30 @@ class CandidateModel:
     @cached_property
     def _names(self) -> dict[str, str]:
         """Names in the reference's model by those in the candidate's."""
-        return {m.name: name for name, m in self.matches.items()}
+        read = {m.name: name for name, m in self._read_outputs.items()}
+        return read | {m.name: name for name, m in self.matches.items()}
+
+    @cached_property
+    def _read_outputs(self) -> dict[str, MatchedTensor]:
+        """Codes that nodes of the candidate's model read, by the output that is dequantized of
+        them."""
+        found: dict[str, MatchedTensor] = {}
+        known = self.values.records[0] if self.values else {}
+        scales = scales_of(self.graph)
+        taken = {match.name for match in self.matches.values()}
+        for name in self.matches.keys() & set(self.reference.outputs):
+            match = self.matches[name]
+            maker = self.graph.maker.get(match.name, -1)
+            codes = self.graph.reads[maker][0] if maker >= 0 else ""
+            is_read = len(self.graph.readers.get(codes, ())) > 1 and codes not in taken
+            if is_read and self.graph.ops[maker] == "DequantizeLinear" and codes in known:
+                dtype = known[codes].dtype
+                found[name] = replace(match, name=codes, scale=scales.get(codes), dtype=dtype)
+        return found
+
+    def _entering(self, name: str) -> MatchedTensor:
+        """The match of a tensor as a region reads it."""
+        return self._read_outputs.get(name) or self.matches[name]
 
     @property
     def precision(self) -> Precision | None:
@@ -175,7 +198,7 @@ class CandidateModel:
                 code="pair.unmatched",
             )
         outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
-        boundary = {self.matches[n].name for n in region.inputs if n in self.matches}
+        boundary = {self._entering(n).name for n in region.inputs if n in self.matches}
 
         def follow(i: int) -> Iterator[int]:
             for name, kind in graph.kinds(graph.reads[i]).items():
@@ -259,7 +282,7 @@ class CandidateModel:
         names = [(n, self._names[n]) for n in self.region(region).inputs]
         return [
             {
-                n: self.matches[own].converted(sample[own], folder, f"in{k}-{i}")
+                n: self._entering(own).converted(sample[own], folder, f"in{k}-{i}")
                 for i, (n, own) in enumerate(names)
             }
             for k, sample in enumerate(records)
@@ -328,7 +351,8 @@ class CandidateModel:
 
     def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
         """The matches of a region's boundary, which `load_own_model` reads back."""
-        return {n: self.matches[n] for n in (*region.inputs, *region.outputs) if n in self.matches}
+        entering = {n: self._entering(n) for n in region.inputs if n in self.matches}
+        return entering | {n: self.matches[n] for n in region.outputs if n in self.matches}
 
     def summary(self) -> str:
         """Return the number of matched tensors, and the ways in which they were matched."""

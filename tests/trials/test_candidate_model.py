@@ -120,6 +120,25 @@ def test_right_conversion_agrees(
     assert done.document["candidate"]["precision"] == SAYS.get(form, "fp32")
 
 
+TWO_OUTPUTS = """g (float[3,8] x) => (float[3,8] y, int64[3] z)
+    { [neg] a = Neg (x) [last] y = Tanh (a) [best] z = ArgMax <axis = -1, keepdims = 0> (y) }"""
+READ_AS_CODES = """g (float[3,8] x) => (float[3,8] y, int64[3] z)
+    { [neg] a = Neg (x) [last] b = Sin (a) c = QuantizeLinear (b, s)
+      y = DequantizeLinear (c, s) [best] z = ArgMax <axis = -1, keepdims = 0> (c) }"""
+
+
+def test_node_that_reads_the_codes_of_an_output_has_a_region(tmp_path: Path) -> None:
+    """The fault upstream of the codes is no fault of the ArgMax that reads them."""
+    text_models.save(tmp_path / "model.onnx", TWO_OUTPUTS)
+    text_models.save(tmp_path / "other.onnx", READ_AS_CODES, s=np.float32(0.008))
+    np.save(tmp_path / "x.npy", np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32))
+    words = ("bisect", "model.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*words, cwd=tmp_path)
+    assert [f["nodes"] for f in done.document["findings"]] == [["last"]], done.out
+    replayed = subcut("replay", done.document["findings"][0]["case"], cwd=tmp_path)
+    assert replayed.code == 1
+
+
 MIXED = """g (float[3,8] x) => (float[3,4] y) { [c0] a = Cast <to = 10> (x)
     [mm] b = MatMul (a, w) [c1] c = Cast <to = 1> (b) [last] y = %s (c) }"""
 PLAIN = "g (float[3,8] x) => (float[3,4] y) { [mm] c = MatMul (x, w) [last] y = Sigmoid (c) }"
