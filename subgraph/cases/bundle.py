@@ -198,17 +198,14 @@ def pack(request: BundleRequest) -> Packed:
     files = contents.redacted(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
-        if not request.source:
-            models = {
-                name: path
-                for name, path in files.items()
-                if isinstance(path, Path) and path.suffix == ".onnx"
-            }
-            files |= {
-                name: strip_source_code(path, work, f"{k}.onnx", not request.metadata)
-                for k, (name, path) in enumerate(models.items())
-            }
-        return _write_zip(request, case_files, files, redactor, evidence, found_with)
+        stripped = []
+        models = [(n, p) for n, p in files.items() if isinstance(p, Path) and p.suffix == ".onnx"]
+        for k, (name, path) in enumerate([] if request.source else models):
+            files[name] = strip_source_code(path, work, f"{k}.onnx", not request.metadata)
+            if files[name] != path and request.metadata:
+                stripped.append(f"{clean(name)}: its source code is left out (--keep-source)")
+        packed = _write_zip(request, case_files, files, redactor, evidence, found_with)
+        return replace(packed, warnings=[*packed.warnings, *stripped])
 
 
 def _write_zip(

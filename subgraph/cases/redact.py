@@ -24,11 +24,11 @@ from typing import Any
 from subgraph import results, system
 from subgraph.cases import case
 from subgraph.documents import KEY
-from subgraph.lazy import metadata
 from subgraph.storage.convert import StoredFile
-from subgraph.system import home_folder, memory, processor
+from subgraph.system import home_folder, processor
 from subgraph.text import behind_colon
 from subgraph.verdict import Signature, Status
+from subgraph.version import versions
 
 REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out"  # replaces a text
@@ -45,9 +45,6 @@ SECRET = re.compile(
     r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|_key$|_pat$|cookie",
     re.I,
 )
-PLAIN_VALUE = re.compile(
-    r"[\w .,:=+*-]{1,80}"
-)  # of a setting that a bundle has: no path, no address
 _TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
@@ -68,21 +65,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
 
-PACKAGES = tuple(
-    "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml"
-    " onnxruntime-extensions numpy ml_dtypes protobuf networkx openvino opencv-python"
-    " opencv-python-headless tract MNN ncnn torch tensorflow ai-edge-litert tensorrt apache-tvm"
-    " iree-base-compiler iree-base-runtime rknn-toolkit2 rknn-toolkit-lite2 onnxsim onnxscript".split()  # noqa: E501
-)
-VARIABLES = re.compile(
-    r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_(AFFINITY|BLOCKTIME|SETTINGS|HW_SUBSET)"
-    r"|GOMP_(CPU_AFFINITY|SPINCOUNT)"
-    r"|(MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB)_(NUM|MAXIMUM)_THREADS|MKL_(CBWR|DYNAMIC|DEBUG_CPU_TYPE|ENABLE_INSTRUCTIONS)"
-    r"|(DNNL|ONEDNN)_(MAX_CPU_ISA|CPU_ISA_HINTS|DEFAULT_FPMATH_MODE|PRIMITIVE_CACHE_CAPACITY)"
-    r"|CUDA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|TF_ENABLE_ONEDNN_OPTS|MALLOC_ARENA_MAX"
-    r"|ORT_TENSORRT_((FP16|INT8|DLA|SPARSITY|BUILD_HEURISTICS)_ENABLE|INT8_USE_NATIVE_CALIBRATION_TABLE|DLA_CORE"
-    r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"
-)  # those that the makers of these libraries document, with plain values
 
 # Types of fields that may leave. The second part has keys that no dataclass holds: of requests, of
 # ended processes and of candidates' options.
@@ -370,62 +352,23 @@ def _users() -> set[str]:
 
 @dataclass(frozen=True)
 class Environment:
-    """The facts of a machine that may matter to whoever runs a case elsewhere, and no others."""
+    """The machine and the versions that found a case, and nothing else of the machine."""
 
     schema: str
-    python: str
-    implementation: str
     system: str
-    release: str
     machine: str
     processor: str
     cores: int | None
-    memory: str
     packages: Mapping[str, str]
-    variables: Mapping[str, str]
 
 
 def environment() -> Environment:
     """The facts of this machine."""
     return Environment(
         "subcut.environment/1",
-        platform.python_version(),
-        platform.python_implementation(),
-        platform.system(),
-        platform.release(),
+        f"{platform.system()} {platform.release()}",
         platform.machine(),
         processor(),
         os.cpu_count(),
-        _memory(),
-        _packages(),
-        variables(os.environ),
+        versions(),
     )
-
-
-def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings of an environment that change computed values, where they are plain words.
-
-    >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH": "/bin"})
-    {'OMP_NUM_THREADS': '2'}
-    """  # noqa: E501
-    return {
-        k: v
-        for k, v in sorted(environ.items())
-        if VARIABLES.fullmatch(k) and not SECRET.search(k) and PLAIN_VALUE.fullmatch(v)
-    }
-
-
-def _packages() -> dict[str, str]:
-    installed = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
-
-
-def _memory() -> str:
-    """Rounded down to a power of two of GiB: `16 GiB or more`."""
-    size = memory(1.0)
-    return f"{1 << max(0, (size >> 30).bit_length() - 1)} GiB or more"

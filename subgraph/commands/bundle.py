@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,12 +41,10 @@ def bundle(
         "Also pack free texts, which may be private: those of a field (why, notes, stderr,"
         " command …), a file (log.txt), or all. Repeatable.",
     ),
-    source_code: bool | None = option(
-        "--keep-source/--strip-source",
+    source_code: bool = option(
+        "--keep-source",
         None,
-        "Pack, or leave out, lines of source code and their paths, which PyTorch writes into"
-        " models. Default: ask; without a terminal they are left out.",
-        default=None,
+        "Also pack lines of source code and their paths, which PyTorch writes into models.",
     ),
     strip_metadata: bool = option(
         "--strip-metadata", None, "Leave out all metadata and documentation of the models."
@@ -66,7 +61,6 @@ def bundle(
       subcut bundle subcut_out/bisect-wrong.py -o fault.zip
       subcut bundle subcut_out/bisect-wrong.py/culprit --candidate-files wrong.py
     """
-    from subgraph.cases import contents
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
     if source_code and strip_metadata:
@@ -77,7 +71,6 @@ def bundle(
         )
     settings = project.load()
     path = Path(source)
-    case_files = contents.of(path)
     name = name_of(path)
     target = _find_target(output, name)
     require_free(target, name, force=force)
@@ -89,29 +82,10 @@ def bundle(
         [Path.cwd(), *([settings.file.parent] if settings.file else [])],
         force=force,
         keep=keep or (),
+        source=source_code,
         metadata=not strip_metadata,
     )
-    if request.metadata:
-        request = replace(request, source=_sends_source(case_files.files, source_code))
     return _make_result(pack(request), path)
-
-
-def _sends_source(files: Mapping[str, Path], send: bool | None) -> bool:
-    """Return whether the source code that the models hold goes along; ask if the user did not
-    say."""
-    from subgraph.origins import source
-
-    found = source.find_source_code(files)
-    for model in found:
-        log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))
-        log.info("  %s", clean(model.example))
-    if send is None and found and sys.stdin and sys.stdin.isatty() and sys.stderr.isatty():
-        return typer.confirm(
-            "Send these lines and paths of your source code?", default=False, err=True
-        )
-    if send is None and found:
-        log.warning("this source code, and its paths, are left out: --keep-source packs them")
-    return bool(send)
 
 
 def _find_target(output: str | None, name: str) -> Path:

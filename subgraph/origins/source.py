@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -168,32 +168,6 @@ SIMPLE = ("TensorProto", "StringStringEntryProto")  # messages that are not sear
 CODE_PATH = re.compile(rb"\.pyc?\b")  # in a documentation
 
 
-@dataclass(frozen=True)
-class SourceInModel:
-    """What a model says of its user's code: in how many places, and one of them as `FILE:LINE:
-    CODE`."""
-
-    file: str
-    places: int
-    example: str
-
-
-def find_source_code(files: Mapping[str, Path]) -> list[SourceInModel]:
-    """The models among files that hold source code, by name. Complexity: linear in the models
-    without their weights."""
-    models = (
-        (name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx"
-    )
-    per_model = (
-        (name, [removed.text for removed in _remove_texts(model)]) for name, model in models
-    )
-    return [
-        SourceInModel(name, len(texts), max(map(_format_line, texts), key=len))
-        for name, texts in per_model
-        if texts
-    ]
-
-
 def strip_source_code(path: Path, folder: Path, name: str, every: bool = False) -> Path:
     """A copy of a model without source code, in a folder; the model itself where it holds none.
 
@@ -287,10 +261,3 @@ def _is_exporters_key(key: str) -> bool:
 def _encode(text: str | bytes) -> bytes:
     """A documentation: the classes that read models keep it as bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text
-
-
-def _format_line(text: str) -> str:
-    """`FILE:LINE: CODE` of the user's innermost call in a trace; of a documentation its first
-    line."""
-    file, line, code = find_innermost_call(text)
-    return f"{file}:{line}: {code}" if file else text.strip().partition("\n")[0]

@@ -521,11 +521,6 @@ def interrupts_delayed() -> Iterator[None]:
 # ------------------------------------------------------------ limits
 
 
-def memory(share: float) -> int:
-    """Bytes: a share of the machine's memory."""
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * share)
-
-
 def _group_memory() -> float:
     """Return the bytes that the control group of this process, as of a container, leaves it;
     infinity without one."""

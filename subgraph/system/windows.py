@@ -421,11 +421,6 @@ def _memory() -> _MemoryStatus:
     return status
 
 
-def memory(share: float) -> int:
-    """Bytes: a share of the machine's memory."""
-    return int(_memory().total * share)
-
-
 def free_memory() -> int:
     """Bytes that one process may use where the user gives no limit."""
     return int(_memory().free * MEMORY_SHARE)

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-import typer
 from onnx import helper
 
 from subgraph.cases.redact import Redactor
 from subgraph.errors import UsageError
-from subgraph.origins.source import find_source_code, strip_source_code
+from subgraph.origins.source import strip_source_code
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -41,17 +40,9 @@ def texts(path: Path) -> bytes:
         return b"".join(name.encode() + archive.read(name) for name in archive.namelist())
 
 
-def test_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
-    (one,) = find_source_code(
-        {"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path}
-    )
-    assert one.file == "model.onnx" and one.places == 22
-    assert one.example.startswith("/home/me/project/torch_networks.py:")
-
-
 def test_remaining_model_computes_the_same(tmp_path: Path) -> None:
     path = strip_source_code(MODEL, tmp_path, "copy.onnx")
-    assert HOME not in path.read_bytes() and not find_source_code({"copy.onnx": path})
+    assert HOME not in path.read_bytes()
     model = onnx.load(MODEL)
     left = onnx.load(path)
     for node in left.graph.node:
@@ -114,27 +105,16 @@ def cut_model(model: Path | str, folder: Path) -> str:
     return str(done.document["results"][0]["path"])
 
 
-def test_without_a_terminal_it_is_left_out_and_said(
+def test_source_code_is_left_out_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = cut_model(MODEL, tmp_path)
     in_process("bundle", case, "-o", tmp_path / "a.zip")
     assert HOME not in texts(tmp_path / "a.zip")
     said = capsys.readouterr().err
-    assert has_line(said, "model.onnx", "22 places") and has_line(said, "--keep-source")
+    assert has_line(said, "model.onnx", "--keep-source")
     in_process("bundle", case, "-o", tmp_path / "b.zip", "--keep-source")
     assert HOME in texts(tmp_path / "b.zip")
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_on_a_terminal_it_asks(
-    answer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for stream in ("stdin", "stderr"):
-        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
-    monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
-    in_process("bundle", cut_model(MODEL, tmp_path), "-o", tmp_path / "a.zip")
-    assert (HOME in texts(tmp_path / "a.zip")) == answer
 
 
 @pytest.mark.slow
@@ -142,7 +122,7 @@ def test_reports_of_a_bisection_name_the_module_alone(tmp_path: Path) -> None:
     wrong = f"{fake_candidate.HERE}:fault=wrong,nodes=node_linear"
     in_process("bisect", MODEL, "-c", wrong, "-o", tmp_path / "out")
     (folder,) = (tmp_path / "out").glob("bisect-*")
-    in_process("bundle", folder, "-o", tmp_path / "a.zip", "--strip-source")
+    in_process("bundle", folder, "-o", tmp_path / "a.zip")
     assert b"/home/me/project" not in texts(tmp_path / "a.zip") and b"from mix.qkv" in texts(
         tmp_path / "a.zip"
     )
