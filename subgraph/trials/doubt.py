@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
+from subgraph.errors import SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.quantization import quantizes_itself
@@ -29,6 +31,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
+from subgraph.trials.float_forms import IN_FLOAT, is_in_float
 from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
@@ -309,6 +312,10 @@ def settle_quantization(trials: Trials) -> Settlement:
     """
     if not find_doubt(trials, [Doubt.STEPS]):
         return UNDOUBTED
+    whole = trials.model.whole()
+    with suppress(SubcutError):
+        if is_in_float(trials.model, trials.run(whole).tensors, trials.model.outputs):
+            return Settlement(Decision.PIECES_AGREE, f"though {IN_FLOAT}")
     regions = pieces_between_quantizers(trials.model)
     verdicts = run_pieces(
         trials, regions, trials.judge.verdict, lambda verdict: verdict.status is Status.AGREE
@@ -319,7 +326,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     )
     if wrong:
         return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
-    unknown = _unknown_outputs(trials.verdict(trials.model.whole()))
+    unknown = _unknown_outputs(trials.verdict(whole))
     if not unknown:
         return UNDOUBTED
     if Status.UNRESOLVED in statuses:

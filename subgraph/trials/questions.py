@@ -25,19 +25,17 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from subgraph.comparison.metrics import norm
-from subgraph.comparison.pair import differences
 from subgraph.errors import OutOfTime, OutputError, SubcutError
 from subgraph.graph.quantization import finds_scales
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
-from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_runtime import find_changed_options
+from subgraph.trials.float_forms import IN_FLOAT, is_in_float, measure_distance, read_outputs
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
@@ -174,15 +172,15 @@ class ReferenceMovement:
     """A movement of the reference that explains the candidate's outputs.
 
     Attributes:
-        way: How its work was split: `1 and 2 threads`.
+        reason: What moves it, or what the candidate does instead.
     """
 
-    way: str
+    reason: str
 
     @property
     def says(self) -> str:
         """The reason in a line."""
-        return f"because the reference itself moves as much with {self.way}"
+        return f"because {self.reason}"
 
 
 def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovement | None:
@@ -205,28 +203,20 @@ def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovem
     if not (names and is_numeric and are_tensors and is_dynamic):
         return None
     try:
-        expected = _read_outputs(model.values.records, names)
-        errors = list(map(_measure_distance, expected, _read_outputs(result.tensors, names)))
+        expected = read_outputs(model.values.records, names)
+        errors = list(map(measure_distance, expected, read_outputs(result.tensors, names)))
         for way, moved in _iter_ways(model, names):
-            movements = map(_measure_distance, expected, moved)
+            movements = map(measure_distance, expected, moved)
             pairs = zip(errors, movements, strict=True)
             if all(error <= MAX_ERROR_RATIO * movement < math.inf for error, movement in pairs):
-                return ReferenceMovement(way)
+                return ReferenceMovement(f"the reference itself moves as much with {way}")
+        if is_in_float(model, result.tensors, names):
+            return ReferenceMovement(IN_FLOAT)
     except OutOfTime:
         raise
     except SubcutError as e:
         log.debug("the reference is not run in another way: %s", e.what)
     return None
-
-
-def _read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
-    return [sample[name].array() for sample, name in itertools.product(samples, names)]
-
-
-def _measure_distance(expected: Array, given: Array) -> float:
-    """Return the distance of an output; infinite if the shapes differ."""
-    is_alike = expected.shape == given.shape
-    return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
 
 
 def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[str, list[Array]]]:
@@ -241,7 +231,7 @@ def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[
             values = model.values.with_inputs(model.values.records, other)
             values.need(names)
             least, most = sorted((number, threads))
-            yield f"{least} and {most} threads", _read_outputs(values.records, names)
+            yield f"{least} and {most} threads", read_outputs(values.records, names)
 
 
 Explanation: TypeAlias = PreciseSetting | ReferenceMovement

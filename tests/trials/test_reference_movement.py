@@ -81,3 +81,37 @@ def test_first_axis_that_is_no_batch_excuses_nothing(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.linspace(-2, 3, 64, dtype=np.float32).reshape(8, 8))
     (tmp_path / "c.py").write_text(planted("", WRONG_SOFTMAX))
     assert ask("compare", tmp_path, "c.py").code == 1
+
+
+IN_FLOAT = """
+import numpy as np, onnx, onnxruntime
+from onnx import helper, numpy_helper
+def load(path, options):
+    model = onnx.load(path)
+    weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "DynamicQuantizeLSTM":
+            for name in ("w", "r"):
+                value = (weights[name].astype("f4") * weights["scale"]).transpose(0, 2, 1)
+                model.graph.initializer.append(numpy_helper.from_array(value, name + "_float"))
+            node.op_type, node.domain = "LSTM", ""
+            del node.input[:]
+            node.input.extend(["x", "w_float", "r_float"])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [o.name for o in session.get_outputs()]
+    factor = np.float32(options.get("factor", 1))
+    def run(feeds):
+        values = session.run(names, dict(feeds))
+        return {n: v * factor if v.ndim == 4 and n == "y" and len(names) == 1 else v
+                for n, v in zip(names, values)}
+    return run
+"""
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.5, 1)])
+def test_candidate_that_computes_in_float_what_the_reference_quantizes(
+    factor: float, code: int, tmp_path: Path
+) -> None:
+    save_lstm(tmp_path)
+    (tmp_path / "c.py").write_text(IN_FLOAT)
+    assert ask("bisect", tmp_path, f"c.py:factor={factor}").code == code

@@ -1,0 +1,146 @@
+"""Operators that quantize their inputs as they run, computed in float with the same weights.
+
+A candidate may compute them so: it is nearer to the exact values than the reference is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from subgraph.comparison.metrics import norm
+from subgraph.comparison.pair import differences
+from subgraph.graph.opsets import opset_of
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.tensors import Record
+from subgraph.trials.reference_model import ReferenceModel
+from subgraph.types import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+DOMAIN = "subcut.float"
+IN_FLOAT = "it computes in float what the reference quantizes"
+MAX_LEFT = 0.25  # of the distance from the reference, beside the values in float
+# Of an LSTM's weight i{weight}, of the shape (directions, inputs, 4 · hidden): it times its scale,
+# as the standard operator has it.
+LSTM_WEIGHT = """
+    q{weight} = Cast<to = 1>(i{weight}) zero{weight} = Cast<to = 1>(i{zero})
+    per{weight} = Constant<value = int64[3] {{0, 1, -1}}>()
+    z{weight} = Reshape(zero{weight}, per{weight}) s{weight} = Reshape(i{scale}, per{weight})
+    d{weight} = Sub(q{weight}, z{weight}) m{weight} = Mul(d{weight}, s{weight})
+    w{weight} = Transpose<perm = [0, 2, 1]>(m{weight})"""
+
+
+def _lstm(inputs: list[str], outputs: list[str]) -> str:
+    weights = LSTM_WEIGHT.format(weight=1, scale=8, zero=9)
+    weights += LSTM_WEIGHT.format(weight=2, scale=10, zero=11)
+    read = [inputs[0], "w1", "w2", *inputs[3:8]]
+    while read and not read[-1]:
+        read.pop()
+    return f"{weights} {', '.join(outputs)} = LSTM({', '.join(read)})"
+
+
+def _matmul(inputs: list[str], outputs: list[str]) -> str:
+    _, _, _, zero, bias, *_ = [*inputs, "", ""]
+    lines = f"q = Cast<to = 1>(i1) z = Cast<to = 1>({zero}) d = Sub(q, z)"
+    lines = lines if zero else "d = Cast<to = 1>(i1)"
+    product = "p" if bias else outputs[0]
+    lines += f" w = Mul(d, i2) {product} = MatMul(i0, w)"
+    return lines + f" {outputs[0]} = Add(p, {bias})" * bool(bias)
+
+
+# By operator: the body of a function of its inputs i0, i1 … and outputs o0, o1 …; "" is absent.
+FORMS: Mapping[str, Callable[[list[str], list[str]], str]] = {
+    "DynamicQuantizeLSTM": _lstm,
+    "DynamicQuantizeMatMul": _matmul,
+}
+
+
+def is_in_float(model: ReferenceModel, given: Feeds, names: Collection[str]) -> bool:
+    """Return whether a candidate's outputs are those of the operators in float, far from the
+    reference's.
+
+    Args:
+        model: The model.
+        given: The candidate's outputs per sample.
+        names: The outputs that count.
+
+    Raises:
+        SubcutError: The reference cannot run the model in float.
+    """
+    exact = _run_in_float(model)
+    if exact is None:
+        return False
+    candidate = read_outputs(given, names)
+    left = map(measure_distance, read_outputs(exact, names), candidate)
+    errors = map(measure_distance, read_outputs(model.values.records, names), candidate)
+    pairs = zip(left, errors, strict=True)
+    return all(other <= MAX_LEFT * error < math.inf for other, error in pairs)
+
+
+def read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
+    """Return these tensors of all samples."""
+    return [sample[name].array() for sample, name in itertools.product(samples, names)]
+
+
+def measure_distance(expected: Array, given: Array) -> float:
+    """Return the distance of an output; infinite if the shapes differ."""
+    is_alike = expected.shape == given.shape
+    return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
+
+
+def _run_in_float(model: ReferenceModel) -> list[Mapping[str, Record]] | None:
+    """Return the reference's outputs per sample, with these operators in float; None if it has
+    none.
+
+    Raises:
+        SubcutError: The reference cannot run that.
+    """
+    whole = model.whole()
+    if FORMS.keys().isdisjoint(model.graph.ops[i] for i in whole.nodes):
+        return None
+    outputs: list[Mapping[str, Record]] = [{}] * len(model.values.samples)
+    for samples, records in model.sample_groups(whole):
+        cut = model.cut(whole, records)
+        proto = cut.model
+        opset = opset_of(proto)
+        for k, node in enumerate(proto.graph.node):
+            if node.op_type not in FORMS:
+                continue
+            inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
+            names = [f"o{i}" if name else "" for i, name in enumerate(node.output)]
+            made = _make_function(f"F{k}", node, inputs, names, opset)
+            proto.functions.add().MergeFromString(made)
+            for values in (node.input, node.output):
+                used = [name for name in values if name]
+                del values[:]
+                values.extend(used)
+            del node.attribute[:]
+            node.op_type = f"F{k}"
+            node.domain = DOMAIN
+        proto.opset_import.add(domain=DOMAIN, version=1)
+        proto.ir_version = max(proto.ir_version, 8)  # before it there are no functions
+        feeds = [[sample[name] for name in cut.inputs] for sample in records]
+        for k, sample in zip(samples, model.run_model(proto, feeds, cut.outputs), strict=True):
+            outputs[k] = sample
+    return outputs
+
+
+def _make_function(
+    name: str, node: onnx.NodeProto, inputs: list[str], outputs: list[str], opset: int
+) -> bytes:
+    from onnx import NodeProto, parser
+
+    body = FORMS[node.op_type](inputs, outputs)
+    given, returned = (", ".join(filter(None, names)) for names in (inputs, outputs))
+    function = parser.parse_function(
+        f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} ({given}) => ({returned})'
+        f" {{ {body} }}"
+    )
+    if node.op_type == "DynamicQuantizeLSTM":
+        function.node[-1].attribute.extend(NodeProto.FromString(node.SerializeToString()).attribute)
+    serialized: bytes = function.SerializeToString()
+    return serialized
