@@ -1,4 +1,7 @@
-"""A candidate that differs from the reference by no more than the reference differs from itself."""
+"""A candidate that differs from the reference by no more than the reference differs from itself.
+
+Covers `trials.float_forms`.
+"""
 
 from __future__ import annotations
 
