@@ -192,7 +192,6 @@ def pack(request: BundleRequest) -> Packed:
         keep=frozenset(request.keep),
         source=request.source,
         metadata=request.metadata,
-        own_criterion=contents.has_own_criterion(case_files, evidence),
     )
     found_with = _redact_manifest(evidence, redactor) if evidence else None
     files = contents.redacted(case_files, redactor, found_with)

@@ -9,13 +9,12 @@ lists are left out.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph import plugins, results
+from subgraph import results
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import bundle_root, result_in
@@ -214,20 +213,6 @@ def names(case_files: CaseFiles) -> frozenset[str]:
         if manifest := case.read_manifest(case_files.folder / folder):
             names.add(manifest.source.file)
     return frozenset(names - {""})
-
-
-def has_own_criterion(case_files: CaseFiles, evidence: Mapping[str, Any] | None) -> bool:
-    """Return whether a criterion of subcut judged, so that the sentences of its judgements are
-    ours."""
-    known = {*plugins.own_names("criteria"), *plugins.own_names("metrics")}
-    documents = [
-        _read_json(path)
-        for name, path in case_files.files.items()
-        if name in (RUN_JSON, SWEEP_JSON)
-    ]
-    request = (evidence or {}).get("request")
-    found = [d.get("criterion") for d in (*documents, request) if isinstance(d, dict)]
-    return all(re.split("[:<>]", str(criterion))[0] in known for criterion in found if criterion)
 
 
 def _read_json(path: Path) -> Any:

@@ -93,7 +93,6 @@ class Redactor:
         keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
         source: the user lets lines of source code go, with their paths. metadata: the modules'
             names, else.
-        own_criterion: a criterion of subcut judged, so its sentences are ours.
         kept, left: names of the fields and files with texts that were kept, and left out.
     """
 
@@ -105,7 +104,6 @@ class Redactor:
     keep: frozenset[str] = frozenset()
     source: bool = False
     metadata: bool = True
-    own_criterion: bool = True
     kept: set[str] = field(default_factory=set, compare=False)
     left: set[str] = field(default_factory=set, compare=False)
 
@@ -198,20 +196,20 @@ class Redactor:
         if inside and key == "files":  # of the candidate, by the word that names each
             return {self._name(word): digest for word, digest in value.items()}
         is_map = key in MAPS
-        is_judged = self.own_criterion and (
-            value.get("status") == Status.AGREE or value.get("signature") in JUDGED
-        )
-        ours: set[str] = set()
+        is_judged = value.get("status") == Status.AGREE or value.get("signature") in JUDGED
+        of_criterion = set[str]()
         if is_judged or "status" not in value:
-            ours.add("label")
+            of_criterion.add("label")
         if is_judged:
-            ours.add("why")
+            of_criterion.add("why")
         redacted = {}
         for k, v in value.items():
             kind = key if is_map and not isinstance(v, Mapping) else k
             is_known = is_map or k in self.names or self._is_known_key(k)
             redacted[k if is_known else REMOVED] = (
-                v if k in ours else self.document(v, kind, inside)
+                self._remove_private(str(v))
+                if k in of_criterion
+                else self.document(v, kind, inside)
             )
         return redacted
 
@@ -229,8 +227,8 @@ class Redactor:
             return value
         if "File" in leaving:
             return value if value in self.names else PurePath(value.replace("\\", "/")).name
-        if key == "criterion" and self.own_criterion:
-            return value
+        if key == "criterion":
+            return self.command(value)
         return self.text(value, key)
 
     def _is_known_key(self, key: str) -> bool:

@@ -38,8 +38,8 @@ def bundle(
     keep: Texts = option(
         "--keep",
         "NAME",
-        "Also pack free texts, which may be private: those of a field (why, notes, stderr,"
-        " command …), a file (log.txt), or all. Repeatable.",
+        "Also pack free texts, which may be private: those of a field (why, notes, stderr …),"
+        " a file (log.txt), or all. Repeatable.",
     ),
     source_code: bool = option(
         "--keep-source",

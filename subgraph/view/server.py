@@ -12,7 +12,6 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -206,8 +205,6 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._stream()
         elif path.startswith("/output/"):
             self._file(unquote(path.removeprefix("/output/")))
-        elif path.startswith("/zip/"):
-            self._zip(unquote(path.removeprefix("/zip/")).removesuffix(".zip"))
         else:
             self._refuse(404, "there is nothing of this name")
 
@@ -278,11 +275,6 @@ class ViewRequest(BaseHTTPRequestHandler):
                 "" if shown else path.name,
                 REPORT_POLICY,
             )
-
-    def _zip(self, name: str) -> None:
-        with tempfile.TemporaryFile() as file:
-            self.server.session.zip_folder(name, file)
-            self._send_file(file, "application/zip", f"{name.rpartition('/')[2]}.zip", POLICY)
 
     def _send_file(self, file: Any, kind: str, download: str, policy: str) -> None:
         size = file.seek(0, 2)

@@ -10,12 +10,11 @@ import re
 import shutil
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from subgraph import results, system
 from subgraph.bodies.parts import Part, find_part, parts
@@ -541,24 +540,6 @@ class ViewSession:
         if not path.is_relative_to(self.output) or path == self.output or not path.exists():
             raise UsageError("there is no such file in the output folder", code="view.unknown-file")
         return path
-
-    def zip_folder(self, name: str, out: IO[bytes]) -> None:
-        """Write a folder of the output folder as zip; links are left out.
-
-        Raises:
-            UsageError: as `file`, or it is not a folder.
-        """
-        folder = self.file(name)
-        if not folder.is_dir():
-            raise UsageError("only a folder can be packed", code="view.unknown-file")
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for path in sorted(folder.rglob("*")):
-                if (
-                    path.is_file()
-                    and not path.is_symlink()
-                    and path.resolve().is_relative_to(folder)
-                ):
-                    archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
     def find_links(self, document: object, words: Sequence[str]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result

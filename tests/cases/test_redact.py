@@ -81,7 +81,7 @@ def test_with_consent_what_is_known_to_be_private_stays_even_so(text: str, keep:
     assert (redactor.text("x", "notes") == LEFT_OUT) == (keep == "why")
 
 
-def test_the_sentence_of_our_own_criterion_leaves() -> None:
+def test_the_sentence_of_a_criterion_leaves_without_what_is_private() -> None:
     wrong = {"status": "fail", "signature": "mismatch", "label": "fail", "why": JUDGED}
     right = {
         "status": "agree",
@@ -103,9 +103,8 @@ def test_the_sentence_of_our_own_criterion_leaves() -> None:
     assert PRIVATE.document([wrong, right]) == [wrong, right]
     assert PRIVATE.document(crash) == {**crash, "label": LEFT_OUT, "why": LEFT_OUT}
     assert PRIVATE.document(missing) == {**missing, "why": LEFT_OUT}
-    theirs = replace(PRIVATE, own_criterion=False)
-    assert [theirs.document(d)["why"] for d in (wrong, right)] == [LEFT_OUT, LEFT_OUT]
-    assert theirs.document({"criterion": "/home/bob/mine.py"}) == {"criterion": LEFT_OUT}
+    assert PRIVATE.document({**right, "why": "as alice says"})["why"] == "as USER says"
+    assert PRIVATE.document({"criterion": "/home/bob/mine.py"}) == {"criterion": "mine.py"}
 
 
 @pytest.mark.parametrize(

@@ -89,14 +89,14 @@ export function regionPanel(region) {
   $("command-row").hidden = false;
 }
 
-const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
+const link = (token, path, text) => el("a", { href: `/output/${path.split("/").map(encodeURIComponent).join("/")}?token=${token}`, target: "_blank", rel: "noopener" }, text);
 
 // An error: what happened, what to do, and its code, which docs/errors.md explains.
 export const errorWords = ({ what, hint, code }) => [`${what}${hint ? ` (${hint})` : ""} `, ...(code ? [el("code", {}, code)] : [])];
 
 // `looks`: texts of buttons, and what they do. `name`: of the candidate, where there are several.
 export function resultPanel(event, token, show, looks = [], name = "") {
-  const { document: d, said, folders, report, inner_reports: inner } = event, out = [];
+  const { document: d, said, report, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
     $("failed").replaceChildren(...(d.exit_code === 130 ? ["Stopped. Finished runs are stored: the same run continues where it stopped."] : errorWords(d.error)));
@@ -109,12 +109,11 @@ export function resultPanel(event, token, show, looks = [], name = "") {
   if (looks.length) out.push(el("div", { class: "row" }, ...looks.map(([text, onclick]) => el("button", { onclick, type: "button", class: "look" }, text))));
   for (const [k, f] of (d.findings || []).entries())
     out.push(el("div", { class: f.kind === "interval" ? "finding suspects" : "finding" }, ...(said?.findings[k] || []).map(line => el("p", {}, line)),
-      ...(inner?.[k] || []).map(path => el("p", {}, link(token, "output", path, "Open the report of what is inside"))),
+      ...(inner?.[k] || []).map(path => el("p", {}, link(token, path, "Open the report of what is inside"))),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
   if (event.curve) out.push(document.importNode(new DOMParser().parseFromString(event.curve, "text/html").querySelector("svg"), true));
   for (const note of d.notes || []) out.push(el("p", {}, note));
-  if (report) out.push(el("p", {}, link(token, "output", report, "Open the report")));
-  for (const folder of folders || []) out.push(el("p", {}, link(token, "zip", folder, `Download ${folder}.zip`, true)));
+  if (report) out.push(el("p", {}, link(token, report, "Open the report")));
   $("result").replaceChildren(...out);
 }
 
