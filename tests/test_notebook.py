@@ -120,7 +120,6 @@ def test_plan_shows_its_curve() -> None:
         score=None,
         tried=tried,
         weights=None,
-        run_seconds=None,
         model=None,
     )
     shown = checked(plan)

@@ -278,7 +278,6 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
         score=None,
         tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)],
         weights=None,
-        run_seconds=None,
         model=None,
     )
     links = session.find_links(to_json(plan), ())
