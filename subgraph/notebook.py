@@ -7,6 +7,7 @@ IPython for the types that are registered here.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from functools import singledispatch
@@ -185,8 +186,9 @@ def watch(bisection: Bisection) -> Bisection:
     from IPython.display import HTML, display  # only where it runs already
 
     line = display(HTML(_progress(bisection)), display_id=True)
-    for _ in bisection:
-        line.update(HTML(_progress(bisection)))
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in bisection:
+            line.update(HTML(_progress(bisection)))
     line.update(HTML(_progress(bisection)))
     return bisection
 

@@ -353,16 +353,35 @@ def _costs_of_own_model(interim: Interim) -> OtherModel | None:
 
 
 class _BisectionWithProcesses(Bisection):
-    """Starts its processes when it is iterated, and ends them with the last step."""
+    """Starts its processes when it is iterated, and ends them with the last step.
+
+    If Ctrl-C interrupts a run, the result so far is written before the interruption goes on.
+    """
 
     def __init__(self, graph: Graph, reference: Candidate, options: BisectionOptions) -> None:
         super().__init__(None, options)
         self._graph = graph
         self._reference = reference
 
+        self._is_interrupted = False
+
     def __iter__(self) -> Iterator[Step]:
-        with open_with_processes(self._graph, self.options.setup, self._reference) as self.trials:
-            yield from super().__iter__()
+        try:
+            opened = open_with_processes(self._graph, self.options.setup, self._reference)
+            with opened as self.trials:
+                yield from super().__iter__()
+        finally:
+            if self._is_interrupted:
+                raise KeyboardInterrupt
+
+    def new_oracle(self, trials: Trials) -> NodeOracle:
+        """As of a `Bisection`; an interruption ends the search, and its result is written."""
+
+        def stop() -> None:
+            self._is_interrupted = True
+            trials.runtime.workers.deadline.limit(time.monotonic(), END_SECONDS)
+
+        return replace(super().new_oracle(trials), stop=stop)
 
 
 def bisect(

@@ -48,11 +48,14 @@ class NodeOracle(NodeItems):
         workers: trials that may run at once.
         hints: by node, how many times as likely as others it is guilty.
         seen: the results that later answers rest on.
+        stop: what an interruption calls, after which the search ends with what it has; None if it
+            leaves the search.
     """
 
     workers: int = 1
     hints: Callable[[], Mapping[int, float]] = dict
     seen: SeenRuns = field(default_factory=SeenRuns)
+    stop: Callable[[], None] | None = None
 
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
@@ -109,6 +112,11 @@ class NodeOracle(NodeItems):
             return self._pooled(queries) if is_pool else list(map(self._answer, queries))
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e
+        except KeyboardInterrupt as e:
+            if self.stop is None:
+                raise
+            self.stop()
+            raise BudgetSpent("interrupted") from e
 
     def _log_asking(self, queries: Sequence[Query]) -> None:
         """Log the present run, for the live line."""
