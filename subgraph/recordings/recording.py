@@ -30,6 +30,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
+from subgraph.storage.file_kinds import recognize
 from subgraph.storage.tensors import Tensors
 from subgraph.text import count, nearest
 
@@ -261,11 +262,11 @@ def _detect_one(place: Path, files: Files) -> str:
                 "have the tool dump the tensors themselves",
                 code="recording.no-tensors",
             )
-    what = (
-        f"{count(len(files.sizes), 'file')}, none of a known format"
-        if files.sizes
-        else "it is empty"
-    )
+    what = f"{count(len(files.sizes), 'file')}, none of a known format"
+    if not files.sizes:
+        what = "it is empty"
+    elif place.is_file() and (kind := recognize(place)):
+        what = f"it is {kind.name}"
     raise InputError(
         f"no tensors in {place}: {what}",
         f"{CHOOSE}, if it is one of {', '.join(list_formats())}",

@@ -35,7 +35,7 @@ from subgraph.runtime.field_names import FIELD_NAMES
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
-from subgraph.storage.file_kinds import is_named_as_model
+from subgraph.storage.file_kinds import is_named_as_model, recognize
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
 
@@ -311,7 +311,7 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
 
 
 def _require_no_model(spec: str) -> None:
-    """Require that a SPEC is not the file of a model.
+    """Require that a SPEC is not a file of a model, or of another known kind.
 
     Raises:
         UsageError: It is one.
@@ -319,6 +319,10 @@ def _require_no_model(spec: str) -> None:
     if is_named_as_model(spec):
         hint = f"subcut bisect MODEL -c SPEC; another model as candidate: --candidate-model {spec}"
         raise UsageError(f"'{spec}' is a model, not a runtime", hint, code="candidate.other-name")
+    is_other = not spec.endswith(".py") and is_file(Path(spec))
+    if kind := recognize(Path(spec)) if is_other else None:
+        what = f"'{spec}' is {kind.name}, not a runtime"
+        raise UsageError(what, kind.advice, code="candidate.other-name")
 
 
 def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:

@@ -26,6 +26,7 @@ from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.types import read_type
 from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
+from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, shape_text
@@ -396,8 +397,9 @@ def _require_kind(path: Path) -> None:
         )
     if path.suffix.lower() not in ARRAYS | IMAGES:
         kinds = " ".join(sorted(ARRAYS | IMAGES))
+        kind = recognize(path)
         raise InputError(
-            f"{path}: not a kind of file that can be fed",
+            f"{path} is {kind.name}: it cannot be fed" if kind else f"{path} cannot be fed",
             f"known: {kinds}",
             code="input.unknown-kind",
         )

@@ -47,6 +47,11 @@ _WEIGHTS = (
     "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx`"
     " does"
 )
+_TENSORS = (
+    "as a recording: --recorded FILE; weights go into their module (load_state_dict), which "
+    "torch.onnx.export(model, inputs, 'model.onnx') exports"
+)
+_DEVICE_FILE = "name the .onnx that it belongs to"
 _ONNX_AS = "every command takes it by a name that does not end in .onnx"
 _INPUTS = "name the model first, then the inputs with -i"
 _ORIGINAL = "name the .onnx that it was converted from"
@@ -89,6 +94,9 @@ class FileKind(NamedTuple):
 
 
 _PYTORCH_FILE = FileKind("a PyTorch file", _TORCH)
+_TENSORS_FILE = FileKind("a PyTorch file of tensors", _TENSORS)
+_TIDL = FileKind("TIDL's description of the post-processing (.prototxt)", _DEVICE_FILE)
+_ESPDL = FileKind("an ESP-DL .espdl model", _BUILT)
 _PADDLE_MODEL = FileKind("a Paddle model", _CONVERT, Family.PADDLE)
 _ENGINE = FileKind("a TensorRT engine", _BUILT)
 _RKNN = FileKind("a Rockchip .rknn model", _BUILT)
@@ -116,6 +124,7 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
     (r".{4}ET\d\d", FileKind("an ExecuTorch program (.pte)", _TORCH)),
     (r"LDMK", _KMODEL),
+    (r"[EP]DL[12]", _ESPDL),
     (r"\x12\x01\0{14}", FileKind("weights of MXNet (.params)", _MXNET)),
     (r"[\x02\x04]\0\xbc\xfa", _TNN),
     (r"\"\d+ \d+ \d+ 420662477[02] ", _TNN),
@@ -158,6 +167,11 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
         r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:",
         FileKind("a network of MXNet (symbol.json)", _MXNET),
     ),
+    (
+        r"\s*\{[^\0]*\"(configs|\w*encodings|\w*bit_?width|zero_?points?|quant\w*)\"\s*:",
+        FileKind("a quantization table as JSON", _DEVICE_FILE),
+    ),
+    (r"[^\0]*\b(caffe_ssd|tf_od_api|tidl_\w+)\s*\{", _TIDL),
     (
         r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
         FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE),
@@ -208,6 +222,7 @@ _SUFFIXES = {
     ".cfg": _DARKNET,
     ".weights": _DARKNET,
     ".kmodel": _KMODEL,
+    ".espdl": _ESPDL,
     ".hef": FileKind("a Hailo .hef model", _BUILT),
     ".mlmodel": _CORE_ML,
     ".bin": FileKind(
@@ -232,9 +247,10 @@ def find_family(path: Path) -> Family | None:
 
     A file called `.onnx` may only be TensorFlow Lite's instead.
     """
-    if path.suffix.lower() in CAFFE_SUFFIXES:
-        return Family.CAFFE
     head = _read_head(split_signature(path)[0])
+    if path.suffix.lower() in CAFFE_SUFFIXES:
+        kind = recognize(path, head) if head else None
+        return None if kind and kind.name == _TIDL.name else Family.CAFFE
     if head[4:8] == b"TFL3":
         return Family.TFLITE
     kind = recognize(path, head) if head and path.suffix.lower() != ".onnx" else None
@@ -294,7 +310,10 @@ def _recognize_zip(path: Path) -> FileKind:
                 and pickled
                 and archive.getinfo(pickled).file_size < MAX_PICKLE
             ):
-                return _STATE_DICT if _list_imports(archive.read(pickled)) <= _OF_TENSORS else kind
+                data = archive.read(pickled)
+                if not _list_imports(data) <= _OF_TENSORS:
+                    return kind
+                return _STATE_DICT if data[2:].startswith(b"ccollections") else _TENSORS_FILE
             return kind
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return FileKind("a zip archive that is truncated or damaged", "download it again")

@@ -185,7 +185,7 @@ def _pair_with(
         stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
     )
     runs_other.share(values.reference.deadline)
-    tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
+    tensor_map = read_map(setup.tensor_map, graph) if setup.tensor_map else {}
     pair = pair_models(
         graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice
     )

@@ -721,3 +721,9 @@ def test_a_model_in_place_of_a_runtime_is_named(file: str) -> None:
         candidate.parse(file)
     assert error.value.code == "candidate.other-name"
     assert f"--candidate-model {file}" in error.value.hint
+
+
+def test_file_of_another_kind_in_place_of_a_runtime_is_named(tmp_path: Path) -> None:
+    (tmp_path / "net.espdl").write_bytes(b"EDL2" + bytes(60))
+    with raises(UsageError, "candidate.other-name", "ESP-DL"):
+        candidate.parse(str(tmp_path / "net.espdl"))

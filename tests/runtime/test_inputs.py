@@ -875,3 +875,9 @@ def test_codes_of_another_type_are_refused(coded: Graph, tmp_path: Path) -> None
     np.save(tmp_path / "x.npy", np.full((1, 3, 2, 2), 200, np.uint8))
     with raises(InputError, "input.wrong-type"):
         fed(coded, tmp_path / "x.npy")
+
+
+def test_file_that_cannot_be_fed_is_named(coded: Graph, tmp_path: Path) -> None:
+    (tmp_path / "net.espdl").write_bytes(b"EDL2" + bytes(60))
+    with raises(InputError, "input.unknown-kind", "ESP-DL"):
+        fed(coded, tmp_path / "net.espdl")

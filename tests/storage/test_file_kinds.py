@@ -43,6 +43,28 @@ KINDS = [
         "TensorFlow graph",
         "as_text=False",
     ),
+    ("net.espdl", b"EDL2" + bytes(60), "model.not-onnx", "ESP-DL", "-c"),
+    (
+        "post.prototxt",
+        b'name: "ssd"\ntidl_ssd {\n  box_input: "a"\n  output: "det"\n}\n',
+        "model.not-onnx",
+        "TIDL",
+        ".onnx",
+    ),
+    (
+        "quant.json",
+        b'{"configs": {"conv": {"x": {"bit_width": 8, "scale": [0.1]}}}}',
+        "model.not-onnx",
+        "quantization table",
+        ".onnx",
+    ),
+    (
+        "model.encodings",
+        b'{"version": "1.0.0", "activation_encodings": []}',
+        "model.not-onnx",
+        "quantization table",
+        ".onnx",
+    ),
     (
         "deploy.prototxt",
         b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n',
@@ -213,7 +235,12 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     ) as archive:  # its names are far behind its weights
         archive.writestr("m/data/0", bytes(9000))
         archive.writestr(
-            "m/data.pkl", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nccollections\nOrderedDict\n."
+            "m/data.pkl", b"\x80\x02ccollections\nOrderedDict\nctorch._utils\n_rebuild_tensor_v2\n."
+        )
+    with zipfile.ZipFile(tmp_path / "tensors.pt", "w") as archive:  # of a list
+        archive.writestr(
+            "m/data.pkl",
+            b"\x80\x02]ctorch._utils\n_rebuild_tensor_v2\nccollections\nOrderedDict\n.",
         )
     with zipfile.ZipFile(tmp_path / "m.dlc", "w") as archive:
         archive.writestr("model.params", bytes(100))
@@ -228,6 +255,7 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     (tmp_path / "half.pt2").write_bytes((tmp_path / "m.pt2").read_bytes()[:5000])
     kinds = {
         "state.pt": "a state_dict",
+        "tensors.pt": "a PyTorch file of tensors",
         "m.dlc": ".dlc",
         "half.pt2": "truncated",
         "m.textproto": "as protobuf's text",

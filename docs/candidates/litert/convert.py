@@ -1,23 +1,28 @@
-"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; pictures become NHWC."""  # noqa: E501
+"""MODEL CONVERTED: onnx2tf writes m_float32.tflite (and m_float16.tflite) into a folder; inputs keep their layout."""  # noqa: E501
 
+import contextlib
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
-onnx2tf = Path(sys.executable).with_name("onnx2tf")
-if not onnx2tf.exists():
-    sys.exit(127)  # no fault of the model: subcut stops
+try:
+    import onnx
+    import onnx2tf
+except ImportError as error:
+    sys.stderr.write(f"{error}\n")
+    sys.exit(126)  # no fault of the model: subcut stops
 
 model, folder = map(Path, sys.argv[1:])
 folder.mkdir()
 shutil.copy(model, folder / "m.onnx")
-# It runs the model on this file to see which transpositions it needs, and downloads it where it
-# does not lie here.
-sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
-np.save(folder / "calibration_image_sample_data_20x128x128x3_float32.npy", sample)
-words = ["-i", "m.onnx", "-o", ".", "--copy_onnx_input_output_names_to_tflite", "--non_verbose"]
-done = subprocess.run([sys.executable, onnx2tf, *words], cwd=folder, check=False)
-sys.exit(not (folder / "m_float32.tflite").exists() or done.returncode != 0)
+graph = onnx.load(model, load_external_data=False).graph
+inputs = {i.name for i in graph.input} - {t.name for t in graph.initializer}
+with contextlib.redirect_stdout(sys.stderr):
+    onnx2tf.convert(
+        input_onnx_file_path=str(folder / "m.onnx"),
+        output_folder_path=str(folder),
+        copy_onnx_input_output_names_to_tflite=True,
+        keep_shape_absolutely_input_names=[name.replace(":", "__") for name in inputs],
+        non_verbose=True,
+    )
+sys.exit(not (folder / "m_float32.tflite").exists())

@@ -1,4 +1,4 @@
-"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; pictures go in and come out as NHWC."""  # noqa: E501
+"""CONVERTED INPUTS OUTPUTS: on the CPU in float32, one thread; inputs in ONNX's layout."""
 
 import json
 import sys
@@ -16,15 +16,26 @@ manifest = json.loads((inputs / "manifest.json").read_text())
 interpreter = Interpreter(str(converted / "m_float32.tflite"), num_threads=1)
 interpreter.allocate_tensors()
 run = interpreter.get_signature_runner()
-feeds = {}
-for i in manifest["inputs"]:
-    value, wanted = np.load(inputs / i["npy"]), list(run.get_input_details()[i["name"]]["shape"])
-    feeds[i["name"]] = (
-        value if value.ndim < 3 or list(value.shape) == wanted else np.moveaxis(value, 1, -1)
-    )
-values = run(**feeds)
+
+
+def find(tensor, names):
+    """Return what onnx2tf calls a tensor: it writes `stem/pool:0` as `stem/pool__0`."""
+    name = tensor["name"]
+    return name if name in names else name.replace(":", "__")
+
+
+def to_declared(value, output, operator):
+    """Return an output in ONNX's layout: TFLite's Convs and pools return NHWC."""
+    moved = np.moveaxis(value, -1, 1) if value.ndim > 2 else value
+    is_same = list(value.shape) == output["shape"]
+    is_moved = list(moved.shape) == output["shape"]
+    return moved if is_moved and (not is_same or operator.endswith("_2D")) else value
+
+
+report = json.loads((converted / "m_tensor_correspondence_report.json").read_text())
+operators = {r["resolved_tflite_tensor_name"]: r["producer_op_type"] for r in report["records"]}
+details = run.get_input_details()
+values = run(**{find(i, details): np.load(inputs / i["npy"]) for i in manifest["inputs"]})
 for o in manifest["outputs"]:
-    value = values[o["name"]]
-    np.save(
-        outputs / o["npy"], value if list(value.shape) == o["shape"] else np.moveaxis(value, -1, 1)
-    )
+    name = find(o, values)
+    np.save(outputs / o["npy"], to_declared(values[name], o, operators.get(name) or ""))

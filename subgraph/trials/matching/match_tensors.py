@@ -9,6 +9,7 @@ is not matched, and the regions on its two sides are run as one.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -144,23 +145,25 @@ def find_misshapen(
     return found
 
 
-def read_map(path: Path) -> dict[str, str]:
+def read_map(path: Path, graph: Graph | None = None) -> dict[str, str]:
     """A file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a
-    remark.
+    remark. Or onnx2tf's report on the tensors of a model, which is `graph`.
 
     Raises:
         UsageError: it cannot be read, or a line has another form.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
         raise UsageError(
             f"cannot read --map {path}: {e}",
             "a text file with a line OURS THEIRS for each",
             code="map.unreadable",
         ) from e
+    if graph and text.startswith("{"):
+        return _read_report(text, path, graph)
     tensor_map = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         text = line.partition("#")[0].strip()
         words = text.split("\t") if "\t" in text else re.split(r"\s*[,=]\s*|\s+", text)
         if words == [""]:
@@ -173,6 +176,34 @@ def read_map(path: Path) -> dict[str, str]:
             )
         tensor_map[words[0]] = words[1]
     return tensor_map
+
+
+def _read_report(text: str, path: Path, graph: Graph) -> dict[str, str]:
+    """The pairs of onnx2tf's `model_tensor_correspondence_report.json`.
+
+    It writes `conv:0` as `conv__0`, so that the node and the position tell the tensor. Of several
+    tensors that became one, as before a fused activation, the last one has its value.
+
+    Raises:
+        UsageError: it is another kind of JSON.
+    """
+    keys = "onnx_output_name onnx_op_name onnx_output_index resolved_tflite_tensor_name".split()
+    try:
+        records = [r for r in json.loads(text)["records"] if r["exists_in_final_model"]]
+        rows = [[record[key] for key in keys] for record in records]
+    except (ValueError, KeyError, TypeError) as e:
+        raise UsageError(
+            f"--map {path}: this JSON is not onnx2tf's report on tensors",
+            "model_tensor_correspondence_report.json, or lines OURS THEIRS",
+            code="map.malformed",
+        ) from e
+    ours: dict[str, str] = {}
+    for name, node, position, theirs in rows:
+        if name not in graph.maker and node in graph.node_names:
+            name = dict(enumerate(graph.makes[graph.node_names.index(node)])).get(position, name)
+        if name in graph.maker:
+            ours[theirs] = name
+    return {name: theirs for theirs, name in ours.items()}
 
 
 def check_tensors(graph: Graph, names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ Covers `trials.matching.match_tensors` and `trials.matching.matched_tensor`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -262,3 +263,19 @@ def _two_outputs(path: Path, first: str, second: str) -> Graph:
     proto.graph.output.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, None))
     onnx.save(proto, path)
     return load(graph.path).prepare()
+
+
+def test_report_of_onnx2tf_is_a_map(ours: Graph, tmp_path: Path) -> None:
+    """A Sin and the Relu after it became one tensor, which has the value of the Relu."""
+    rows = [("a", "n_a", "b__0"), ("b", "n_b", "b__0"), ("c__0", "n_c", "c__0"), ("z", "n_z", "z")]
+    keys = ("onnx_output_name", "onnx_op_name", "resolved_tflite_tensor_name")
+    more = {"onnx_output_index": 0, "exists_in_final_model": True}
+    records = [dict(zip(keys, row, strict=True)) | more for row in rows]
+    (tmp_path / "report.json").write_text(json.dumps({"records": records}))
+    assert read_map(tmp_path / "report.json", ours) == {"b": "b__0", "c": "c__0"}
+
+
+def test_other_json_is_no_map(ours: Graph, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("{}")
+    with raises(UsageError, "map.malformed", "report.json"):
+        read_map(tmp_path / "report.json", ours)
