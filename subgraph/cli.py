@@ -60,6 +60,7 @@ from subgraph.errors import (
 from subgraph.results import brief as short
 from subgraph.results.commands import ErrorResult, TasksResult
 from subgraph.results.common import NextCommand
+from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
@@ -168,6 +169,14 @@ class Group(HelpGroup):
                     "the command comes first",
                     f"subcut {second} {first}",
                     code="usage.command-first",
+                )
+            case ["compare" | "bisect" as command, first, second, *_] if all(
+                map(is_named_as_model, (first, second))
+            ):
+                raise UsageError(
+                    f"{second} is a second model",
+                    f"subcut {command} {first} -c {second}: the candidate's model",
+                    code="usage.second-model",
                 )
         return super().parse_args(ctx, arrange(args, set(COMMANDS)))
 

@@ -297,7 +297,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     """The model to work on, and how it was found; "" where the command line names it.
 
     Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder,
-    the only *.prototxt.
+    the only *.prototxt, the only *.tflite.
 
     Raises:
         UsageError: there is none, or several.
@@ -315,7 +315,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     if named:
         how = "$SUBCUT_MODEL" if os.environ.get("SUBCUT_MODEL") else str(project.file)
         return _existing(Path(named), f" (named by {how})"), f"named by {how}"
-    for pattern in ("*.onnx", "*.prototxt"):
+    for pattern in ("*.onnx", "*.prototxt", "*.tflite"):
         if models := sorted(p for p in Path().glob(pattern) if p.is_file()):
             break
     if len(models) == 1:
@@ -348,7 +348,8 @@ def _existing(path: Path, named_by: str) -> Path:
             code="model.is-folder",
         )
     if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110
-        beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+        files = path.parent.iterdir() if path.parent.is_dir() else ()
+        beside = [str(p) for p in files if p.suffix in (".onnx", ".tflite")]
         raise UnknownName(
             f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found"
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.results.common import NextCommand
-from subgraph.text import aligned, masked, short
+from subgraph.storage.file_kinds import is_named_as_model
+from subgraph.text import aligned, clean, masked, short
 
 if TYPE_CHECKING:
     from subgraph.results.compare import ComparisonDocument
@@ -168,7 +170,7 @@ def compare(
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)
     document = to_json(SideBySideResult(exit_code=code, comparisons=found))
     return table.result(
-        document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
+        document, side_by_side(found, specs), csv_of_all(found) if csv_file else "", csv_file
     )
 
 
@@ -281,14 +283,17 @@ def _compare(
     return evidence.save_document(found, place, source_of(graph), [graph.path])
 
 
-def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
+def side_by_side(documents: Sequence[ComparisonDocument], specs: Sequence[str | None] = ()) -> str:
     """Several candidates for people: a column each, with the worse of in place and alone; below it
     the pages."""
     from subgraph.reports import cleaned, view, word
     from subgraph.reports.text import IN_PLACE, format_cell
 
     shown = [cleaned(document) for document in documents]
-    names = [document.candidate.name for document in shown]
+    names = [
+        clean(spec or "") if is_named_as_model(spec or "") else document.candidate.name
+        for document, spec in zip_longest(shown, specs)
+    ]
     rows = [
         {(line.index, line.tensor): line for line in view(document).lines} for document in shown
     ]
@@ -301,7 +306,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
         ]
         told = [format_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
-    lines = [f"{document.candidate.name}: {document.says}" for document in shown]
+    lines = [f"{name}: {document.says}" for name, document in zip(names, shown, strict=True)]
     pages = [f"report {document.report}" for document in shown if document.report]
     return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])
 

@@ -14,6 +14,7 @@ from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.quantization import scales_of
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
@@ -190,6 +191,12 @@ def _pair_with(
         graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice
     )
     log.info("%s", pair.summary())
+    if scales_of(graph) and not scales_of(other):
+        log.warning(
+            "%s is quantized and %s is not: name the float model first, as the reference",
+            clean(graph.path.name),
+            clean(other.path.name),
+        )
     return pair
 
 

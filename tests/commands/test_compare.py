@@ -907,3 +907,9 @@ def test_of_several_candidates_each_comparison_proposes_its_own(here: Path) -> N
     done = compare("m.onnx", "-c", "ort", *doubted(add="b:-9"), "--json", cwd=here)
     right, wrong = done.document["comparisons"]
     assert not right["next"] and wrong["next"][0]["argv"].count("-c") == 1
+
+
+def test_second_model_is_the_candidates() -> None:
+    done = subcut("compare", "a.tflite", "b.tflite", "--json")
+    assert (done.code, done.document["error"]["code"]) == (2, "usage.second-model")
+    assert "a.tflite -c b.tflite" in done.document["error"]["hint"]

@@ -36,8 +36,8 @@ NEEDS = {
 FROM_OTHER_TOOLS = sorted(page for page in DOCS.glob("from-*.md") if page not in NEEDS)
 # Command lines that no test runs: they install something, or need what only their reader has.
 NOT_RUN = re.compile(
-    r"pip install|cp -r docs/candidates/|python3\.1[12] -m venv|\.venv/bin/pip|ssh |make |adb |unzip"
-    r" |aarch64-|#|$"
+    r"pip install|cp -r docs/candidates/|python3\.1[12] -m venv|\.venv/bin/pip|ssh |make |adb "
+    r"|unzip |aarch64-|#|$"
 )
 ALL_TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
 

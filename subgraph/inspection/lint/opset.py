@@ -36,7 +36,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     own = context.scopes[0].opsets.get("")
     if target is None:
         return
-    if own is not None and own > target:
+    if own is not None and own > target and any(not node.domain for node in context.all_nodes):
         reason = (
             f"the model imports opset {own}, the target takes up to {target}: it may refuse the"
             " file as it is"
