@@ -909,7 +909,7 @@ def test_of_several_candidates_each_comparison_proposes_its_own(here: Path) -> N
     assert not right["next"] and wrong["next"][0]["argv"].count("-c") == 1
 
 
-def test_second_model_is_the_candidates() -> None:
-    done = subcut("compare", "a.tflite", "b.tflite", "--json")
+def test_second_model_is_the_candidates(here: Path) -> None:
+    done = subcut("compare", "a.tflite", "b.tflite", "--json", cwd=here)
     assert (done.code, done.document["error"]["code"]) == (2, "usage.second-model")
     assert "a.tflite -c b.tflite" in done.document["error"]["hint"]
