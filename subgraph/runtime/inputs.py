@@ -398,8 +398,9 @@ def _require_kind(path: Path) -> None:
     if path.suffix.lower() not in ARRAYS | IMAGES:
         kinds = " ".join(sorted(ARRAYS | IMAGES))
         kind = recognize(path)
+        what = f"{kind.name}, " if kind else ""
         raise InputError(
-            f"{path} is {kind.name}: it cannot be fed" if kind else f"{path} cannot be fed",
+            f"{path}: {what}not a kind of file that can be fed",
             f"known: {kinds}",
             code="input.unknown-kind",
         )
