@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +23,7 @@ from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.results.common import NextCommand
-from subgraph.storage.file_kinds import is_named_as_model
-from subgraph.text import aligned, clean, masked, short
+from subgraph.text import aligned, masked, short
 
 if TYPE_CHECKING:
     from subgraph.results.compare import ComparisonDocument
@@ -170,7 +168,7 @@ def compare(
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)
     document = to_json(SideBySideResult(exit_code=code, comparisons=found))
     return table.result(
-        document, side_by_side(found, specs), csv_of_all(found) if csv_file else "", csv_file
+        document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
     )
 
 
@@ -283,17 +281,14 @@ def _compare(
     return evidence.save_document(found, place, source_of(graph), [graph.path])
 
 
-def side_by_side(documents: Sequence[ComparisonDocument], specs: Sequence[str | None] = ()) -> str:
+def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     """Several candidates for people: a column each, with the worse of in place and alone; below it
     the pages."""
     from subgraph.reports import cleaned, view, word
     from subgraph.reports.text import IN_PLACE, format_cell
 
     shown = [cleaned(document) for document in documents]
-    names = [
-        clean(spec or "") if is_named_as_model(spec or "") else document.candidate.name
-        for document, spec in zip_longest(shown, specs)
-    ]
+    names = [document.candidate.name for document in shown]
     rows = [
         {(line.index, line.tensor): line for line in view(document).lines} for document in shown
     ]
@@ -306,7 +301,7 @@ def side_by_side(documents: Sequence[ComparisonDocument], specs: Sequence[str | 
         ]
         told = [format_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
-    lines = [f"{name}: {document.says}" for name, document in zip(names, shown, strict=True)]
+    lines = [f"{document.candidate.name}: {document.says}" for document in shown]
     pages = [f"report {document.report}" for document in shown if document.report]
     return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])
 
