@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.bodies.name import BodyName, attributes, calls_function
 from subgraph.errors import ModelError
@@ -17,6 +17,9 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.walk import all_nodes, assign, free_names, operator, tensors_in
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
 
@@ -34,13 +37,13 @@ class Body:
 
     graph: Graph
     name: BodyName
-    proto: protobuf.GraphProto
+    proto: GraphProto
     formals: tuple[str, ...]
     outer: tuple[str, ...]
     results: tuple[str, ...]
     constants: tuple[str, ...]
 
-    def model(self, types: Mapping[str, protobuf.TypeProto]) -> protobuf.ModelProto:
+    def model(self, types: Mapping[str, TypeProto]) -> ModelProto:
         """The body as a model in the class `protobuf.reading_class()`, with large weights as stubs
         into the source.
 
@@ -82,7 +85,7 @@ class Body:
         weights = dict.fromkeys(n for n in (*self.constants, *read) if graph.is_weight(n))
         return graph.in_order(makers), list(weights)
 
-    def _declare(self, out: protobuf.GraphProto, types: Mapping[str, protobuf.TypeProto]) -> None:
+    def _declare(self, out: GraphProto, types: Mapping[str, TypeProto]) -> None:
         declared = {v.name: v for v in self.proto.input}
         for name in dict.fromkeys((*self.formals, *self.outer)):
             info = out.input.add(name=name)
@@ -100,7 +103,7 @@ class Body:
                 info.type.MergeFromString(types[name].SerializeToString())
         out.value_info.extend(self.proto.value_info)
 
-    def _import_opsets(self, model: protobuf.ModelProto) -> None:
+    def _import_opsets(self, model: ModelProto) -> None:
         """A function has versions of operators of its own."""
         function = self.graph.functions.get(operator(self.graph.nodes[self.name.node]))
         if self.name.attribute or function is None:  # a damaged file's body may have no name
@@ -155,7 +158,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     )
 
 
-def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
+def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
     """Call each node as it is selected from outside: by name, or by number where it has none of its
     own."""
     prefix = prefix if prefix.endswith("/") else f"{prefix}/"
@@ -169,12 +172,12 @@ def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
 # ------------------------------------------------------------ functions
 
 
-def _expand_call(graph: Graph, i: int) -> protobuf.GraphProto:
+def _expand_call(graph: Graph, i: int) -> GraphProto:
     """The nodes of the function that node `i` calls, with the attributes and the inputs of that
     call."""
     call = graph.nodes[i]
     function = graph.functions[operator(call)]
-    proto: protobuf.GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
+    proto: GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
     proto.node.extend(function.node)
     given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
@@ -191,7 +194,7 @@ def _expand_call(graph: Graph, i: int) -> protobuf.GraphProto:
     return proto
 
 
-def _bind(node: protobuf.NodeProto, given: Mapping[str, Any]) -> None:
+def _bind(node: NodeProto, given: Mapping[str, Any]) -> None:
     """Replace references to attributes of the function by their values; one that has none is left
     out."""
     kept = []

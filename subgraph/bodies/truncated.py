@@ -8,14 +8,16 @@ may not have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.bodies.model import Body
-from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import build_model
 from subgraph.graph.types import set_tensor
 from subgraph.graph.walk import assign
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
 TRIPS, RAN, FIRST, ONE = (
     "subcut:trips",
@@ -28,9 +30,7 @@ INT64 = 7
 BEGIN = 1_000_000
 
 
-def truncate_loop(
-    body: Body, types: Mapping[str, protobuf.TypeProto], trips: int
-) -> protobuf.ModelProto:
+def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> ModelProto:
     """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by
     `state_name`, and what it collects. It holds no operator that the model does not: a candidate
     may have none for int64.
@@ -48,8 +48,8 @@ def truncate_loop(
 
 
 def counting_loop(
-    body: Body, types: Mapping[str, protobuf.TypeProto], *, truncated: bool = False
-) -> protobuf.ModelProto:
+    body: Body, types: Mapping[str, TypeProto], *, truncated: bool = False
+) -> ModelProto:
     """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in
     `truncate_loop`.
 
@@ -77,9 +77,7 @@ def counting_loop(
     return model
 
 
-def _alone(
-    body: Body, types: Mapping[str, protobuf.TypeProto]
-) -> tuple[protobuf.ModelProto, protobuf.NodeProto]:
+def _alone(body: Body, types: Mapping[str, TypeProto]) -> tuple[ModelProto, NodeProto]:
     """A model of the body's node, and that node."""
     graph = body.graph
     i = body.name.node
@@ -89,11 +87,11 @@ def _alone(
 
 def scan_states(
     body: Body,
-    types: Mapping[str, protobuf.TypeProto],
-    slices: Sequence[protobuf.TypeProto],
+    types: Mapping[str, TypeProto],
+    slices: Sequence[TypeProto],
     *,
     collects: bool = False,
-) -> protobuf.ModelProto:
+) -> ModelProto:
     """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for
     what it collects.
 
@@ -115,7 +113,7 @@ def scan_states(
     return model
 
 
-def _add_scalar(graph: protobuf.GraphProto, name: str, value: int) -> None:
+def _add_scalar(graph: GraphProto, name: str, value: int) -> None:
     graph.initializer.add(name=name, data_type=INT64, int64_data=[value])
 
 

@@ -56,6 +56,15 @@ from subgraph.storage.tensors import PACKED, Record, Records
 if TYPE_CHECKING:
     import onnx
 
+    from subgraph.graph.protobuf import (
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        TensorProto,
+        TypeProto,
+        ValueInfoProto,
+    )
+
 MODEL_PARTS = frozenset(
     ("graph", "functions", "training_info")
 )  # assembled again; training graphs do not fit a cut
@@ -105,8 +114,8 @@ class Cut:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     frozen: tuple[str, ...]
-    types: Mapping[str, protobuf.TypeProto] = field(repr=False)
-    model: protobuf.ModelProto = field(repr=False)
+    types: Mapping[str, TypeProto] = field(repr=False)
+    model: ModelProto = field(repr=False)
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -114,7 +123,7 @@ class Cut:
         return f"Cut({count} nodes of {self.graph!r}, {self.inputs} -> {self.outputs})"
 
     @property
-    def weights(self) -> list[protobuf.TensorProto]:
+    def weights(self) -> list[TensorProto]:
         """Initializers whose bytes are on disk."""
         return [t for t in self.model.graph.initializer if protobuf.on_disk(t)]
 
@@ -231,9 +240,7 @@ def cut_region(
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
 
-def _correct_type(
-    info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None
-) -> protobuf.ValueInfoProto:
+def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueInfoProto:
     """A declaration with the type that was inferred, where the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
@@ -267,10 +274,10 @@ def build_model(
     region: Region,
     inputs: Sequence[str],
     outputs: Sequence[str],
-    types: Mapping[str, protobuf.TypeProto],
-    infos: Mapping[str, protobuf.ValueInfoProto],
-    constants: Iterable[protobuf.TensorProto] = (),
-) -> tuple[protobuf.ModelProto, dict[str, str]]:
+    types: Mapping[str, TypeProto],
+    infos: Mapping[str, ValueInfoProto],
+    constants: Iterable[TensorProto] = (),
+) -> tuple[ModelProto, dict[str, str]]:
     """(model, renamed nodes): the region in the class `protobuf.reading_class()`, with large
     weights as stubs.
 
@@ -316,8 +323,8 @@ def build_model(
 
 
 def _boundary_info(
-    name: str, types: Mapping[str, protobuf.TypeProto], infos: Mapping[str, protobuf.ValueInfoProto]
-) -> protobuf.ValueInfoProto:
+    name: str, types: Mapping[str, TypeProto], infos: Mapping[str, ValueInfoProto]
+) -> ValueInfoProto:
     """The declaration of a boundary tensor: as in the model, but with the type that it has in the
     cut."""
     info = protobuf.protos().ValueInfoProto(name=name)
@@ -344,7 +351,7 @@ def copy_without(message: T, fields: frozenset[str]) -> T:
     return copy
 
 
-def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto) -> dict[str, str]:
+def _distinct_names(graph: Graph, order: Sequence[int], out: GraphProto) -> dict[str, str]:
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
     renamed: dict[str, str] = {}
@@ -362,7 +369,7 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto
 
 
 def _copy_annotations(
-    graph: Graph, weights: Iterable[str], tensors: set[str], out: protobuf.GraphProto
+    graph: Graph, weights: Iterable[str], tensors: set[str], out: GraphProto
 ) -> list[str]:
     """Copy the quantization annotations of tensors in the cut; return the weights and those that
     annotations name."""
@@ -375,7 +382,7 @@ def _copy_annotations(
     return list(names)
 
 
-def add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
+def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
     """Copy an initializer, dense or sparse; a large dense one stays on disk."""
     if name in graph.sparse:
         sparse = out.sparse_initializer.add()
@@ -388,9 +395,7 @@ def add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
     out.initializer.add().MergeFromString(source.SerializeToString())
 
 
-def _weight_info(
-    tensor: protobuf.TensorProto, declared: Mapping[str, protobuf.ValueInfoProto]
-) -> protobuf.ValueInfoProto:
+def _weight_info(tensor: TensorProto, declared: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
     if tensor.name in declared:
         return declared[tensor.name]
     info = protobuf.protos().ValueInfoProto(name=tensor.name)
@@ -398,9 +403,7 @@ def _weight_info(
     return info
 
 
-def add_functions(
-    graph: Graph, nodes: Iterable[protobuf.NodeProto], model: protobuf.ModelProto
-) -> None:
+def add_functions(graph: Graph, nodes: Iterable[NodeProto], model: ModelProto) -> None:
     """Copy the local functions that these nodes call, also from bodies and other functions, in file
     order."""
     needed = find_called(nodes, graph.functions)
@@ -416,10 +419,10 @@ def boundary_types(
     graph: Graph,
     names: Sequence[str],
     captured: Sequence[Records],
-    infos: Mapping[str, protobuf.ValueInfoProto],
+    infos: Mapping[str, ValueInfoProto],
     *,
     dynamic: bool = False,
-) -> dict[str, protobuf.TypeProto]:
+) -> dict[str, TypeProto]:
     """Types of boundary tensors.
 
     With captured values: their types, with a dimension open where samples differ. With `dynamic`,
@@ -453,11 +456,11 @@ def boundary_types(
 
 def consistent_infos(
     graph: Graph,
-    types: Mapping[str, protobuf.TypeProto],
-    infos: Mapping[str, protobuf.ValueInfoProto],
+    types: Mapping[str, TypeProto],
+    infos: Mapping[str, ValueInfoProto],
     *,
     pinned: bool,
-) -> dict[str, protobuf.ValueInfoProto]:
+) -> dict[str, ValueInfoProto]:
     """Return the declarations of a model that are consistent with the boundary types of a cut.
 
     Converters trust the declarations of intermediate tensors: a symbol next to a size, or a size of
@@ -475,7 +478,7 @@ def consistent_infos(
     return dict(infos) if all(v.type == types[n] for n, v in boundary.items()) else boundary
 
 
-def drop_open_shapes(model: protobuf.ModelProto) -> None:
+def drop_open_shapes(model: ModelProto) -> None:
     """Remove types of intermediate tensors and open boundary shapes in bodies and functions.
 
     Operators of other domains keep them: onnxruntime's BeamSearch reads the shapes of its decoder.
@@ -494,7 +497,7 @@ def _contradicts_declarations(
     graph: Graph,
     region: Region,
     inputs: Sequence[str],
-    infos: Mapping[str, protobuf.ValueInfoProto],
+    infos: Mapping[str, ValueInfoProto],
 ) -> bool:
     """Return whether a node of the region, or a producer of its inputs, refutes a declaration."""
     if _is_misshapen(graph, region, inputs, infos):
@@ -507,7 +510,7 @@ def _contradicts_declarations(
     return types_contradict((graph.nodes[i] for i in graph.in_order(nodes)), types)
 
 
-def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int]) -> bool:
+def types_contradict(nodes: Iterable[NodeProto], types: dict[str, int]) -> bool:
     """Return whether a node has a tensor of an element type that its operator excludes.
 
     Args:
@@ -537,7 +540,7 @@ def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int])
     return False
 
 
-def _infer_output_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
+def _infer_output_type(node: NodeProto, types: Mapping[str, int]) -> int:
     """The element type of a node's first output, by its operator; 0 where it is not known."""
     if node.op_type == "Cast":
         return attribute(node, "to", 0) or 0  # None: a damaged file's has no type
@@ -550,7 +553,7 @@ def _is_misshapen(
     graph: Graph,
     region: Region,
     inputs: Sequence[str],
-    infos: Mapping[str, protobuf.ValueInfoProto],
+    infos: Mapping[str, ValueInfoProto],
 ) -> bool:
     """Return whether a declared input shape contradicts a consumer.
 
@@ -572,7 +575,7 @@ def _is_misshapen(
     return False
 
 
-def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
+def _shape_of(node: NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
     """Return the dimensions of a node's first output, None for unknown ones.
 
     Returns:
@@ -615,9 +618,7 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
     return any(len({size for size in axis if isinstance(size, int)} - {1}) > 1 for axis in axes)
 
 
-def _dims(
-    graph: Graph, name: str, infos: Mapping[str, protobuf.ValueInfoProto]
-) -> list[Any] | None:
+def _dims(graph: Graph, name: str, infos: Mapping[str, ValueInfoProto]) -> list[Any] | None:
     """The shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)
@@ -628,7 +629,7 @@ def _differ(size: Any, other: Any, times: int = 1) -> bool:
     return isinstance(size, int) and isinstance(other, int) and size != other * times
 
 
-def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:
+def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
     """Types by onnx's shape inference over the nodes above these tensors; weights stay on disk."""
     made = [n for n in names if n in graph.maker]
     if not made:
@@ -646,7 +647,7 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeP
     }
 
 
-def frozen_constant(record: Record, folder: Path) -> protobuf.TensorProto:
+def frozen_constant(record: Record, folder: Path) -> TensorProto:
     """A captured value as an initializer. Read without numpy, so that cutting need not load it."""
     tensor = protobuf.protos().TensorProto(
         name=record.name, data_type=dtypes.TYPE_NUMBERS[record.dtype]
@@ -666,7 +667,7 @@ def _npy_payload(path: Path) -> bytes:
     return data[8 + width + int.from_bytes(data[8 : 8 + width], "little") :]
 
 
-def structure_problem(model: protobuf.ModelProto) -> str | None:
+def structure_problem(model: ModelProto) -> str | None:
     """Return a tensor that is read before it is produced, or an output without a producer.
 
     Returns:

@@ -39,6 +39,14 @@ from subgraph.text import nearest
 if TYPE_CHECKING:
     import networkx
 
+    from subgraph.graph.protobuf import (
+        GraphProto,
+        NodeProto,
+        TensorProto,
+        TypeProto,
+        ValueInfoProto,
+    )
+
 # The dependencies of a tensor's value, from least to most: nothing, shapes of model inputs, values
 # of model inputs.
 CONSTANT = 0
@@ -91,17 +99,17 @@ class Graph:
         # built when they are first needed (readers), or by `prepare`
         self._readers: dict[str, list[int]] | None = None
         self._kinds: dict[str, int] | None = None
-        self._infos: dict[str, tuple[int, protobuf.ValueInfoProto]] | None = None
+        self._infos: dict[str, tuple[int, ValueInfoProto]] | None = None
 
     def __repr__(self) -> str:
         return f"Graph({self.path.name!r}, {len(self.nodes)} nodes)"
 
-    def _index(self, graph: protobuf.GraphProto) -> None:
+    def _index(self, graph: GraphProto) -> None:
         # The loop is written for speed: 80,000 nodes are indexed in 0.2 s.
-        self.nodes: Sequence[protobuf.NodeProto] = graph.node
-        self.weights: dict[str, protobuf.TensorProto] = {t.name: t for t in graph.initializer}
+        self.nodes: Sequence[NodeProto] = graph.node
+        self.weights: dict[str, TensorProto] = {t.name: t for t in graph.initializer}
         self.sparse: dict[str, Any] = {s.values.name: s for s in graph.sparse_initializer}
-        self.inputs: dict[str, protobuf.ValueInfoProto] = {
+        self.inputs: dict[str, ValueInfoProto] = {
             v.name: v
             for v in graph.input
             if v.name not in self.weights and v.name not in self.sparse
@@ -317,7 +325,7 @@ class Graph:
         """Return whether this is the name of a dense or sparse initializer."""
         return name in self.weights or name in self.sparse
 
-    def constant(self, name: str) -> protobuf.TensorProto | None:
+    def constant(self, name: str) -> TensorProto | None:
         """The weight of that name, or the `value` of its Constant node; None for a computed
         tensor."""
         maker = self.maker.get(name)
@@ -379,7 +387,7 @@ class Graph:
 
     # ------------------------------------------------------------ types
 
-    def value_infos(self, names: Iterable[str] | None = None) -> dict[str, protobuf.ValueInfoProto]:
+    def value_infos(self, names: Iterable[str] | None = None) -> dict[str, ValueInfoProto]:
         """Declarations of graph inputs, outputs and value_info by tensor, in file order: all, or of
         `names`.
 
@@ -396,7 +404,7 @@ class Graph:
         ends = (cls.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input))
         return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
 
-    def declared_types(self, names: Iterable[str] | None = None) -> dict[str, protobuf.TypeProto]:
+    def declared_types(self, names: Iterable[str] | None = None) -> dict[str, TypeProto]:
         """Declared types by tensor: all, or those of `names`; tensors without a type are left
         out."""
         return {
@@ -596,7 +604,7 @@ def load(path: str | Path) -> Graph:
     return graph
 
 
-def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> bool:
+def _draw(nodes: Iterable[NodeProto], constant_of: ConstantLookup) -> bool:
     """Return whether a node, or a node in its bodies, draws random numbers.
 
     Args:
@@ -614,7 +622,7 @@ def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> b
     return False
 
 
-def _trains(node: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
+def _trains(node: NodeProto, constant_of: ConstantLookup) -> bool:
     """Return whether a Dropout can be in training mode: its third input is true or computed."""
     name = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
     if not name:
@@ -623,7 +631,7 @@ def _trains(node: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
     return mode is None or any(mode.raw_data) or any(mode.int32_data)
 
 
-def _value(node: protobuf.NodeProto) -> protobuf.TensorProto | None:
+def _value(node: NodeProto) -> TensorProto | None:
     """The attribute `value` of a Constant; None for any other node."""
     if node.op_type != "Constant":
         return None
@@ -631,8 +639,8 @@ def _value(node: protobuf.NodeProto) -> protobuf.TensorProto | None:
 
 
 def _scope(
-    nodes: Iterable[protobuf.NodeProto],
-    weights: Iterable[protobuf.TensorProto],
+    nodes: Iterable[NodeProto],
+    weights: Iterable[TensorProto],
     outer: ConstantLookup,
 ) -> ConstantLookup:
     """Constants as seen inside a body or function, whose own names shadow those of the outer

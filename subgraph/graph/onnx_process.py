@@ -12,12 +12,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.children import Answering, python
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.system import crash_name, free_memory
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import FunctionProto, ModelProto, NodeProto, TypeProto
 
 SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = (
@@ -48,12 +51,12 @@ class OnnxProcess:
 
     def infer_shapes(
         self,
-        model: protobuf.ModelProto,
+        model: ModelProto,
         *,
         strict: bool = False,
         track: bool = False,
         check_types: bool = False,
-    ) -> protobuf.ModelProto:
+    ) -> ModelProto:
         """The model with inferred types; `track`: values of 1-D tensors as well, which onnx calls
         data propagation.
 
@@ -65,10 +68,10 @@ class OnnxProcess:
         """
         options = {"check_type": check_types, "strict_mode": strict, "data_prop": track}
         data = self._ask("infer", model.SerializeToString(), **options)
-        inferred: protobuf.ModelProto = type(model).FromString(data)
+        inferred: ModelProto = type(model).FromString(data)
         return inferred
 
-    def convert(self, model: protobuf.ModelProto, version: int) -> protobuf.ModelProto:
+    def convert(self, model: ModelProto, version: int) -> ModelProto:
         """The model in another version of ONNX's own operators; large weights stay on disk.
 
         Raises:
@@ -84,7 +87,7 @@ class OnnxProcess:
             info.type.tensor_type.elem_type = weight.data_type
             for size in weight.dims:
                 info.type.tensor_type.shape.dim.add().dim_value = size
-        out: protobuf.ModelProto = type(model).FromString(
+        out: ModelProto = type(model).FromString(
             self._ask("convert", bare.SerializeToString(), version=version)
         )
         names = {weight.name for weight in large}
@@ -95,11 +98,11 @@ class OnnxProcess:
 
     def function_body(
         self,
-        node: protobuf.NodeProto,
-        types: Sequence[protobuf.TypeProto],
+        node: NodeProto,
+        types: Sequence[TypeProto],
         version: int,
         opset: int,
-    ) -> protobuf.FunctionProto:
+    ) -> FunctionProto:
         """The FunctionProto by which the standard defines a node; `types`: of its inputs.
 
         `version` of the operator; the body's own opset is the latest up to `opset`, else the first
@@ -112,10 +115,10 @@ class OnnxProcess:
         parts = [node.SerializeToString(), *(m.SerializeToString() for m in types)]
         words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
         body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
-        function: protobuf.FunctionProto = protobuf.protos().FunctionProto.FromString(body)
+        function: FunctionProto = protobuf.protos().FunctionProto.FromString(body)
         return function
 
-    def check(self, model: protobuf.ModelProto | Path) -> None:
+    def check(self, model: ModelProto | Path) -> None:
         """Run onnx.checker on a model, or on a file with its external data.
 
         Raises:

@@ -16,7 +16,7 @@ import logging
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -32,6 +32,9 @@ from subgraph.graph.opsets import (
     schema,
 )
 from subgraph.graph.walk import all_nodes, assign, functions_of, operator
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import GraphProto, ModelProto, TypeProto
 
 log = logging.getLogger("subcut")
 
@@ -83,12 +86,12 @@ class InferredTypes:
         complaints: errors that onnx's checker and its inference reported.
     """
 
-    declared: dict[str, protobuf.TypeProto]
-    inferred: dict[str, protobuf.TypeProto]
-    graph: protobuf.GraphProto
+    declared: dict[str, TypeProto]
+    inferred: dict[str, TypeProto]
+    graph: GraphProto
     complaints: list[Complaint]
 
-    def type_of(self, tensor: str) -> protobuf.TypeProto | None:
+    def type_of(self, tensor: str) -> TypeProto | None:
         """The inferred type, which completes the declared one; else the declared type; None if
         unknown."""
         return self.inferred.get(tensor, self.declared.get(tensor))
@@ -130,7 +133,7 @@ def infer_types(graph: Graph) -> InferredTypes:
     return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
 
 
-def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
+def _declare_weights_on_disk(graph: GraphProto) -> None:
     """Make weights whose bytes are not in the model inputs of it: onnx need not find their
     files."""
     large = [tensor for tensor in graph.initializer if protobuf.on_disk(tensor)]
@@ -146,7 +149,7 @@ def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
     )
 
 
-def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
+def _set_runtime_operators_apart(model: ModelProto) -> None:
     """Operators that onnxruntime alone has in the standard domain are not checked: here they are of
     another domain."""
     opset = opset_of(model, 0)
@@ -162,7 +165,7 @@ def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
     model.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
 
 
-def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
+def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
     """Return the first problem that onnx.checker finds; nothing for opsets newer than onnx."""
     newest = newest_opsets()
     if any(
@@ -181,7 +184,7 @@ def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
     return []
 
 
-def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
+def _sort(graph: Graph, copy: GraphProto) -> None:
     """Sort the nodes of the copy topologically. Those of a graph with a cycle stay as they are."""
     try:
         order = graph.in_order(range(len(graph.nodes)))
@@ -191,7 +194,7 @@ def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
         assign(copy.node, [copy.node[i] for i in order])
 
 
-def _write_defaults(model: protobuf.ModelProto) -> None:
+def _write_defaults(model: ModelProto) -> None:
     """Add omitted attributes to nodes whose types onnx infers through the function body of their
     operator.
 
@@ -214,9 +217,7 @@ def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
     return tuple(a.default_value for a in known.attributes.values() if a.default_value.name)
 
 
-def infer_model(
-    model: protobuf.ModelProto, onnx: OnnxProcess
-) -> tuple[protobuf.ModelProto, list[Complaint]]:
+def infer_model(model: ModelProto, onnx: OnnxProcess) -> tuple[ModelProto, list[Complaint]]:
     """The model with inferred types, as far as onnx finds them, and the errors that it reports.
 
     An error that appears only while values are tracked (`data_prop`) does not count against the
@@ -233,9 +234,7 @@ def infer_model(
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 
-def _infer(
-    onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool
-) -> tuple[protobuf.ModelProto, Errors]:
+def _infer(onnx: OnnxProcess, model: ModelProto, *, track: bool) -> tuple[ModelProto, Errors]:
     """One inference; if it stops at an error, a second one that ignores errors."""
     try:
         return onnx.infer_shapes(model, strict=True, track=track, check_types=not track), {}

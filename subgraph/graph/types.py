@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import TypeProto
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class DeclaredType(NamedTuple):
         return same and len(self.dims) == len(other.dims)
 
 
-def tensor_type(proto: protobuf.TypeProto | None) -> DeclaredType | None:
+def tensor_type(proto: TypeProto | None) -> DeclaredType | None:
     """The type of a tensor; None for no type, or another than a tensor's."""
     try:
         found = read_type(proto) if proto else None
@@ -63,7 +66,7 @@ def tensor_type(proto: protobuf.TypeProto | None) -> DeclaredType | None:
     return found if found and found.form == "tensor" else None
 
 
-def read_type(type_proto: protobuf.TypeProto) -> DeclaredType:
+def read_type(type_proto: TypeProto) -> DeclaredType:
     """Return the declaration of a TypeProto.
 
     Raises:
@@ -94,7 +97,7 @@ def _dim(d: Any) -> Any:
     return str(d.dim_param) or None
 
 
-def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
+def allows(declared: TypeProto, actual: TypeProto) -> bool:
     """Return whether values of type `actual` can be declared as `declared`.
 
     Fixed dimensions of `declared` must be equal.
@@ -113,7 +116,7 @@ def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
     return all(m.dim_value == n.dim_value for m, n in pairs if m.HasField("dim_value"))
 
 
-def is_complete(proto: protobuf.TypeProto) -> bool:
+def is_complete(proto: TypeProto) -> bool:
     """Return whether the type contains the element type."""
     if proto.HasField("tensor_type"):
         return bool(proto.tensor_type.elem_type)
@@ -125,7 +128,7 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
     )
 
 
-def holds_maps(proto: protobuf.TypeProto) -> bool:
+def holds_maps(proto: TypeProto) -> bool:
     """Return whether the type is a map or consists of maps, which no file can store."""
     inner = proto
     kind = proto.WhichOneof("value")
@@ -135,7 +138,7 @@ def holds_maps(proto: protobuf.TypeProto) -> bool:
     return bool(kind == "map_type")
 
 
-def is_fixed(proto: protobuf.TypeProto) -> bool:
+def is_fixed(proto: TypeProto) -> bool:
     """Return whether every dimension is a size."""
     if proto.HasField("tensor_type"):
         dims = proto.tensor_type.shape.dim if proto.tensor_type.HasField("shape") else None
@@ -146,7 +149,7 @@ def is_fixed(proto: protobuf.TypeProto) -> bool:
     )
 
 
-def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
+def common_type(records: Sequence[Record]) -> TypeProto:
     """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is
     open."""
     shapes = set(chain.from_iterable(r.shapes for r in records))
@@ -165,7 +168,7 @@ def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
     return proto
 
 
-def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
+def set_tensor(proto: TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
     """Make `proto` a tensor of element type `number` (TensorProto.DataType); None: open dimension,
     or open rank."""
     proto.tensor_type.elem_type = number
@@ -178,7 +181,7 @@ def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None
             dim.dim_value = n
 
 
-def pin(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> dict[str, int]:
+def pin(declared: TypeProto, actual: TypeProto) -> dict[str, int]:
     """Give the open dimensions of a declared tensor the sizes of its values; sizes remain.
 
     Returns:
@@ -199,7 +202,7 @@ def pin(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> dict[str, i
     return symbols
 
 
-def open_dimensions(proto: protobuf.TypeProto) -> protobuf.TypeProto:
+def open_dimensions(proto: TypeProto) -> TypeProto:
     """The type with every dimension open, changed in place: a run shows the rank, not which
     dimensions may vary."""
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():

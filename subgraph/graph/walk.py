@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from subgraph.graph import protobuf
 from subgraph.graph.properties import BODY_OPS, HOLDS_TENSOR, PROPERTIES
+
+if TYPE_CHECKING:
+    from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TensorProto
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
@@ -30,7 +32,7 @@ LIST_FIELDS = frozenset(("floats", "ints", "strings"))
 BODILESS = PROPERTIES.keys() - BODY_OPS
 
 
-def iter_named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
+def iter_named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an
     attribute of several."""
     if node.op_type in BODILESS:
@@ -42,12 +44,12 @@ def iter_named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.
             yield from ((f"{a.name}[{k}]", graph) for k, graph in enumerate(a.graphs))
 
 
-def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs that a node holds as attributes, not those nested deeper."""
     return (graph for _, graph in iter_named_bodies(node))
 
 
-def all_nodes(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.NodeProto]:
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes, and those in their bodies."""
     for node in nodes:
         yield node
@@ -55,14 +57,14 @@ def all_nodes(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.NodeProt
             yield from all_nodes(body.node)
 
 
-def model_nodes(model: protobuf.ModelProto) -> Iterator[protobuf.NodeProto]:
+def model_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """The nodes of a model, also in bodies and local functions."""
     yield from all_nodes(model.graph.node)
     for function in model.functions:
         yield from all_nodes(function.node)
 
 
-def all_graphs(graph: protobuf.GraphProto) -> Iterator[protobuf.GraphProto]:
+def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """The graph, and the bodies in it."""
     yield graph
     for node in graph.node:
@@ -70,7 +72,7 @@ def all_graphs(graph: protobuf.GraphProto) -> Iterator[protobuf.GraphProto]:
             yield from all_graphs(body)
 
 
-def all_tensors(graph: Any) -> Iterator[protobuf.TensorProto]:
+def all_tensors(graph: Any) -> Iterator[TensorProto]:
     """The tensors that a graph or function holds: initializers, and what `tensors_in` its nodes;
     sparse ones as two."""
     yield from getattr(graph, "initializer", ())
@@ -78,7 +80,7 @@ def all_tensors(graph: Any) -> Iterator[protobuf.TensorProto]:
     yield from tensors_in(graph.node)
 
 
-def tensors_in(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorProto]:
+def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     """The tensors in attributes of these nodes, and in their bodies."""
     for node in nodes:
         if node.op_type in BODILESS and node.op_type not in HOLDS_TENSOR:
@@ -92,12 +94,12 @@ def tensors_in(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorP
             yield from all_tensors(body)
 
 
-def _parts(sparse: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
+def _parts(sparse: Iterable[Any]) -> Iterator[TensorProto]:
     for tensor in sparse:
         yield from (tensor.values, tensor.indices)
 
 
-def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     """Value of an attribute: number, text, list or TensorProto; the default if the node has none of
     that name.
 
@@ -125,18 +127,18 @@ def _is_of_another_kind(value: Any, default: Any) -> bool:
 # ------------------------------------------------------------ functions
 
 
-def operator(node: protobuf.NodeProto) -> FunctionKey:
+def operator(node: NodeProto) -> FunctionKey:
     """Return the key of the local function that a node calls, if the model has it."""
     return node.domain, node.op_type, node.overload
 
 
-def functions_of(model: protobuf.ModelProto) -> dict[FunctionKey, Any]:
+def functions_of(model: ModelProto) -> dict[FunctionKey, Any]:
     """The local functions, in file order."""
     return {(f.domain, f.name, f.overload): f for f in model.functions}
 
 
 def find_called(
-    nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, Any]
+    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, Any]
 ) -> set[FunctionKey]:
     """The functions that these nodes call, also from bodies and through other functions."""
     found: set[FunctionKey] = set()
@@ -152,13 +154,13 @@ def find_called(
 # ------------------------------------------------------------ names
 
 
-def list_captured(node: protobuf.NodeProto) -> list[str]:
+def list_captured(node: NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
     return list(dict.fromkeys(chain.from_iterable(free_names(body) for body in bodies(node))))
 
 
-def free_names(body: protobuf.GraphProto) -> list[str]:
+def free_names(body: GraphProto) -> list[str]:
     """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
     own = {v.name for v in (*body.input, *body.initializer)} | {
         s.values.name for s in body.sparse_initializer
@@ -169,7 +171,7 @@ def free_names(body: protobuf.GraphProto) -> list[str]:
     return [name for name in dict.fromkeys(read) if name and name not in own]
 
 
-def tensor_names(graph: protobuf.GraphProto) -> Iterator[str]:
+def tensor_names(graph: GraphProto) -> Iterator[str]:
     """The names of a graph's own tensors, with repetitions; not those in its bodies."""
     for node in graph.node:
         yield from filter(None, (*node.input, *node.output))
@@ -179,9 +181,7 @@ def tensor_names(graph: protobuf.GraphProto) -> Iterator[str]:
     yield from (s.values.name for s in graph.sparse_initializer)
 
 
-def rename(
-    graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]
-) -> None:
+def rename(graph: GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
     """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor`
     must be injective."""
     for each in graph.node:

@@ -52,7 +52,6 @@ __all__ = [
     "Rewriting",
     "Substitution",
     "argument",
-    "attribute",
     "each",
     "of",
     "rewritings",
@@ -148,9 +147,7 @@ def _iter_forms(
 def _read(path: Path) -> protobuf.ModelProto:
     """A model with all its weights."""
     model = protobuf.to_onnx(protobuf.read(path).model, path)
-    for tensor in model.graph.initializer:
-        if protobuf.on_disk(tensor):
-            tensor.CopyFrom(protobuf.load_raw(tensor, path))
+    protobuf.load_all(model.graph.initializer, path)
     return model
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
@@ -46,23 +46,23 @@ class RegionModel:
     """  # noqa: E501
 
     def __init__(
-        self, model: protobuf.ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
+        self, model: ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
     ) -> None:
         self.model, self.opset, self._onnx = model, opset_of(model), onnx
         self.any_shape, self.frozen, self.fixed = frozen is not None, frozenset(frozen or ()), False
         inferred = infer_model(model, onnx)[0].graph
-        self.types: dict[str, protobuf.TypeProto] = {
+        self.types: dict[str, TypeProto] = {
             v.name: v.type for v in (*inferred.value_info, *inferred.input, *inferred.output)
         }
 
     @property
-    def nodes(self) -> Sequence[protobuf.NodeProto]:
+    def nodes(self) -> Sequence[NodeProto]:
         """The nodes of the graph itself."""
-        nodes: Sequence[protobuf.NodeProto] = self.model.graph.node
+        nodes: Sequence[NodeProto] = self.model.graph.node
         return nodes
 
     @cached_property
-    def constants(self) -> dict[str, protobuf.TensorProto]:
+    def constants(self) -> dict[str, TensorProto]:
         """Initializers, and values of Constant nodes."""
         made = {
             n.output[0]: a.t
@@ -119,9 +119,7 @@ class RegionModel:
         tensor = self.types[name].tensor_type if name in self.types else None
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
-    def function_body(
-        self, node: protobuf.NodeProto, version: int
-    ) -> protobuf.FunctionProto | None:
+    def function_body(self, node: NodeProto, version: int) -> FunctionProto | None:
         """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""  # noqa: E501
         types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
         try:
@@ -129,7 +127,7 @@ class RegionModel:
         except OnnxError:
             return None
 
-    def converted(self, version: int) -> protobuf.ModelProto | None:
+    def converted(self, version: int) -> ModelProto | None:
         """The model in another opset; None where onnx's converter does not reach it."""
         try:
             return self._onnx.convert(self.model, version)
@@ -137,32 +135,30 @@ class RegionModel:
             return None
 
 
-def _read(nodes: Sequence[protobuf.NodeProto]) -> Iterator[str]:
+def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
     for node in all_nodes(nodes):
         yield from node.input
         yield from (v.name for body in bodies(node) for v in body.output)
 
 
-def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:
+def _type_of(constant: TensorProto | None) -> TypeProto:
     if constant is None:
         return protobuf.protos().TypeProto()
-    proto: protobuf.TypeProto = helper.make_tensor_type_proto(
-        constant.data_type, list(constant.dims)
-    )
+    proto: TypeProto = helper.make_tensor_type_proto(constant.data_type, list(constant.dims))
     return proto
 
 
-def argument(node: protobuf.NodeProto, position: int) -> str:
+def argument(node: NodeProto, position: int) -> str:
     """The name of an input; "" if it is left out."""
     return str(node.input[position]) if position < len(node.input) else ""
 
 
-def title(node: protobuf.NodeProto) -> str:
+def title(node: NodeProto) -> str:
     """Return the name of a node in words."""
     return str(node.name or f"{node.op_type} of '{next(filter(None, node.output), '')}'")
 
 
-def find_reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
     """The axes of a reduction, all for none given, not negative; None if unknown."""
     rank = source.rank(node.input[0])
     given = argument(node, 1)
@@ -181,8 +177,8 @@ class Substitution:
     def __init__(self, source: RegionModel, index: int = FIRST) -> None:
         self.source = source
         self.opset = source.opset
-        self._new: dict[int, list[protobuf.NodeProto]] = {}
-        self._weights: list[protobuf.TensorProto] = []
+        self._new: dict[int, list[NodeProto]] = {}
+        self._weights: list[TensorProto] = []
         self._taken = {
             n for node in source.nodes for n in (*node.input, *node.output)
         } | source.constants.keys()
@@ -244,7 +240,7 @@ class Substitution:
             ast.parse(text, mode="eval").body, node.output[0] if output is None else output
         )
 
-    def copy(self, node: protobuf.NodeProto) -> protobuf.NodeProto:
+    def copy(self, node: NodeProto) -> NodeProto:
         """Append a copy of a node, to be changed."""
         copied = protobuf.protos().NodeProto()
         copied.CopyFrom(node)
@@ -288,7 +284,7 @@ class Substitution:
         """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""  # noqa: E501
         return self.node("Cast", [self.node("Less", [x, x])], to=element)
 
-    def model(self) -> protobuf.ModelProto:
+    def model(self) -> ModelProto:
         """The copy, without constants that nothing reads any more."""
         made = protobuf.protos().ModelProto()
         made.CopyFrom(self.source.model)
@@ -300,7 +296,7 @@ class Substitution:
         return tidy(made)
 
 
-def tidy(made: protobuf.ModelProto) -> protobuf.ModelProto:
+def tidy(made: ModelProto) -> ModelProto:
     """The model without nodes and constants that nothing reads."""
     graph = made.graph
     read = {v.name for v in graph.output}
@@ -318,10 +314,10 @@ def tidy(made: protobuf.ModelProto) -> protobuf.ModelProto:
     return made
 
 
-Form: TypeAlias = "Callable[[RegionModel, protobuf.NodeProto, Substitution], str]"
+Form: TypeAlias = "Callable[[RegionModel, NodeProto, Substitution], str]"
 
 
-def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, ModelProto]]:
     """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`; then of all of these.
 
     A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
@@ -347,9 +343,7 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
             )
 
 
-def _iter_substituted(
-    source: RegionModel, form: Form, indices: Sequence[int]
-) -> protobuf.ModelProto:
+def _iter_substituted(source: RegionModel, form: Form, indices: Sequence[int]) -> ModelProto:
     """Made again, since the weights of all forms at once may not fit into memory."""
     new = Substitution(source)
     for i in indices:
@@ -363,7 +357,7 @@ def of(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Fo
     domains = STANDARD if not domain else (domain,)
 
     def restrict(form: Form) -> Form:
-        def restricted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+        def restricted(source: RegionModel, node: NodeProto, new: Substitution) -> str:
             if node.op_type not in ops or node.domain not in domains:
                 return ""
             fits = not floats or source.element(node.input[0]) in FLOATS

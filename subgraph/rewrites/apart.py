@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.rewrites._region_model import (
     FLOATS,
     INTEGERS,
@@ -41,7 +40,7 @@ Barrier = Callable[
 
 
 def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
-    def form(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         edges = [
             n for n in node.output if n in source.inner and source.element(n) and fits(source, n)
         ]

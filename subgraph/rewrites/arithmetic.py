@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     FLOATS,
@@ -23,12 +22,12 @@ INTEGER_POWERS = range(4, 64)  # of integers, which products keep to the last bi
 SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
 
 
-def _is_float(source: RegionModel, node: protobuf.NodeProto) -> bool:
+def _is_float(source: RegionModel, node: NodeProto) -> bool:
     return source.element(node.input[0]) in FLOATS
 
 
 @of("Pow")
-def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     exponent = source.value(node.input[1])
     if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(node.input[0]) or 0):
         return ""
@@ -57,7 +56,7 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 @of("Pow")
-def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Of two types, or of integers: a runtime may compute both in float32."""
     base, exponent = (source.element(name) for name in node.input)
     if not base or (base == exponent and base in FLOATS):
@@ -68,13 +67,13 @@ def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitutio
 
 
 @of("Sqrt")
-def _root(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _root(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     new.formula("Pow(x, 0.5)")
     return "a Pow with 0.5 instead of"
 
 
 @of(*SATURATED)
-def _clip(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     if source.element(x) not in (TensorProto.FLOAT, TensorProto.FLOAT16):
         return ""
@@ -89,25 +88,25 @@ def _clip(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of("Tanh", floats=True)
-def _tanh(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _tanh(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     new.formula("Sub(Mul(Sigmoid(Mul(x, 2)), 2), 1)")
     return "2·Sigmoid(2x) - 1 instead of"
 
 
 @of("Sigmoid", floats=True)
-def _sigmoid(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _sigmoid(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     new.formula("Div(1, Add(Exp(Neg(x)), 1))")
     return "1 / (1 + Exp(-x)) instead of"
 
 
 @of("Sub", floats=True)
-def _subtract(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _subtract(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     new.formula("Add(x, Neg(y))")
     return "an Add of the negative instead of"
 
 
 @of("Add", floats=True)
-def _add(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     for k, name in enumerate(node.input):
         value = source.value(name)
         if value is not None:
@@ -117,7 +116,7 @@ def _add(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
 
 
 @of("Div", floats=True)
-def _multiply_constant(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _multiply_constant(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     divisor = source.value(node.input[1])
     if divisor is None or not np.all(divisor):
         return ""
@@ -126,7 +125,7 @@ def _multiply_constant(source: RegionModel, node: protobuf.NodeProto, new: Subst
 
 
 @of("Div", floats=True)
-def _reciprocal(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.value(node.input[1]) is not None:
         return ""
     new.formula("Mul(x, Reciprocal(y))")
@@ -134,14 +133,14 @@ def _reciprocal(source: RegionModel, node: protobuf.NodeProto, new: Substitution
 
 
 @of("LeakyRelu", "PRelu", floats=True)
-def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     slope = argument(node, 1) or attribute(node, "alpha", 0.01)
     new.formula("Where(Less(x, 0), Mul(x, slope), x)", slope=slope)
     return "a Where instead of"
 
 
 @of("Relu", "Clip")
-def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     element = source.element(node.input[0])
     if node.op_type == "Relu":
@@ -162,7 +161,7 @@ def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("Mod", floats=True)
-def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """The sign of the divisor, or with `fmod` that of the dividend."""
     signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
     if attribute(node, "fmod", 0):
@@ -174,7 +173,7 @@ def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 
 
 @of("BitShift")
-def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""  # noqa: E501
     element = source.element(node.input[0])
     signed = element in SIGNED_BITS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import NodeProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
@@ -17,7 +17,7 @@ MAX = 2048  # points
 
 
 @of("DFT", floats=True)
-def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""  # noqa: E501
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
@@ -58,7 +58,7 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     return "a MatMul with sines and cosines instead of"
 
 
-def _axis(source: RegionModel, node: protobuf.NodeProto) -> int | None:
+def _axis(source: RegionModel, node: NodeProto) -> int | None:
     """None unless it is constant. An attribute before opset 20."""
     if source.opset < 20:
         return int(attribute(node, "axis", 1))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnx import FunctionProto, NodeProto
+
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
 from subgraph.graph.walk import bodies
 from subgraph.rewrites._region_model import RegionModel, Substitution
 
 
-def _body(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if node.domain not in STANDARD or node.op_type in ("Constant", "CastLike") or any(bodies(node)):
         return ""
     version = _version(node.op_type, source.opset)
@@ -71,7 +73,7 @@ def _version(op: str, opset: int) -> int:
     return 0
 
 
-def _means_the_same(body: protobuf.FunctionProto, opset: int) -> bool:
+def _means_the_same(body: FunctionProto, opset: int) -> bool:
     """Return whether the operators of a body mean in our opset what they mean in the body's."""
     version = max(
         (int(o.version) for o in body.opset_import if o.domain in STANDARD), default=opset

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.properties import OVERFLOWS
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
@@ -30,7 +29,7 @@ COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax
 
 
 @of(*OVERFLOWS)
-def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in the wider type: an overflow keeps its last bits, as ONNX defines it, and a runtime
     that saturates has them there."""
     element = source.element(node.input[0])
@@ -53,7 +52,7 @@ def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("ReduceMax", "ReduceMin")
-def _extreme(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
@@ -65,7 +64,7 @@ def _extreme(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("ReduceSum")
-def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
@@ -79,7 +78,7 @@ def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
 
 
 def _end_with_output(
-    node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str
+    node: NodeProto, new: Substitution, x: str, axes: list[int], words: str
 ) -> str:
     """The reduction's own output, of a tensor in which the axes that are reduced have one element."""  # noqa: E501
     if attribute(node, "keepdims", 1):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import NodeProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
@@ -18,7 +18,7 @@ PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_sh
 
 
 @of("Dropout")
-def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
         return ""
     new.formula("Identity(x)")
@@ -28,7 +28,7 @@ def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("BatchNormalization")
-def _normalize_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
     outputs = [name for name in node.output if name]
@@ -48,7 +48,7 @@ def _normalize_batch(source: RegionModel, node: protobuf.NodeProto, new: Substit
 
 
 @of("InstanceNormalization")
-def _normalize_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     rank = source.rank(node.input[0])
     if rank is None or rank < 3:
@@ -68,7 +68,7 @@ def _normalize_instance(source: RegionModel, node: protobuf.NodeProto, new: Subs
 
 
 @of("Gemm", floats=True)
-def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     element = source.element(node.input[0])
     a = node.input[0]
     b = node.input[1]
@@ -90,7 +90,7 @@ def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of("MatMul", floats=True)
-def _matmul(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if [source.rank(n) for n in node.input] != [2, 2]:
         return ""
     new.formula("Gemm(x, y)" if new.opset >= 11 else "Gemm(x, y, 0)")
@@ -98,7 +98,7 @@ def _matmul(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 @of("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
-def _two_dimensions(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.rank(node.input[0]) != 3 or len([name for name in node.output if name]) > 1:
         return ""
     raised = new.reduce("Unsqueeze", node.input[0], [2], keepdims=None)
@@ -123,7 +123,7 @@ def _two_dimensions(source: RegionModel, node: protobuf.NodeProto, new: Substitu
 
 
 @of("GlobalAveragePool", "GlobalMaxPool")
-def _global(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(node.input[0])
     if rank is None:
         return ""
@@ -133,7 +133,7 @@ def _global(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 @of("ReduceMean")
-def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     rank = source.rank(node.input[0])
     if rank is None or rank < 3 or axes != list(range(2, rank)):
@@ -147,7 +147,7 @@ def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of("ReduceMean", floats=True)
-def _divide(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     axes = find_reduced_axes(source, node)
     shape = source.shape(node.input[0])
@@ -160,7 +160,7 @@ def _divide(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 @of("HardSigmoid", "HardSwish")
-def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _hard(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     gate = "Min(Max(Add(Mul(x, alpha), beta), 0), 1)"
     if node.op_type == "HardSwish":
         new.formula(f"Mul(x, {gate})", alpha=1 / 6, beta=0.5)

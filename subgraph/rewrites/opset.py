@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.graph import protobuf
+from onnx import ModelProto
+
 from subgraph.graph.opsets import list_changed
 from subgraph.rewrites._region_model import RegionModel
 
 OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
 
 
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """The nearest opsets first; of those that define all of its operators alike, one."""
     versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
     tried = [source.opset]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import NodeProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.properties import COMMUTES, NESTS
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
@@ -19,7 +19,7 @@ MANY = 8  # channels; fewer are not worth two products
 
 
 @of(*COMMUTES)
-def _swap(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _swap(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if len(set(node.input)) < 2:
         return ""
     copied = new.copy(node)
@@ -28,7 +28,7 @@ def _swap(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of(*NESTS)
-def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _by_axis(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     x = node.input[0]
     if not axes or len(axes) < 2:
@@ -42,7 +42,7 @@ def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("MatMul")
-def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
@@ -56,7 +56,7 @@ def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("MatMul", floats=True)
-def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
     if (
@@ -79,7 +79,7 @@ def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 
 @of("Conv")
-def _channels(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     bias = source.value(argument(node, 2))
     known = weights is not None and (bias is not None or not argument(node, 2))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.properties import WINDOWS
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
@@ -23,13 +22,13 @@ PADDED = WINDOWS - {"ConvTranspose", "DeformConv"}
 ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Each form on each node, then on all that it fits."""
     yield from _fold(source)
 
 
 @of(*PADDED)
-def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         return ""
@@ -38,7 +37,7 @@ def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
 
 
 @of(*PADDED)
-def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     value = _neutral(source, node)
     if (
@@ -54,7 +53,7 @@ def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of("MaxPool")
-def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rows at the end are added as far as the last window reaches."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
@@ -72,7 +71,7 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("AveragePool", floats=True)
-def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """The mean over windows of a padded input, times the elements of a window over those that count."""  # noqa: E501
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
@@ -101,7 +100,7 @@ def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("ConvTranspose")
-def _transpose(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     how = attribute(node, "auto_pad", "NOTSET")
@@ -130,7 +129,7 @@ def _transpose(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 
 
 @of("Pad")
-def _concat(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _constant_pad(source, node)
     value = _fill(source, node)
     shape = source.shape(node.input[0])
@@ -157,7 +156,7 @@ def _block(new: Substitution, size: list[int], axis: int, length: int, value: Ar
     return new.weight(np.full(shape, value)) if length else ""
 
 
-def _fold(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def _fold(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """A Pad that only one Conv or pool reads, as its attribute."""
     readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):
@@ -190,7 +189,7 @@ def _fold(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
         )
 
 
-def _constant_pad(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+def _constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Begins, then ends; None unless they are known, for all axes, and the mode is constant."""
     if attribute(node, "mode", "constant") != "constant" or argument(node, 3):
         return None
@@ -198,7 +197,7 @@ def _constant_pad(source: RegionModel, node: protobuf.NodeProto) -> list[int] | 
     return attribute(node, "pads") if value is None else [int(p) for p in value]
 
 
-def _fill(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
+def _fill(source: RegionModel, node: NodeProto) -> Array | None:
     """The value with which a Pad fills; None if it is computed."""
     element = np.zeros(1, _dtype(source, node.input[0])).dtype
     if len(node.input) > 2 and node.input[2]:
@@ -216,7 +215,7 @@ def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
     return dtype
 
 
-def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
+def _neutral(source: RegionModel, node: NodeProto) -> float | None:
     """Return the value that a layer's own padding has, as a value of its input; None if no value
     does the same."""
     op = node.op_type
@@ -235,9 +234,7 @@ def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
     return 0.0
 
 
-def _window(
-    source: RegionModel, node: protobuf.NodeProto
-) -> tuple[list[int], list[int], list[int]]:
+def _window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
     """Kernel, strides and dilations."""
     position = 3 if node.op_type == "QLinearConv" else 1
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
@@ -245,7 +242,7 @@ def _window(
     return kernel, attribute(node, "strides", ones), attribute(node, "dilations", ones)
 
 
-def _pads(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+def _pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     """Begins, then ends, of the spatial axes, from auto_pad where that is set; None if unknown."""
     how = attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _window(source, node)
@@ -274,12 +271,12 @@ def _divide(total: list[int], how: str) -> list[int]:
 
 def _pad_before(
     new: Substitution,
-    node: protobuf.NodeProto,
+    node: NodeProto,
     begins: list[int],
     ends: list[int],
     value: float,
     **others: int,
-) -> protobuf.NodeProto:
+) -> NodeProto:
     """Append a Pad of the spatial axes and a copy of the node that reads it without padding."""
     padded = new.pad(node.input[0], [0, 0, *begins, 0, 0, *ends], value)
     copied = new.copy(node)
@@ -288,7 +285,7 @@ def _pad_before(
     return copied
 
 
-def _set(node: protobuf.NodeProto, pads: list[int], **others: int) -> None:
+def _set(node: NodeProto, pads: list[int], **others: int) -> None:
     """Write attributes of a node, and remove auto_pad."""
     from onnx import helper
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.properties import TYPED
 from subgraph.graph.walk import bodies
 from subgraph.rewrites._region_model import Form, RegionModel, Substitution
@@ -17,7 +16,7 @@ WIDER = {
 
 
 def _form(words: str, narrow: int, wide: int) -> Form:
-    def form(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         if (
             node.op_type in TYPED
             or any(bodies(node))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
@@ -32,7 +31,7 @@ def _real(new: Substitution, names: Sequence[str], axis: int | None = None) -> s
 
 
 @of("QLinearConv")
-def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 13:  # scales per channel
         return ""
     i = node.input
@@ -49,7 +48,7 @@ def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     return "a Conv between DequantizeLinear and QuantizeLinear instead of"
 
 
-def _binary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     i = node.input
     if any(
         (source.rank(n) or 0) > 0 and source.shape(n) != [1]
@@ -63,7 +62,7 @@ def _binary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 
 @of(*UNARY, domain=MICROSOFT)
-def _unary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "channels_last", 0):
         return ""
     op = UNARY[node.op_type]
@@ -74,7 +73,7 @@ def _unary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("MatMulInteger")
-def _integers(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sides = []
     for k in (0, 1):
         wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
@@ -90,7 +89,7 @@ def _integers(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
 
 
 @of("MatMulNBits", domain=MICROSOFT)
-def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = _block_weights(source, node)
     if weights is None:
         return ""
@@ -99,7 +98,7 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     return "a MatMul with the weights as real numbers instead of"
 
 
-def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
+def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
     """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
 
     B is (N, blocks, bytes) byte low bits first; zero points are packed likewise along the blocks.

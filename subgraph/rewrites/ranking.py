@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import RegionModel, Substitution, of
 
@@ -14,7 +13,7 @@ MAX = 2048  # elements of the axis: every one is compared with every other
 
 
 @of("TopK")
-def _count(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
     axis = attribute(node, "axis", -1)
     if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX:

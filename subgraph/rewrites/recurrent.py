@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import NodeProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
@@ -24,13 +24,13 @@ PER_DIRECTION = (
 )  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
 
 
-def _fits(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> bool:
+def _fits(source: RegionModel, node: NodeProto, new: Substitution) -> bool:
     """Sequences of one length, in the layout (sequence, direction, batch, hidden)."""
     return new.opset >= 13 and not argument(node, 4) and not attribute(node, "layout", 0)
 
 
 @of(*ACTIVATIONS)
-def _forward(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "direction", "forward") != "reverse" or not _fits(source, node, new):
         return ""
     _run(node, new, list(node.input), list(node.output), 0, reverse=True)
@@ -38,7 +38,7 @@ def _forward(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 
 @of(*ACTIVATIONS)
-def _one_way_each(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "direction", "forward") != "bidirectional" or not _fits(source, node, new):
         return ""
     found: list[list[str]] = []
@@ -65,7 +65,7 @@ def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
 
 
 def _run(
-    node: protobuf.NodeProto,
+    node: NodeProto,
     new: Substitution,
     inputs: list[str],
     outputs: list[str],

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from onnx import NodeProto
 
-from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
@@ -39,7 +39,7 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 
 
 @of("Resize", "Upsample", floats=True)
-def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sizes = source.shape(node.input[0])
     scales = _scales(source, node)
     after = source.shape(node.output[0])
@@ -78,12 +78,12 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     return f"a {operator} along each axis instead of"
 
 
-def _attribute(node: protobuf.NodeProto, name: str, default: str, old: str, opset: int) -> str:
+def _attribute(node: NodeProto, name: str, default: str, old: str, opset: int) -> str:
     """Before opset 11 the attributes were not there, and meant `old`."""
     return str(attribute(node, name, default)) if opset >= 11 else old
 
 
-def _scales(source: RegionModel, node: protobuf.NodeProto) -> list[float] | None:
+def _scales(source: RegionModel, node: NodeProto) -> list[float] | None:
     """Per axis; None unless they are constant."""
     rank = source.rank(node.input[0]) or 0
     before = source.shape(node.input[0])
@@ -106,7 +106,7 @@ def _scales(source: RegionModel, node: protobuf.NodeProto) -> list[float] | None
     return found
 
 
-def _positions(node: protobuf.NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
+def _positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
     """Return the positions of m outputs among n inputs; None for a mode that is not linear."""
     mode = _attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
     if mode not in COORDINATES:
@@ -114,7 +114,7 @@ def _positions(node: protobuf.NodeProto, n: int, m: int, scale: float, opset: in
     return np.asarray(COORDINATES[mode](np.arange(m, dtype=np.float64), scale, n, m))
 
 
-def _weights(node: protobuf.NodeProto, positions: Array, n: int, scale: float) -> Array:
+def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     """A matrix (n, m): of each output, the weights of the inputs around it."""
     cubic = attribute(node, "mode") == "cubic"
     smooth = attribute(node, "antialias", 0) and scale < 1

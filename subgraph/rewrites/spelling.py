@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
@@ -22,24 +22,22 @@ from subgraph.rewrites._region_model import (
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
-def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Of each node, then of all; constants of the whole region."""
     yield from _constants(source)
 
 
 @of(*BROADCASTS)
-def _ranks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _ranks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return _broadcast(source, node, new, full=False)
 
 
 @of(*BROADCASTS)
-def _sizes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _sizes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return _broadcast(source, node, new, full=True)
 
 
-def _broadcast(
-    source: RegionModel, node: protobuf.NodeProto, new: Substitution, *, full: bool
-) -> str:
+def _broadcast(source: RegionModel, node: NodeProto, new: Substitution, *, full: bool) -> str:
     """Constants with the rank of the output, or with its shape."""
     rank = source.rank(node.output[0])
     shape = source.shape(node.output[0]) if full else None
@@ -62,7 +60,7 @@ def _broadcast(
     return f"a constant of the full {what} in"
 
 
-def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _axes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(
         node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0)
     )
@@ -79,7 +77,7 @@ def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     return "axes counted from the other end in"
 
 
-def _write(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     defined = schema(node.op_type, source.opset, node.domain)
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
@@ -96,7 +94,7 @@ def _write(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 
 @of("Pad")
-def _fill(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Before opset 11 the value is an attribute."""
     element = source.element(node.input[0])
     is_constant = attribute(node, "mode", "constant") == "constant"
@@ -108,7 +106,7 @@ def _fill(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
     return "the default value written out in"
 
 
-def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int]]:
+def _window(source: RegionModel, node: NodeProto) -> dict[str, list[int]]:
     """Attributes of a convolution or a pooling whose defaults depend on its rank."""
     if node.op_type not in ("Conv", *(WINDOWS & POOLS)) or node.domain not in STANDARD:
         return {}
@@ -121,7 +119,7 @@ def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int
     return known | {name: ones for name in ("strides", "dilations") if kernel and name in allowed}
 
 
-def _leave_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+def _leave_out(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     defined = schema(node.op_type, source.opset, node.domain)
     if defined is None:
         return ""
@@ -140,7 +138,7 @@ def _leave_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
     return "default attributes left out of"
 
 
-def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def _constants(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Yield forms with constants in other places, and with constants that no optimizer can know."""
     weights = [
         t
@@ -170,7 +168,7 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]
     yield from _compute(source)
 
 
-def _compute(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""  # noqa: E501
     inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
     driver = next(
@@ -199,7 +197,7 @@ def _compute(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     yield "floating constants computed at run time, so that nothing is folded", new.model()
 
 
-def _copy(source: RegionModel) -> protobuf.ModelProto:
+def _copy(source: RegionModel) -> ModelProto:
     made = protobuf.protos().ModelProto()
     made.CopyFrom(source.model)
     del made.graph.node[:], made.graph.value_info[:]

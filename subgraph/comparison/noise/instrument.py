@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
 from subgraph.comparison.noise.element_types import body_inputs, element_types, output_types
@@ -42,7 +42,6 @@ from subgraph.comparison.noise.rounding_nodes import (
     write_stepped,
 )
 from subgraph.comparison.precision import FLOATS, wider
-from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.graph.walk import assign, bodies
@@ -107,7 +106,7 @@ class Change:
 
 
 def instrument_model(
-    model: protobuf.ModelProto, sites: RoundingSites, change: Change, outputs: Sequence[str]
+    model: ModelProto, sites: RoundingSites, change: Change, outputs: Sequence[str]
 ) -> Instrumented:
     """Change the model of a cut, whose nodes stand in `sites.order`; `outputs`: what it gives then.
 
@@ -120,14 +119,14 @@ def instrument_model(
     return made
 
 
-def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
+def set_outputs(model: ModelProto, outputs: Sequence[str]) -> None:
     """Let the model give these tensors; the runtime infers their types."""
     assign(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
     model.graph.ClearField("quantization_annotation")  # may name tensors that are gone
 
 
 class _Instrumentation:
-    def __init__(self, model: protobuf.ModelProto, sites: RoundingSites, change: Change) -> None:
+    def __init__(self, model: ModelProto, sites: RoundingSites, change: Change) -> None:
         self.model = model
         self.graph = model.graph
         self.sites = sites
@@ -185,7 +184,7 @@ class _Instrumentation:
     # --------------------------------------------------------------------------------------------
     # nodes
 
-    def _node(self, i: int, node: protobuf.NodeProto) -> Iterator[protobuf.NodeProto]:
+    def _node(self, i: int, node: NodeProto) -> Iterator[NodeProto]:
         """A node of the graph, and those that change what it makes."""
         for k, name in enumerate(node.input):
             if (i, k) in self.sites.exact_reads:
@@ -201,22 +200,18 @@ class _Instrumentation:
         for name, dtype in computed:
             yield from self._changed(name, dtype)
 
-    def _bodies(
-        self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: Collection[str]
-    ) -> None:
+    def _bodies(self, node: NodeProto, types: Mapping[str, str], fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
             counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
-            nodes: list[protobuf.NodeProto] = []
+            nodes: list[NodeProto] = []
             for inner in body.node:
                 nodes += self._inner(inner, inside, constant)
             assign(body.node, nodes)
 
-    def _inner(
-        self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]
-    ) -> list[protobuf.NodeProto]:
+    def _inner(self, node: NodeProto, types: dict[str, str], fixed: set[str]) -> list[NodeProto]:
         """A node of a body, and those that change what it makes."""
         exact = is_fixed(node, fixed)
         for k in range(len(node.input)) if exact else parameter_positions(node):
@@ -236,7 +231,7 @@ class _Instrumentation:
                 nodes += self._written(raw, str(name), dtype)
         return nodes
 
-    def _changed(self, name: str, dtype: str) -> list[protobuf.NodeProto]:
+    def _changed(self, name: str, dtype: str) -> list[NodeProto]:
         """Nodes that make a tensor of the graph from its raw value."""
         raw = self.raw[name]
         if name in self.change.untied:
@@ -256,7 +251,7 @@ class _Instrumentation:
             nodes.append(self.sums.nodes[-1])
         return nodes
 
-    def _written(self, raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
+    def _written(self, raw: str, name: str, dtype: str) -> list[NodeProto]:
         claim = self.change.claim
         channels = self.change.channels.get(name)
         write = self._writer(raw)
@@ -275,7 +270,7 @@ class _Instrumentation:
         name = f"{MARK}{dtype}{label}"
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
-    def _key_nodes(self, keys: str) -> list[protobuf.NodeProto]:
+    def _key_nodes(self, keys: str) -> list[NodeProto]:
         """Nodes that take the scalars from the input, in the graph, from which bodies read them
         too."""
         names = [name for pair in self.keyed.values() for name in pair]
@@ -291,11 +286,11 @@ class _Instrumentation:
     # --------------------------------------------------------------------------------------------
     # beside the tensors
 
-    def _shift_input(self, name: str, tensor: str) -> protobuf.ValueInfoProto:
+    def _shift_input(self, name: str, tensor: str) -> ValueInfoProto:
         number = TYPE_NUMBERS[wider(self.change.computed[tensor])]
         return helper.make_tensor_value_info(name, number, list(self.change.untied[tensor]))
 
-    def _check(self) -> tuple[str, list[protobuf.NodeProto]]:
+    def _check(self) -> tuple[str, list[NodeProto]]:
         """A sum of sums, which is finite only if all terms are, and its node."""
         if not self.sums.nodes:
             return "", []
@@ -304,7 +299,7 @@ class _Instrumentation:
 
 
 def add_steps(
-    model: protobuf.ModelProto,
+    model: ModelProto,
     stepped: dict[str, tuple[str, list[int]]],
     outputs: Sequence[str],
     moved: Collection[str] = (),
