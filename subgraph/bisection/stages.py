@@ -250,7 +250,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     evidence = evidence_of_findings(exact.oracle, exact.findings, interim.trials.judge)
     found = exact.findings
     if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
-        return replace(exact, findings=replace(found, outcome=Outcome.UNRESOLVED))
+        return interim.stopped(found.stopped)
     if not evidence.explanation:
         return exact
     excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
