@@ -156,9 +156,9 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
 
 
 def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
-    """Nodes that compute shapes, or integers from constants, and the nodes that feed them;
-    Constants excepted, since others may read those too. Every runtime computes these exactly, and a
-    perturbed shape would be another model."""
+    """Nodes that compute shapes, integers from constants, or a parameter from constants, and the
+    nodes that feed them; Constants excepted, since others may read those too. Every runtime
+    computes these exactly, and a perturbed shape would be another model."""
     inside = set(order)
     seeds = {i for i in inside if any(kinds[n] == SHAPE for n in graph.makes[i])}
     seeds |= {
@@ -171,6 +171,9 @@ def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -
         is_own = other in inside and graph.ops[other] != "Constant"
         return is_own and all(kinds[n] in (SHAPE, CONSTANT) for n in graph.makes[other])
 
+    for i in inside:
+        names = (graph.nodes[i].input[k] for k in parameter_positions(graph.nodes[i]))
+        seeds.update(filter(feeds, (graph.maker[name] for name in names if name in graph.maker)))
     return reach(seeds, lambda i: filter(feeds, graph.predecessors(i)))
 
 

@@ -318,6 +318,16 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
     assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 9)] * 4
 
 
+def test_scales_that_constants_make_are_computed_exactly(make: Make) -> None:
+    """Concat → Cast → Resize of a float16 model: 1.999 times as large was one row less."""
+    text = """g (float[1,1,h,w] x) => (float[a,b,c,d] y) {
+        one = Constant<value = float[2] {1.0, 1.0}>() two = Constant<value = float[2] {2.0, 2.0}>()
+        s = Concat<axis = 0>(one, two) h = Cast<to = 10>(s) f = Cast<to = 1>(h)
+        y = Resize <mode = "nearest"> (x, roi, f) }"""
+    captured = make(text, {"x": normal(1, 1, 3, 3)}, roi=np.zeros(0, np.float32))
+    assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 6)] * 4
+
+
 def test_weight_behind_a_constant_chain_moves(make: Make) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
