@@ -337,13 +337,11 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     graph = planner.trials.graph
     if scales and not scales.tensors:
         notes.append(f"no tensor leaves the range of {planner.twin.precision} on these inputs")
-    if scales and (left := [t.name for t in scales.tensors if t.exponent is None]):
-        verb = "leaves" if len(left) == 1 else "leave"
-        names = ", ".join(map(clean, left[:MAX_NAMED]))
-        what = f"{names} {verb} the range of {planner.twin.precision}"
-        notes.append(f"{what}, and no power of two that could be folded in cures it")
-    overflows = scales is None and found and any(map(math.isinf, planner.errors.values()))
-    if overflows and not planner.twin.by_command and planner.twin.rounded:
+    if scales and (left := [clean(t.name) for t in scales.tensors if t.exponent is None]):
+        what = f"beyond the range of {planner.twin.precision}: {', '.join(left[:MAX_NAMED])}"
+        notes.append(f"{what}; no power of two that could be folded in cures it")
+    is_lowered_here = not planner.trials.runtime.own_model and planner.twin.rounded
+    if scales is None and is_lowered_here and math.inf in planner.errors.values():
         notes.append("values overflow or vanish: --rescale scales them by powers of two instead")
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
         notes.append(

@@ -32,7 +32,7 @@ HEADROOM = 16
 MAX_TRIES = 16  # exponents of one tensor
 CLIPPED = 1e-3  # share of a tensor's values that calibration by percentiles leaves out
 LEVEL = ("Clip", "Erf", "HardSigmoid", "Sigmoid", "Tanh")  # as right for infinity as for 65504
-DIVIDES = ("Log", "Reciprocal", "Sqrt")
+DIVIDES = ("Log", "Reciprocal")
 RELU6 = 6.0  # a range that ends here is an activation that was folded into the quantizer
 WIDER = frozenset(("float32", "float64", "bfloat16"))
 SUMS = frozenset(op for op, rule in RULE_OF.items() if rule == ["*"])
@@ -122,9 +122,12 @@ class Overflow:
 
     def _is_divisor(self, name: str) -> bool:
         """Return whether a node divides by a tensor, by its root, or takes its logarithm."""
-        nodes = [self._graph.nodes[i] for i in self._graph.readers.get(name, [])]
+        nodes = self._graph.nodes
         return any(
-            n.op_type in DIVIDES or (n.op_type == "Div" and n.input[1] == name) for n in nodes
+            nodes[i].op_type in DIVIDES
+            or (nodes[i].op_type == "Div" and nodes[i].input[1] == name)
+            or (nodes[i].op_type == "Sqrt" and self._is_divisor(nodes[i].output[0]))
+            for i in self._graph.readers.get(name, [])
         )
 
     def is_mask(self, name: str) -> bool:

@@ -209,6 +209,14 @@ def test_a_variance_under_a_larger_epsilon_is_no_trouble(tmp_path: Path) -> None
     assert not find(tmp_path, graph, {"x": ROWS * F(1e-4)}).troubles
 
 
+def test_the_root_of_a_small_power_is_no_trouble(tmp_path: Path) -> None:
+    """The magnitudes of a spectrum: a root of zero divides nothing."""
+    text = """g (float[1,8] x) => (float[1,8] y) {
+        [sq] q = Mul(x, x) [root] r = Sqrt(q) [y] y = Neg(r) }"""
+    x = np.linspace(1e-5, 1, 8, dtype=F).reshape(1, 8)
+    assert not find(tmp_path, text_models.load(tmp_path, text), {"x": x}).troubles
+
+
 def test_nothing_leaves_bfloat16(tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, CONV, **CONV_WEIGHTS)
     assert not find(tmp_path, graph, {"x": IMAGE}, Precision.BF16).troubles
