@@ -102,6 +102,8 @@ def match_tensors(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
             value = candidate.value(target)
+            if target != name in targets and not _can_hold(match, expected, value):
+                continue
             fitted = _fit(match, expected, value, order)
             if fitted and _are_plain_transposes(reference.graph, name, candidate.graph, matches):
                 fitted = replace(fitted, perm=())  # another perm is a fault, not a layout
@@ -296,6 +298,14 @@ def _find_codes(graph: Graph, name: str) -> str:
         return ""
     (reader,) = readers
     return graph.makes[reader][0] if graph.ops[reader] == "QuantizeLinear" else ""
+
+
+def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None) -> bool:
+    """Return whether codes can hold the reference's values, as far as these are known."""
+    if match.scale is None or expected is None or value is None:
+        return True
+    match = match.of_type(value.dtype.name)
+    return relative_l2(expected, match.to_real(match.to_candidate(expected))) <= NEAR
 
 
 # ------------------------------------------------------------ values
