@@ -394,3 +394,26 @@ def test_codes_without_names_are_found_by_value(dump: Path) -> None:
     np.save(dump / "t0.npy", codes)
     found, _ = compared(dump)
     assert list(found.rows) == ["a"] and found.rows["a"].match.how == "value"
+
+
+def test_few_numbers_are_found_by_their_order(dump: Path) -> None:
+    text = """g (float[1, 64] x) => (float[1, 1] y) {
+        a = Relu (x)
+        m = ReduceMean <axes = [1]> (a)
+        y = Sqrt (m)
+    }"""
+    text_models.save(dump.parent / "m.onnx", text)
+    x = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    np.save(dump.parent / "x.npy", x)
+    mean = x.clip(0).mean(1, keepdims=True)
+    for number, value in enumerate((x.clip(0), mean, np.sqrt(mean))):
+        np.save(dump / f"t{number}.npy", value)
+    found, _ = compared(dump)
+    assert {name: row.match.how for name, row in found.rows.items()} == {
+        "a": "value",
+        "m": "order",
+        "y": "order",
+    }
+    np.save(dump / "t2.npy", np.sqrt(mean) * 2)
+    found, _ = compared(dump)
+    assert [*found.rows] == ["a"], "a value that is not near confirms no order"

@@ -297,6 +297,7 @@ class _Matching:
         pool = dict.fromkeys(filter(self._is_read, nameless))
         unnamed = Unnamed(self._fit, pool, self._names.likely)
         self.matches |= unnamed.find(self._floats(), self.matches)
+        self.matches |= unnamed.pair_in_order(self._floats(), self.matches)
         self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
 
     def _floats(self) -> Iterator[tuple[str, Array]]:

@@ -36,6 +36,7 @@ EXACT = 1e-5  # distance up to which no other tensor is considered
 FOUND = {
     "value": "by value",
     "node": "by what nodes compute",
+    "order": "by their order",
 }
 
 
@@ -74,7 +75,7 @@ class TensorMatch:
 
     Attributes:
         tensor: of the model.
-        how: "name", "value", "node" (that computes or reads it) or "map".
+        how: "name", "value", "node" (that computes or reads it), "order" or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         is_order_unknown: Whether its shape admits other alignments, and nothing tells which is
             meant.

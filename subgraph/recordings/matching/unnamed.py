@@ -105,6 +105,27 @@ class Unnamed:
                 self.undecided.update(m.entry for m in rivals)
         return found
 
+    def pair_in_order(
+        self, values: Iterable[tuple[str, Array]], matches: Mapping[str, TensorMatch]
+    ) -> dict[str, TensorMatch]:
+        """Return the tensors of too few numbers to be found by them, by size and type, in the order
+        of the entries; only where each value is near."""
+        tensors: dict[tuple[int, str], list[str]] = {}
+        for name, value in values:
+            if name not in matches and not is_varied(value, MIN_EXACT):
+                tensors.setdefault((value.size, value.dtype.name), []).append(name)
+        found: dict[str, TensorMatch] = {}
+        for (size, dtype), names in tensors.items():
+            left = [e for e in self.pool if e.dtype == dtype and self.fit.value(e).size == size]
+            if len(left) == len(names):
+                pairs = zip(left, names, strict=True)
+                fitted = [replace(self.fit.aligned(e, n), how="order") for e, n in pairs]
+                if all(match.distance <= NEAR for match in fitted):
+                    found |= {match.tensor: match for match in fitted}
+        for match in found.values():
+            del self.pool[match.entry]
+        return found
+
     def _is_beaten(self, rival: TensorMatch, best: TensorMatch) -> bool:
         return self.fit.are_same(best.entry, rival.entry) or is_clearer(best, rival)
 
