@@ -189,7 +189,7 @@ def absorb_requantization(
         )
         difference = np.subtract(*(c.astype(np.int16) for c in codes))
     up, down, size = *(int(np.count_nonzero(difference == d)) for d in (1, -1)), difference.size
-    rounds = up + down <= MAX_OFF * size and abs(up - down) <= MAX_ONE_SIDED * size
+    rounds = up + down <= MAX_OFF * size and abs(up - down) <= max(1, MAX_ONE_SIDED * size)
     value = np.where(np.abs(difference) <= rounds, reference, recorded)
     if not rounds:
         return (
