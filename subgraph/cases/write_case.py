@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -92,27 +92,20 @@ class CaseRequest:
             words += chain.from_iterable((flag, value) for value in values)
         for name, shape in self.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
+        settings: dict[str, Callable[[CaseRequest], object]] = {
+            "--seed": lambda r: r.seed,
+            "--mean": lambda r: ",".join(map(str, r.picture.mean)),
+            "--scale": lambda r: ",".join(map(str, r.picture.scale)),
+            "--format": lambda r: ",".join(r.formats),
+            "--dtype": lambda r: r.tensor_format.dtype,
+            "--layout": lambda r: r.tensor_format.layout,
+            "--recorded": lambda r: r.recorded,
+            "--as": lambda r: "caffe" if r.as_caffe else "",
+            "--target-opset": lambda r: r.target_opset,
+        }
         plain = CaseRequest(self.start, self.end)
-        for option, value, default in (
-            ("--seed", str(self.seed), str(plain.seed)),
-            (
-                "--mean",
-                ",".join(map(str, self.picture.mean)),
-                ",".join(map(str, plain.picture.mean)),
-            ),
-            (
-                "--scale",
-                ",".join(map(str, self.picture.scale)),
-                ",".join(map(str, plain.picture.scale)),
-            ),
-            ("--format", ",".join(self.formats), ",".join(plain.formats)),
-            ("--dtype", self.tensor_format.dtype, ""),
-            ("--layout", self.tensor_format.layout, ""),
-            ("--recorded", self.recorded, ""),
-            ("--as", "caffe" if self.as_caffe else "", ""),
-            ("--target-opset", str(self.target_opset), "0"),
-        ):
-            words += [option, value] if value != default else []
+        for option, get in settings.items():
+            words += [option, str(get(self))] if get(self) != get(plain) else []
         for flag, on in (
             ("--bgr", self.picture.bgr),
             ("--dump=all", self.dump_all and not self.recorded),

@@ -9,7 +9,7 @@ wrong, even where everything before them is wrong already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
@@ -27,8 +27,7 @@ from subgraph.graph.properties import REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
-from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import Alignment, is_coarse
+from subgraph.recordings.matching.align import is_coarse
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.matching.unnamed import follow_unnamed
@@ -225,7 +224,7 @@ class _Judging:
     precision: Precision
     choice: Choice
     wrong: set[str] = field(default_factory=set)
-    _saved: dict[tuple[DumpEntry, str, int, Alignment | None], Record] = field(default_factory=dict)
+    _saved: int = 0
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -453,11 +452,8 @@ class _Judging:
         return judged
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
-        match = sample.matches[name]
-        key = match.entry, name, sample.k, match.alignment
-        if key not in self._saved:
-            self._saved[key] = sample.save(name, self._folder, f"x{len(self._saved)}")
-        return self._saved[key]
+        self._saved += 1
+        return sample.save(name, self._folder, f"x{self._saved}")
 
     @cached_property
     def _folder(self) -> Path:
@@ -468,20 +464,15 @@ def _iter_forms(
     samples: Sequence[MatchedSample], names: Sequence[str]
 ) -> Iterator[Sequence[MatchedSample]]:
     """The samples with each recorded form of these tensors, the matched ones first."""
-    numbers = [
-        range(1 + max((len(m.matches[n].forms) for m in samples if n in m.matches), default=0))
-        for n in names
-    ]
-    for chosen in islice(product(*numbers), MAX_FORMS):
-        forms = dict(zip(names, chosen, strict=True))
-        yield [_choose_forms(sample, forms) for sample in samples]
-
-
-def _choose_forms(sample: MatchedSample, numbers: Mapping[str, int]) -> MatchedSample:
-    """The sample with the form of each of these tensors that its number says; 0 is the match."""
-    found = {n: (m, *m.forms) for n, m in sample.matches.items() if n in numbers}
-    chosen = {n: forms[min(numbers[n], len(forms) - 1)] for n, forms in found.items()}
-    return replace(sample, matches={**sample.matches, **chosen})
+    ways = []
+    for sample in samples:
+        held = [sample.matches[n] for n in names if n in sample.matches]
+        ways.append(product(*((match, *match.forms) for match in held)))
+    for chosen in islice(zip(*ways, strict=False), MAX_FORMS):
+        yield [
+            replace(sample, matches={**sample.matches, **{m.tensor: m for m in forms}})
+            for sample, forms in zip(samples, chosen, strict=True)
+        ]
 
 
 def _is_certain(match: TensorMatch | None) -> bool:

@@ -133,15 +133,12 @@ class Fit:
         """See whether more tensors fit with channels last than with channels first. A tie changes
         nothing. A few tell."""
         first = last = 0
-        for tensor, entries in named.items():
+        tensors = [n for n in named if n not in self.judge.model.graph.inputs]
+        for tensor in tensors:
             reference = self.reference(tensor)
-            for entry in (
-                entries
-                if first + last < VOTES and tensor not in self.judge.model.graph.inputs
-                else ()
-            ):
-                if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
-                    continue
+            if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
+                continue
+            for entry in named[tensor] if first + last < VOTES else ():
                 try:
                     value = self.value(entry)
                     scale = self._scale(entry, tensor)

@@ -191,17 +191,21 @@ class Unnamed:
         for entry in self.pool:
             value = self.fit.value(entry)
             is_decided = entry not in self.undecided
+            reason = Reason.NOTHING
+            detail = entry.note
+            strange = False
             if any(n in graph.weights for n in list_likely_names(entry.label)):
-                left.append(LeftOutEntry(entry, Reason.NOTHING))
+                detail = ""
             elif is_decided and entry in weights:
-                left.append(LeftOutEntry(entry, Reason.NOTHING, f"the weight {weights[entry]}"))
+                detail = f"the weight {weights[entry]}"
             elif entry in copies and not entry.note:
-                left.append(LeftOutEntry(entry, Reason.NOTHING, f"{COPY} {copies[entry]}"))
+                detail = f"{COPY} {copies[entry]}"
             else:
-                is_of_model = value.size in sizes and value.dtype.kind == "f" and is_varied(value)
+                reason = Reason.UNMATCHED
                 is_related = entry.note or any(n in matches for n in self._likely[entry])
-                strange = is_of_model and is_decided and not is_related
-                left.append(LeftOutEntry(entry, Reason.UNMATCHED, entry.note, strange))
+                is_number = value.dtype.kind == "f" and is_varied(value)
+                strange = value.size in sizes and is_decided and not is_related and is_number
+            left.append(LeftOutEntry(entry, reason, detail, strange))
         return left
 
     def _find_weights(self, graph: Graph) -> dict[DumpEntry, str]:
