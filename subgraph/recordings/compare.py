@@ -365,13 +365,8 @@ class _Judging:
             None if the order of a tensor's axes is not known.
         """
         region = self._above(meant, samples)
-        taking_part = [
-            m.matches[n]
-            for n in (name, *(region.inputs if region else ()))
-            for m in samples
-            if n in m.matches
-        ]
-        if any(match.is_order_unknown for match in taking_part):
+        unknown = {n for m in samples for n, match in m.matches.items() if match.is_order_unknown}
+        if region and not unknown.isdisjoint((name, *region.inputs)):
             return None
         judgements: list[Judgement] = []
         for tried in _iter_forms(samples, (*region.inputs, name)) if region else ():

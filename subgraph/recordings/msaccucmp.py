@@ -13,7 +13,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from subgraph.comparison.criteria import msaccucmp as criterion
 from subgraph.comparison.metrics.mean_rel import relative_errors
 from subgraph.comparison.pair import Pair
 from subgraph.graph.graph import Graph
-from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.recorded import Advice
 from subgraph.storage.tensors import Record
@@ -308,10 +307,20 @@ def make_accuracy_rows(
                 )
             )
         else:
-            table.append(_make_unseen_row(len(table), op, name, records.get(name), graph))
+            label = _find_label(graph, name)
+            dtype = _get_dtype(records.get(name))
+            is_output = name in graph.outputs
+            unseen = AccuracyRow(
+                len(table), op, NO_OP, "", label, dtype, f"{name}:output:0", is_output=is_output
+            )
+            table.append(replace(unseen, reason="no dump of this op"))
     for matched in comparison.matched[:1]:
         for left in matched.left_out:
-            table.append(_make_unmatched_row(len(table), left.entry, left.why))
+            entry = left.entry
+            mine = entry.node or entry.tensor
+            place = f"{mine}:{entry.role}:{entry.index}"
+            strange = AccuracyRow(len(table), "", mine, entry.dtype, NO_OP, "", place, entry.shape)
+            table.append(replace(strange, reason=left.why))
     return table
 
 
@@ -334,30 +343,6 @@ def _make_recorded_row(
         row.why,
         op == "Data",
         name in graph.outputs,
-    )
-
-
-def _make_unseen_row(
-    index: int, op: str, name: str, record: Record | None, graph: Graph
-) -> AccuracyRow:
-    return AccuracyRow(
-        index,
-        op,
-        NO_OP,
-        "",
-        _find_label(graph, name),
-        _get_dtype(record),
-        f"{name}:output:0",
-        reason="no dump of this op",
-        is_output=name in graph.outputs,
-    )
-
-
-def _make_unmatched_row(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
-    mine = entry.node or entry.tensor
-    tensor_index = f"{mine}:{entry.role}:{entry.index}"
-    return AccuracyRow(
-        index, "", mine, entry.dtype, NO_OP, "", tensor_index, entry.shape, reason=why
     )
 
 

@@ -233,8 +233,7 @@ class RunComparison:
             yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
 
     def _notes_on_errors(self) -> Iterator[str]:
-        failing = self.failing
-        if failing and self.rounded == failing:
+        if self.failing and self.rounded == self.failing:
             yield (
                 "no node adds an error: int8 clips or rounds what the nodes read, so another"
                 " calibration, not another node"

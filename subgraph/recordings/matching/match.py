@@ -42,8 +42,6 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
 from subgraph.types import Array
 
-MAX_FORMS = 3  # further entries of a tensor, which its readers may have read
-
 
 def match_sample(
     judge: Judge, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
@@ -222,7 +220,7 @@ class _Matching:
         """
         matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
         read = self._read.get(tensor)
-        if read and len(matches) > 1:
+        if read:
             others = [self._corrected(m, free) for m in matches if m.entry is not read]
             moved = {m.entry: m for m in others if m.tensor != tensor}
             self.matches |= {m.tensor: m for m in moved.values()}
@@ -238,8 +236,7 @@ class _Matching:
                 replace_nan(m.distance),
             ),
         ) or (None,)
-        forms = [m for m in forms if m.alignment][:MAX_FORMS]
-        return replace(best, forms=tuple(forms)) if best and forms else best
+        return replace(best, forms=tuple(m for m in forms if m.alignment)) if best else None
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""

@@ -97,7 +97,9 @@ class Unnamed:
         for tensor, rivals in chosen.items():
             best = min(rivals, key=lambda m: (m.how == "value", m.distance))
             others = [m for m in rivals if m is not best]
-            if best.how == "name" or all(self._is_beaten(m, best) for m in others):
+            if best.how == "name" or all(
+                self.fit.are_same(best.entry, m.entry) or is_clearer(best, m) for m in others
+            ):
                 found[tensor] = best
                 del self.pool[best.entry]
                 self.copies |= {m.entry: tensor for m in others}
@@ -108,15 +110,15 @@ class Unnamed:
     def pair_in_order(
         self, values: Iterable[tuple[str, Array]], matches: Mapping[str, TensorMatch]
     ) -> dict[str, TensorMatch]:
-        """Return the tensors of too few numbers to be found by them, by size and type, in the order
+        """Return the tensors of too few numbers to be found by them, by size, in the order
         of the entries; only where each value is near."""
-        tensors: dict[tuple[int, str], list[str]] = {}
+        tensors: dict[int, list[str]] = {}
         for name, value in values:
             if name not in matches and not is_varied(value, MIN_EXACT):
-                tensors.setdefault((value.size, value.dtype.name), []).append(name)
+                tensors.setdefault(value.size, []).append(name)
         found: dict[str, TensorMatch] = {}
-        for (size, dtype), names in tensors.items():
-            left = [e for e in self.pool if e.dtype == dtype and self.fit.value(e).size == size]
+        for size, names in tensors.items():
+            left = [e for e in self.pool if self.fit.value(e).size == size]
             if len(left) == len(names):
                 pairs = zip(left, names, strict=True)
                 fitted = [replace(self.fit.aligned(e, n), how="order") for e, n in pairs]
@@ -125,9 +127,6 @@ class Unnamed:
         for match in found.values():
             del self.pool[match.entry]
         return found
-
-    def _is_beaten(self, rival: TensorMatch, best: TensorMatch) -> bool:
-        return self.fit.are_same(best.entry, rival.entry) or is_clearer(best, rival)
 
     def _find_near(self, values: Iterable[tuple[str, Array]]) -> dict[DumpEntry, list[TensorMatch]]:
         """By entry, the tensors that it may hold by its values."""
@@ -165,8 +164,7 @@ class Unnamed:
         first, *others = sorted(
             equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1
         )
-        is_made = others and first in graph.maker
-        below = graph.descendants([graph.maker[first]]) if is_made else set[int]()
+        below = graph.descendants(graph.maker[n] for n in (first,) if n in graph.maker)
         values = [self.fit.reference(n) for n in (first, *others)]
         same = all(graph.maker.get(n) in below for n in others) and all(
             a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
@@ -260,9 +258,9 @@ class _Following:
         }
 
     def run_all(self) -> MatchedSample:
-        while self._sweep(self._find_computed, self._free()) or self._sweep(
-            self._find_read, self._free()[::-1]
-        ):
+        while self._sweep(
+            lambda tensor: self._find_held(tensor, self._compute(tensor)), self._free()
+        ) or self._sweep(self._find_read, self._free()[::-1]):
             pass
         matches = {**self.matched.matches, **self.matches}
         copies = self.unnamed.find_copies(self.matches)
@@ -299,12 +297,8 @@ class _Following:
                 )
         return len(self.matches) > before
 
-    def _find_computed(self, tensor: str) -> TensorMatch | None:
-        """Find the entry that holds what nodes compute from what was recorded before them."""
-        return self._find_held(tensor, self._compute(tensor))
-
     def _find_held(self, tensor: str, value: Array | None) -> TensorMatch | None:
-        """Find the entry in doubt that holds this value of a tensor."""
+        """Find the entry in doubt that holds this value of a tensor, which nodes compute."""
         if value is None:
             return None
         pool = dict(self.unnamed.pool)
@@ -372,8 +366,9 @@ class _Following:
         return [name for name, weighted in found.items() if weighted or name in self.matches]
 
     def _reads_weights(self, node: int) -> bool:
-        weights = (self.graph.weights.get(n) for n in self.graph.reads[node])
-        return any(w is not None and protobuf.element_count(w) >= MIN_DIFFERENT for w in weights)
+        weights = [n for n in self.graph.reads[node] if n in self.graph.weights]
+        counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
+        return max(counts, default=0) >= MIN_DIFFERENT
 
     def _compute(self, tensor: str, given: Mapping[str, Record] | None = None) -> Array | None:
         """What the reference computes of a tensor from what was recorded before it, and is `given`.
