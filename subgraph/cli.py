@@ -15,9 +15,11 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 import threading
 import time
+from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from itertools import chain
@@ -489,18 +491,34 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
 
 
 def _corrections(error: ErrorDocument) -> list[NextCommand]:
-    """Return the command line with the nearest name in place of the unknown one."""
+    """Return the command line with the nearest name in place of the unknown one, or the same one
+    after an interruption; and the commands of the hint."""
     words = sys.argv[1:]
     quoted = re.search("'(.+?)'", error["what"])
     unknown = quoted[1] if quoted else error["what"].split()[-1]
-    return [
+    corrected = [
         NextCommand("the nearest name", ["subcut", *(name if w == unknown else w for w in words)])
         for name in error.get("nearest", ())[:1]
         if unknown in words
     ]
+    if error["code"] == "run.interrupted" and error["hint"]:
+        corrected.append(NextCommand("continue", ["subcut", *words]))
+    hinted = map(shlex.split, re.findall("`(subcut [^`]+)`", error["hint"]))
+    return [*corrected, *(NextCommand("as the hint says", line) for line in hinted)]
+
+
+def _complete_document(result: Result) -> Result:
+    """Add the headline and the next commands to a document without them."""
+    from subgraph.commands.following import iter_next
+
+    says = short.shorten(result.document, result.text).says
+    added = {"says": says, "next": to_json(list(iter_next(result.document)))}
+    return replace(result, document={**result.document, **(added | result.document)})
 
 
 def _show(result: Result, form: OutputForm) -> int:
+    if form is not OutputForm.TEXT:
+        result = _complete_document(result)
     match form:
         case OutputForm.TEXT:
             text = colored(clean_lines(result.text), sys.stdout)

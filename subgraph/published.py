@@ -9,6 +9,7 @@ from operator import or_
 from typing import Any
 
 from subgraph import documents
+from subgraph.results.commands import CommandAnswer
 
 # By schema: module and dataclass of each form that a document has.
 SCHEMAS: Mapping[str, str] = {
@@ -67,10 +68,14 @@ def types_of(schema: str) -> list[type]:
 
 
 def json_schema(schema: str) -> dict[str, Any]:
-    """Return the JSON Schema of the documents of a schema of `SCHEMAS`.
+    """Return the JSON Schema of the documents of a schema of `SCHEMAS`, with the headline and the
+    next commands that `--json` adds.
 
     Args:
         schema: The name of the schema.
     """
     kinds: Any = reduce(or_, types_of(schema))
-    return documents.schema(kinds)
+    rule = documents.schema(kinds)
+    answer = documents.schema(CommandAnswer)["$defs"]
+    properties = answer[CommandAnswer.__name__]["properties"]
+    return {**rule, "$defs": {**answer, **rule.get("$defs", {})}, "properties": properties}

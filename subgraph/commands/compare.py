@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from subgraph import project
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
+from subgraph.commands.following import convert_words
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
-OF_OUTPUT = {
-    "--json",
-    "--brief",
-    "-q",
-    "--quiet",
-}  # options of every command that a proposed one does not have
 CANDIDATE = {"--candidate", "-c"}
 SEVERITY = ("", "agree", "unresolved", "fail")
 
@@ -195,27 +189,9 @@ def make_bisect_command(spec: str) -> NextCommand:
     Args:
         spec: The candidate, in place of several; "" for those that were typed.
     """
-    from subgraph.commands.bisect import bisect
-
-    takes_value = options.flags_of(compare)
-    typed = sys.argv[sys.argv.index("compare") + 1 :] if "compare" in sys.argv else []
-    words = iter(typed)
-    left_out = (
-        takes_value.keys() - options.flags_of(bisect).keys()
-        | OF_OUTPUT
-        | (CANDIDATE if spec else set())
-    )
-    line = ["subcut", "bisect"]
-    for word in words:
-        is_flag = word.startswith("-")
-        flag = word.partition("=")[0] if word.startswith("--") else word[:2]
-        given = [word]
-        if is_flag and word == flag and takes_value.get(flag):
-            given.append(next(words, ""))
-        if not is_flag or flag not in left_out:
-            line += given
-    line += ["-c", spec] if spec else []
-    return NextCommand("find the smallest region", [masked(word) for word in line])
+    words = convert_words("compare", "bisect", CANDIDATE if spec else ())
+    words += ["-c", masked(spec)] if spec else []
+    return NextCommand("find the smallest region", words)
 
 
 def _compare(

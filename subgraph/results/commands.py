@@ -11,6 +11,19 @@ from subgraph.results.common import NextCommand
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommandAnswer:
+    """The part that the JSON document of every command has.
+
+    Attributes:
+        says: The headline, one sentence.
+        next: The commands that follow.
+    """
+
+    says: str
+    next: Sequence[NextCommand] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksResult:
     """The tasks of the start page, by title."""
 
