@@ -16,7 +16,7 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
@@ -37,8 +37,6 @@ from subgraph.reach import reach
 from subgraph.text import nearest
 
 if TYPE_CHECKING:
-    import networkx
-
     from subgraph.graph.protobuf import (
         GraphProto,
         NodeProto,
@@ -301,18 +299,6 @@ class Graph:
         return reach(
             nodes, lambda i: (maker[n] for n in self.reads[i] if n in maker and not stops(n))
         )
-
-    def to_networkx(self) -> networkx.MultiDiGraph:
-        """Nodes by index, with `name` and `op`; one edge per tensor between two nodes, with
-        `tensor`."""
-        import networkx
-
-        out = networkx.MultiDiGraph()
-        for i, node in enumerate(self.nodes):
-            out.add_node(i, name=node.name, op=node.op_type)
-        for i, names in enumerate(self.reads):
-            out.add_edges_from((self.maker[n], i, {"tensor": n}) for n in names if n in self.maker)
-        return out
 
     # ------------------------------------------------------------ kinds
 
