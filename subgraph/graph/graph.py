@@ -16,7 +16,7 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
