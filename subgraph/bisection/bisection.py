@@ -82,6 +82,8 @@ class BisectionProgress:
     def keep(self, step: Step) -> Step:
         """Take note of a step of the present search."""
         assert self.oracle
+        if not self.oracle.cuts and step.items:
+            step = replace(step, query=replace(step.query, kind=QueryKind.REWRITTEN))
         self.steps.append(step)
         self.remaining.add(step, self.oracle.indices(step.items))
         return step
@@ -258,7 +260,10 @@ class Bisection:
         if limits.max_time is not None:
             limits = replace(limits, max_time=SEARCH_SHARE * limits.max_time)
         limits = limits.after(before.total() + interim.looks, progress.seconds)
-        limits = replace(limits, within=within, inside=inside or limits.inside)
+        only_whole = self.options.by_rewriting and oracle.cuts
+        limits = replace(
+            limits, within=within, inside=inside or limits.inside, only_whole=only_whole
+        )
         findings = yield from each(search_stretches(oracle, limits), progress.keep)
         return replace(interim, findings=self.sum_up(findings, before))
 
@@ -289,6 +294,7 @@ class Bisection:
             body=options.body or None,
             pieces=settlement.explanation or None,
             precise=interim.precise,
+            healing=interim.healing,
         )
 
     def _save(
@@ -306,7 +312,7 @@ class Bisection:
         bodies = InnerSearch(
             interim.oracle, options, runs, lambda: self._progress.seconds, Bisection
         )
-        document = bodies.extend(document)
+        document = bodies.extend(document) if interim.oracle.cuts else document
         if options.limits.max_time is not None:  # a case is checked on the reference
             seconds = (1 + WRITING_SHARE) * options.limits.max_time
             interim.trials.runtime.workers.deadline.limit(self._progress.began, seconds)
@@ -394,6 +400,7 @@ def bisect(
     criterion: str = "noise",
     reference: str | Candidate = "ort",
     within: str = "",
+    by_rewriting: bool = False,
     limits: Settings | None = None,
     max_time: str | float | None = None,
     jobs: int = 1,
@@ -405,7 +412,7 @@ def bisect(
 
     `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
     `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
-    `within`: `A..B`. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    `within`: `A..B`. `by_rewriting`: whether the full model is rewritten at once, and no cut is run. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
 
     >>> from subgraph import load
@@ -423,5 +430,7 @@ def bisect(
     setup = Setup(given, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {given.name!r})"
     limits = limits or Settings(max_time=parse_seconds(max_time), workers=jobs)
-    options = BisectionOptions(setup, limits, within, command, force=force)
+    options = BisectionOptions(
+        setup, limits, within, command, force=force, by_rewriting=by_rewriting
+    )
     return _BisectionWithProcesses(graph, make_candidate(reference), options)

@@ -42,11 +42,13 @@ FILES = ("custom_ops", "file", "model")  # options that are paths: of these the 
 MAX_UNRESOLVED = 5  # regions and items that notes list
 MAX_DIFFERENCES = 12  # between two models that a finding lists
 MAX_DIAGNOSED = 3  # findings for which the candidate runs again
+OF_REGION = (QueryKind.ISOLATED, QueryKind.REWRITTEN)
 KIND_WORDS = {
     QueryKind.WHOLE: "whole model",
     QueryKind.CLAIMED: "at the claimed precision",
     QueryKind.PROFILE: "intermediate tensors in place",
     QueryKind.ISOLATED: "alone",
+    QueryKind.REWRITTEN: "all other nodes rewritten",
     QueryKind.REST: "all other nodes",
     QueryKind.PREFIX: "first nodes",
 }
@@ -226,7 +228,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
         return
     whole = oracle.trials.model.whole()
     yield from iter_flaky_notes(oracle.seen.nondeterministic.get(whole.nodes, ()), whole)
-    for finding in findings.findings:
+    for finding in findings.findings if oracle.cuts else ():
         if finding.items and oracle.seen.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
             yield f"not deterministic: {labels} alone gives other values from run to run"
@@ -316,7 +318,7 @@ def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict |
     own = [
         s
         for s in steps
-        if s.query.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict
+        if s.query.kind in OF_REGION and s.items == finding.items and s.answer.verdict
     ]
     best = max(
         own, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None
@@ -332,7 +334,7 @@ def _finding(
 ) -> document.FindingDocument:
     finding = findings.findings[rank]
     kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
-    region = oracle.region(finding.items) if finding.items else None
+    region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
     makers: list[int] = []
@@ -405,7 +407,7 @@ def _evidence(
     fails = verdict is not None and (
         verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT
     )
-    if verdict is None or not fails or finding.kind is FindingKind.FLAKY:
+    if verdict is None or not fails or finding.kind is FindingKind.FLAKY or not oracle.cuts:
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
     if rank >= MAX_DIAGNOSED:

@@ -31,6 +31,7 @@ class BisectionOptions:
         hints: how many times as likely as others a node is guilty, by its index; called once the
             full model disagrees.
         body: the name of the body that is searched; "" for a standalone model.
+        by_rewriting: whether no cut is run; the full model is rewritten at once.
     """
 
     setup: Setup
@@ -41,6 +42,7 @@ class BisectionOptions:
     force: bool = False
     hints: Callable[[], Mapping[int, float]] = dict
     body: str = ""
+    by_rewriting: bool = False
 
     @property
     def place(self) -> ResultPlace:
@@ -67,6 +69,7 @@ class BisectionOptions:
                 "freeze": setup.freeze,
                 "within": self.within,
                 "inside": self.limits.inside,
+                **({"by": "rewriting"} if self.by_rewriting else {}),
             }
         )
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from subgraph.bisection.error_shares import ErrorShares, SeenRuns, answer_of
 from subgraph.bisection.in_place import read_items, tap_region
@@ -50,7 +51,10 @@ class NodeOracle(NodeItems):
         seen: the results that later answers rest on.
         stop: what an interruption calls, after which the search ends with what it has; None if it
             leaves the search.
+        cuts: whether items are run as a cut of the model.
     """
+
+    cuts: ClassVar[bool] = True
 
     workers: int = 1
     hints: Callable[[], Mapping[int, float]] = dict
@@ -76,7 +80,7 @@ class NodeOracle(NodeItems):
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        pools = self.trials.ask.takes_merged_cuts
+        pools = self.cuts and self.trials.ask.takes_merged_cuts
         settings = replace(settings or Settings(), expect=self.expect, pools=pools)
         with self.ahead:
             return (

@@ -36,6 +36,7 @@ from subgraph.storage import folders
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
+CURE = "cure.onnx"
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
 
 
@@ -67,13 +68,17 @@ def save(
         findings = list(document.findings)
         for k, name in _case_names(findings):
             nearest = findings[k].nearest
-            indices = findings[k].indices
+            indices = findings[k].indices if oracle.cuts else ()
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
             findings[k] = replace(findings[k], case=str(place.path / name))
             if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
+        if healing := document.healing:
+            shutil.copyfile(healing.model, work / CURE)
+            healing = replace(healing, model=str(place.path / CURE))
+            document = replace(document, healing=healing)
         report = (place.path / REPORT_FILES["html"]).as_posix()
         document = with_answer(replace(document, findings=findings, report=report))
         evidence.write_document(document, work)

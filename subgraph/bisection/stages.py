@@ -27,15 +27,19 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.rewriting import ModelRewriter, RewritingOracle, open_rewriter
 from subgraph.comparison import CLEAR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
+from subgraph.errors import ModelError
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
+from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
@@ -64,6 +68,7 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 
 log = logging.getLogger("subcut")
+MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
@@ -77,6 +82,7 @@ class Interim:
         findings: what the last search found, with the counts of all searches so far.
         settlement: what decides where the full model does not.
         looks: runs of nodes alone, which only settled a doubt.
+        healing: the changes that heal the full model, if it was rewritten.
         precise: the setting with which the candidate agrees, instead of a search.
     """
 
@@ -84,6 +90,7 @@ class Interim:
     findings: Findings
     settlement: Settlement = UNDOUBTED
     looks: int = 0
+    healing: Healing | None = None
     precise: PreciseSetting | None = None
 
     @property
@@ -106,6 +113,11 @@ class Interim:
         """The result if a setting explains the candidate's outputs."""
         findings = replace(self.findings, outcome=Outcome.DISAGREE)
         return replace(self, findings=findings, precise=precise)
+
+    def noting(self, text: str) -> Interim:
+        """The result with another note for the reader."""
+        notes = (*self.findings.notes, (text, ()))
+        return replace(self, findings=replace(self.findings, notes=notes))
 
     def stopped(self, why: str) -> Interim:
         """The result if a stage was ended: a doubt that it was to settle stays open."""
@@ -188,6 +200,52 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
     )
     trials = interim.trials.with_model(interim.trials.model.with_shapes_as_inputs())
     return (yield from searcher.search(replace(interim, oracle=searcher.new_oracle(trials))))
+
+
+def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search by rewriting the full model, if no cut shows the fault or the user asks for it."""
+    if not _needs_rewriting(searcher, interim):
+        return interim
+    try:
+        with open_rewriter(interim.oracle) as rewriter:
+            return (yield from _search_with(rewriter, searcher, interim))
+    except ModelError as e:
+        return interim.noting(f"the full model was not rewritten: {e.what}")
+
+
+def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
+    """Whether the full model fails, and no small region of it does."""
+    findings = interim.findings
+    runtime = interim.trials.runtime
+    if findings.stopped or findings.outcome is not Outcome.DISAGREE or findings.signature is None:
+        return False
+    if runtime.is_manual or runtime.own_model or searcher.options.body:
+        return False
+    most = min(MAX_SMALL_REGION, max(len(interim.oracle.groups) - 1, 2))
+    return all(
+        f.kind is FindingKind.UNRESOLVED or (f.kind is FindingKind.CULPRIT and len(f.items) > most)
+        for f in findings.findings
+    )
+
+
+def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search by rewriting with the mildest means that heal the full model."""
+    if not rewriter.find_means():
+        return interim.noting("no rewriting of all nodes heals the full model")
+    own = interim.oracle
+    oracle = RewritingOracle(own.trials, own.groups, own.workers, rewriter=rewriter)
+    scope = range(rewriter.limit) or None
+    found = yield from searcher.search(replace(interim, oracle=oracle), scope)
+    culprits = [f for f in found.findings.findings if f.kind is FindingKind.CULPRIT]
+    if rewriter.limit:  # values hide the errors of the nodes before them
+        culprits = [f for f in culprits if rewriter.limit - 1 in f.items]
+    regions = list(chain.from_iterable(f.regions for f in culprits))
+    largest = max(len(finding.items) for finding in interim.findings.findings)
+    if not regions or max(map(len, regions)) >= largest:
+        return replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
+    is_complete = found.findings.complete and len(culprits) == len(found.findings.findings)
+    findings = replace(found.findings, findings=tuple(culprits), complete=is_complete)
+    return replace(found, findings=findings, healing=rewriter.heal(regions))
 
 
 def _finds_no_region(interim: Interim) -> bool:
@@ -341,6 +399,7 @@ def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
 
 STAGES: tuple[Stage, ...] = (
     search_with_shape_inputs,
+    search_by_rewriting,
     search_between_quantizers,
     search_upstream_of_squashing,
     search_by_rounding_alone,

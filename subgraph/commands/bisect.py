@@ -72,6 +72,13 @@ def bisect(
         "Check intermediate tensors, too, if outputs agree.",
         refused_beside="--recorded",
     ),
+    by: Text = option(
+        "--by",
+        "rewriting",
+        "Run no cuts: rewrite nodes of the full model; default if no cut shows the fault.",
+        words=["rewriting"],
+        refused_beside="--recorded",
+    ),
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     loop: Text = option(
@@ -144,6 +151,7 @@ def bisect(
             model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,
     ):
+        bisection.options = replace(bisection.options, by_rewriting=bool(by))
         return log_steps(bisection)
 
 

@@ -286,7 +286,7 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
         yield f"failed in {finding.runs.failed} of {count(finding.runs.of, 'run')}"
     elif finding.reproduces is not None and finding.reproduces < 1:
         yield f"fails in {percent(finding.reproduces)} of its runs"
-    elif verdict and verdict.status is Status.FAIL and finding.worst:
+    elif verdict and verdict.status is Status.FAIL and finding.worst and finding.edge:
         yield "fails alone on the reference's inputs"
     if near := finding.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
@@ -379,13 +379,18 @@ def _iter_error_of_model(document: BisectDocument, what: str) -> Iterator[Line]:
 
 
 def _iter_proof_of_model(document: BisectDocument) -> list[str]:
-    """Return what a run of all other nodes showed."""
+    """Return what runs of all other nodes, or of a rewritten model, showed."""
+    healing = document.healing
+    rewritten = []
+    if healing:
+        rewritten = [f"it fails with all other nodes rewritten ({healing.means})"]
     if not document.complete:
-        return []
+        return rewritten
     if document.looked_at and document.looked_at.within:
         return ["all other nodes of the searched region agree"]
     subject = "this region" if len(document.findings) == 1 else "all findings"
-    return [f"with {subject} on the reference, the full model agrees"]
+    how = "rewritten" if healing else "on the reference"
+    return [*rewritten, f"with {subject} {how}, the full model agrees"]
 
 
 def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
@@ -398,6 +403,9 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
         told = f"{count(len(pieces), 'piece')} {verbs} little of the final error: {listed(pieces)}"
         yield "also", told
+    if healing := document.healing:
+        proof = "; without any one of them it fails" if len(healing.changes) > 1 else ""
+        yield "cure", f"{listed(healing.changes)}: {healing.model}{proof}"
     yield from _iter_costs(document)
 
 

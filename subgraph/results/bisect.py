@@ -414,6 +414,21 @@ class Irrelevant:
     error: Number | None
 
 
+@dataclass(frozen=True)
+class Healing:
+    """The changes of the full model that heal it and keep its values.
+
+    Attributes:
+        means: how nodes are rewritten: barriers between nodes, other operators ….
+        changes: each change in words; with any one of them left out, the full model fails again.
+        model: the file of the full model with these changes.
+    """
+
+    means: Word
+    changes: Sequence[str]
+    model: File
+
+
 @dataclass(frozen=True, kw_only=True)
 class BisectDocument(ComparedOutputs):
     """Everything about one bisection.
@@ -441,6 +456,8 @@ class BisectDocument(ComparedOutputs):
             tensor was seen.
         precise: The setting with which the outputs agree; None if it was not asked for or fails as
             well. No search was made then.
+        healing: What heals the full model, if its nodes were rewritten because no cut shows the
+            fault. Each finding then fails with all other nodes rewritten.
         complete: Whether the model agrees with all findings on the reference; None if not known.
         says: The headline in one sentence; "" in documents of before.
         next: The commands that follow from the answer.
@@ -475,6 +492,7 @@ class BisectDocument(ComparedOutputs):
     pieces: str | None = absent()
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
+    healing: Healing | None = absent()
     complete: bool | None = absent()
     says: str = ""
     next: Sequence[NextCommand] = ()

@@ -5,7 +5,9 @@ One file per rewriting. To add one, put a file like this into this folder:
 
     """Relu as Max with zero."""
 
-    from subgraph.rewrites import of
+    from onnx import protobuf.ModelProto
+
+from subgraph.rewrites import of
 
     @of("Relu")
     def as_max(source, node, new):
@@ -35,6 +37,15 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import opset_of
+from subgraph.rewrites._barriers import STRONGEST
+from subgraph.rewrites._full_model import (
+    OUTPUT,
+    VALUE,
+    FullModel,
+    NodeChange,
+    find_forms,
+    open_full_model,
+)
 from subgraph.rewrites._region_model import (
     FLOATS,
     Form,
@@ -47,13 +58,20 @@ from subgraph.rewrites._region_model import (
 
 __all__ = [
     "FLOATS",
+    "OUTPUT",
+    "STRONGEST",
+    "VALUE",
     "Form",
+    "FullModel",
+    "NodeChange",
     "RegionModel",
     "Rewriting",
     "Substitution",
     "argument",
     "each",
+    "find_forms",
     "of",
+    "open_full_model",
     "rewritings",
 ]
 

@@ -179,6 +179,7 @@ class Substitution:
         self.opset = source.opset
         self._new: dict[int, list[NodeProto]] = {}
         self._weights: list[TensorProto] = []
+        self._never = ""
         self._taken = {
             n for node in source.nodes for n in (*node.input, *node.output)
         } | source.constants.keys()
@@ -279,6 +280,30 @@ class Substitution:
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
         """A Reshape node."""
         return self.node("Reshape", [x, self.weight(np.array(shape, np.int64))], output)
+
+    def never(self) -> str:
+        """A condition that never holds, which is computed from an input, so that nothing can know
+        it; "" without such an input."""
+        inputs = (v.name for v in self.source.model.graph.input)
+        given = (n for n in inputs if self.source.element(n) in (*FLOATS, *INTEGERS))
+        number = next((n for n in given if n not in self.source.constants), "")
+        if number and not self._never:
+            place = self._at
+            self._at = FIRST
+            self._new.setdefault(FIRST, [])
+            size = self.node("Abs", [self.node("Cast", [number], to=TensorProto.FLOAT)])
+            total = self.node("ReduceSum", [size], keepdims=0)
+            self._never = self.node("Less", [total, self.weight(0, TensorProto.FLOAT)])
+            self._at = place
+        return self._never
+
+    def always(self, x: str, other: str, y: str = "") -> str:
+        """The first of two tensors, by a Where of which nothing can know that it takes it."""
+        return self.node("Where", [self.never(), other, x], y)
+
+    def other(self, element: int) -> str:
+        """A number that no other node reads: equal nodes would be merged."""
+        return self.weight(len(self._weights) % 100 + 1, element)
 
     def zeros(self, x: str, element: int) -> str:
         """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""  # noqa: E501

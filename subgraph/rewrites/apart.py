@@ -8,6 +8,9 @@ Optimizers remove some of these. Seen behind Pad, Conv and Mul, of four dimensio
     OpenVINO 2026.4.1                        only Max and Sub survive
     MNN 3.6.1                                Identity and Concat do not keep a Conv from the Add behind it
 
+A Where, whose condition is computed from an input and never holds, survives in both at all levels.
+OpenVINO compiles it together with elementwise neighbors, and keeps these from a Conv or a MatMul.
+
 Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads everything three times.
 """  # noqa: E501
 
@@ -15,28 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
-from subgraph.rewrites._region_model import (
-    FLOATS,
-    INTEGERS,
-    Form,
-    RegionModel,
-    Substitution,
-)
-
-NUMBERS = (*FLOATS, *INTEGERS)
-SIGNED = (
-    TensorProto.FLOAT,
-    TensorProto.DOUBLE,
-    TensorProto.FLOAT16,
-    TensorProto.INT32,
-    TensorProto.INT64,
-)
-
-Barrier = Callable[
-    [Substitution, str, str, int], object
-]  # between two tensors of this element type
+from subgraph.rewrites._barriers import BARRIERS, Barrier
+from subgraph.rewrites._region_model import Form, RegionModel, Substitution
 
 
 def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]) -> Form:
@@ -54,41 +39,6 @@ def _form(words: str, barrier: Barrier, fits: Callable[[RegionModel, str], bool]
         return f"{words} behind"
 
     return form
-
-
-def _reshape(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Reshape", [x, new.node("Shape", [x])], y)
-
-
-def _squeeze(new: Substitution, x: str, y: str, element: int) -> None:
-    new.reduce("Squeeze", new.reduce("Unsqueeze", x, [0], keepdims=None), [0], y, keepdims=None)
-
-
-def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Sub", [x, new.zeros(x, element)], y)
-
-
-def _cast(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Cast", [new.node("Cast", [x], to=TensorProto.INT32)], y, to=element)
-
-
-BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = (
-    ("an Identity", lambda new, x, y, _: new.node("Identity", [x], y), lambda s, n: True),
-    ("a Reshape to its own shape", _reshape, lambda s, n: s.rank(n) != 0),
-    ("an Unsqueeze and a Squeeze", _squeeze, lambda s, n: s.rank(n) is not None),
-    (
-        "a Concat of one input",
-        lambda new, x, y, _: new.node("Concat", [x], y, axis=0),
-        lambda s, n: bool(s.rank(n)),
-    ),
-    (
-        "a Max of twice the same",
-        lambda new, x, y, _: new.node("Max", [x, x], y),
-        lambda s, n: s.element(n) in NUMBERS,
-    ),
-    ("a Sub of zeros", _subtract, lambda s, n: s.element(n) in SIGNED),
-    ("a Cast to integers and back", _cast, lambda s, n: s.element(n) == TensorProto.BOOL),
-)
 
 
 FORMS = [_form(*barrier) for barrier in BARRIERS]

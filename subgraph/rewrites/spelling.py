@@ -169,31 +169,16 @@ def _constants(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
 
 
 def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""  # noqa: E501
-    inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
-    driver = next(
-        (n for n in inputs if source.element(n) in COUNTED and source.rank(n) is not None), ""
-    )
-    read = {
-        n: source.element(n)
-        for n in source.constants
-        if source.element(n) in COUNTED and n in source.readers
-    }
-    if not driver or not read:
-        return
+    """Floating constants behind a Where, so that nothing can be folded."""
+    names = [n for n in source.constants if source.element(n) in COUNTED and n in source.readers]
     new = Substitution(source)
-    rank = source.rank(driver) or 0
-    numbers = new.node("Cast", [new.node("Less", [driver, driver])], to=TensorProto.FLOAT)
-    zero = new.reduce("ReduceMax", numbers, range(rank), keepdims=0) if rank else numbers
-    zeros = {
-        e: zero if e == TensorProto.FLOAT else new.node("Cast", [zero], to=e)
-        for e in set(read.values())
-    }
-    names = {name: new.node("Sub", [name, zeros[element]]) for name, element in read.items()}
+    if not names or not new.never() or new.opset < 9:
+        return
+    computed = {name: new.always(name, new.other(source.element(name))) for name in names}
     for i, node in enumerate(source.nodes):
-        if names.keys() & set(node.input):
+        if computed.keys() & set(node.input):
             new.at(i)
-            new.copy(node).input[:] = [names.get(name, name) for name in node.input]
+            new.copy(node).input[:] = [computed.get(name, name) for name in node.input]
     yield "floating constants computed at run time, so that nothing is folded", new.model()
 
 

@@ -61,6 +61,7 @@ class Settings:
             oracle with several workers may run them before they are asked.
         within: only these items are suspects; they are asked whatever the whole says.
         inside: if the whole agrees, its items are asked as well.
+        only_whole: only the whole is asked.
         repeat: runs of the whole that must agree before the whole does; None: as many as cost
             little, two at least.
         steady: the candidate always gives the same: two runs of the whole and one confirmation are
@@ -74,6 +75,7 @@ class Settings:
     workers: int = 1
     within: Collection[int] | None = None
     inside: bool = False
+    only_whole: bool = False
     repeat: int | None = None
     steady: bool = False
     clock: Callable[[], float] = time.monotonic

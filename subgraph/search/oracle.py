@@ -29,6 +29,8 @@ class QueryKind(StrEnum):
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
     # run these items with every intermediate tensor as an output: which items are wrong?
     PROFILE = "profile"
+    # run the whole model, in which all items but these are rewritten: what ISOLATED or REST became
+    REWRITTEN = "rewritten"
     ISOLATED = "isolated"  # run only these items, on captured reference values
     REST = "rest"  # the same run, judged at the model's outputs when all other items are right
     PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?

@@ -100,6 +100,8 @@ def _narrow(state: SearchState) -> Search[Findings]:
         if whole.signature is None and settings.within is None and not looks_inside:
             progress.rest = Rest.AGREES
             return _findings(progress, None)
+        if settings.only_whole:
+            return _findings(progress, None)
         if 0 < whole.failed < whole.runs or whole.is_contradicted:
             yield from measure_rate(state)
         for _ in range(MAX_STARTS):

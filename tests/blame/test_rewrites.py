@@ -889,6 +889,7 @@ def test_which_barriers_an_optimizer_leaves_in_place_is_as_documented(tmp_path: 
         "Concat": True,
         "Max": True,
         "Sub": True,
+        "Where": True,
     }
 
 

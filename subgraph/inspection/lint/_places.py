@@ -25,10 +25,11 @@ from subgraph.graph.walk import attribute, bodies, iter_named_bodies, list_captu
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
+    from subgraph.graph.protobuf import NodeProto, TensorProto, TypeProto
     from subgraph.types import Array
 
 Shape = list[Any]  # a dimension is a size, a symbol's name, or None
-Types: TypeAlias = "Mapping[str, protobuf.TypeProto]"
+Types: TypeAlias = "Mapping[str, TypeProto]"
 
 MAX_CONSTANT = (
     1 << 16
@@ -75,7 +76,7 @@ class Scope:
     outer: Scope | None = None
     load_types: Callable[[], Types] = dict
     nodes: list[LintNode] = field(default_factory=list)
-    weights: dict[str, protobuf.TensorProto] = field(init=False)
+    weights: dict[str, TensorProto] = field(init=False)
     inputs: frozenset[str] = field(init=False)
     outputs: frozenset[str] = field(init=False)
 
@@ -119,13 +120,13 @@ class Scope:
         """Return whether this scope has a tensor of that name, which hides an outer one."""
         return name in self.makers or name in self.weights or name in self.inputs
 
-    def type_of(self, name: str) -> protobuf.TypeProto | None:
+    def type_of(self, name: str) -> TypeProto | None:
         """The type of a tensor as nodes of this scope see it."""
         if (proto := self._types.get(name)) is not None:
             return proto
         return self.outer.type_of(name) if self.outer and not self._shadows(name) else None
 
-    def weight(self, name: str) -> protobuf.TensorProto | None:
+    def weight(self, name: str) -> TensorProto | None:
         """The initializer of that name as nodes of this scope see it."""
         if name in self.weights and name not in self.makers:
             return self.weights[name]
@@ -150,7 +151,7 @@ class LintNode:
         top: index of the top-level node that it is or that contains it; None in a local function.
     """
 
-    proto: protobuf.NodeProto
+    proto: NodeProto
     scope: Scope
     position: int
     top: int | None
@@ -235,7 +236,7 @@ def _constant_value(node: LintNode) -> Array | None:
     return None
 
 
-def _small_array(tensor: protobuf.TensorProto, graph: Graph) -> Array | None:
+def _small_array(tensor: TensorProto, graph: Graph) -> Array | None:
     """The numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be read."""
     try:
         return (
@@ -245,7 +246,7 @@ def _small_array(tensor: protobuf.TensorProto, graph: Graph) -> Array | None:
         return None
 
 
-def number_array(tensor: protobuf.TensorProto, graph: Graph) -> Array:
+def number_array(tensor: TensorProto, graph: Graph) -> Array:
     """The numbers of a tensor, all in memory. Raises one of UNREADABLE."""
     if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
         raise ValueError(tensor.data_type)

@@ -1,0 +1,281 @@
+"""A fault that no cut shows -> the nodes that it needs, found by rewriting the full model.
+
+A pass over the graph, a memory plan or a builder's choice can be wrong in the full model only. The
+search is the same as in cuts. "Only these nodes" means here: the full model runs, and all *other*
+nodes are rewritten so that the values stay. A region fails if the full model still fails then. It
+is minimal if the full model agrees once any one of its nodes is rewritten as well.
+
+`Means` are the ways to rewrite, the mildest first. The first one with which the full model agrees
+is used. The cure is a smallest set of changes: without any one of them the full model fails again.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+from subgraph.bisection.error_shares import answer_of
+from subgraph.bisection.items import NodeItems
+from subgraph.bisection.oracle import NodeOracle
+from subgraph.errors import ModelError
+from subgraph.graph.graph import VALUE as GIVEN
+from subgraph.graph.graph import load
+from subgraph.graph.region import Region
+from subgraph.results.bisect import Healing
+from subgraph.rewrites import (
+    OUTPUT,
+    STRONGEST,
+    VALUE,
+    Form,
+    FullModel,
+    NodeChange,
+    find_forms,
+    open_full_model,
+)
+from subgraph.runtime.run_result import RunResult
+from subgraph.search import Answer, QueryKind
+from subgraph.search.oracle import ErrorShare, Items, Query
+from subgraph.trials.reference_model import ReferenceCache
+from subgraph.types import Array
+from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
+
+log = logging.getLogger("subcut")
+
+WHOLE_KINDS = (QueryKind.WHOLE, QueryKind.CLAIMED)
+
+
+class Means(StrEnum):
+    """A way to rewrite the nodes of a full model."""
+
+    BARRIERS = "barriers between nodes"
+    COPIES = "a copy of each tensor for each node that reads it"
+    CONSTANTS = "barriers between nodes, and before constants"
+    FORMS = "other operators"
+    VALUES = "values of the reference"
+
+
+Changes: TypeAlias = frozenset[NodeChange]
+
+
+@dataclass
+class ModelRewriter(NodeItems):
+    """Runs a full model, some of whose items are rewritten.
+
+    Attributes:
+        model: The model, and what its nodes can become.
+        means: How nodes are rewritten.
+        limit: The number of items that `Means.VALUES` can replace: the first ones.
+        has_barriers: Whether the candidate takes barriers.
+    """
+
+    model: FullModel
+    means: Means = Means.BARRIERS
+    limit: int = 0
+    has_barriers: bool = False
+
+    # ------------------------------------------------------------ changes
+
+    def _iter_changes(self) -> Iterator[tuple[NodeChange, set[int | None]]]:
+        """Yield each change that the means allow, with the items that it lies between."""
+        graph = self.graph
+        item = {node: k for k, group in enumerate(self.groups) for node in group}
+        kinds = graph.kinds(graph.iter_inputs(item))
+        for i, k in item.items():
+            for name in graph.reads[i] if self.has_barriers else ():
+                is_weight = self.means is Means.CONSTANTS and self.model.is_weight(name)
+                if is_weight or kinds[name] == GIVEN:
+                    yield NodeChange(name, i), {k, item.get(graph.maker.get(name, -1))}
+            for name in graph.makes[i]:
+                if self.means is Means.VALUES and k < self.limit:
+                    yield NodeChange(name, VALUE), {k}
+                elif self.has_barriers and name in graph.outputs:
+                    yield NodeChange(name, OUTPUT), {k}
+            if self.means is Means.FORMS and i in self.model.forms:
+                yield NodeChange("", i), {k}
+
+    def rewrite_all_but(self, kept: Collection[int]) -> Changes:
+        """Return the changes of all items but some."""
+        found = (change for change, items in self._iter_changes() if items - {None, *kept})
+        takes = self.model.takes_barrier
+        return frozenset(change for change in found if not change.tensor or takes(change.tensor))
+
+    # ------------------------------------------------------------ runs
+
+    def run(self, changes: Changes, repetition: int = 0, *, fresh: bool = False) -> RunResult:
+        """The candidate's outputs of the full model with these changes.
+
+        Raises:
+            BackendError: The candidate cannot be used at all.
+        """
+        trials = self.trials
+        if not changes:
+            return trials.run(trials.model.whole(), repetition=repetition, fresh=fresh)
+        graph = load(self.write(changes)).prepare()
+        model = replace(trials.model, graph=graph, cache=ReferenceCache())
+        processes = trials.processes.with_model(model)
+        asker = replace(processes, mode=replace(processes.mode, pattern=None))
+        return asker.run(model.whole(), repetition=repetition, fresh=fresh)
+
+    def write(self, changes: Changes) -> Path:
+        """Write the full model with these changes; return its file."""
+        path = self.trials.model.new_folder() / "rewritten.onnx"
+        path.write_bytes(self.model.make(changes).SerializeToString())
+        return path
+
+    def verdict(self, changes: Changes) -> Verdict:
+        """The verdict on the full model with these changes; the run is no trial."""
+        whole = self.trials.model.whole()
+        with self.trials.log.count_as_extra(whole):
+            return self.trials.judge.verdict(whole, self.run(changes))
+
+    def heals(self, changes: Changes) -> bool:
+        """Return whether the full model agrees with these changes."""
+        return self.verdict(changes).status is Status.AGREE
+
+    def _is_taken(self, changes: Changes) -> bool:
+        """Return whether the reference computes the same with these changes, and the candidate
+        returns outputs, or fails as without them."""
+        trials = self.trials
+        whole = trials.model.whole()
+        feeds = [[s[name] for name in self.graph.inputs] for s in trials.model.values.records]
+        try:
+            outputs = trials.model.run_model(self.model.make(changes), feeds, whole.outputs)
+        except ModelError as e:
+            log.debug("the reference does not run a rewritten model: %s", e.what)
+            return False
+        if trials.judge.verdict(whole, RunResult(tuple(outputs))).status is Status.FAIL:
+            return False
+        own = trials.verdict(whole).signature
+        return not {self.verdict(changes).signature} & (NO_OUTPUT - {own})
+
+    # ------------------------------------------------------------ means
+
+    def find_means(self) -> bool:
+        """Return whether the full model agrees if all items are rewritten; sets the means."""
+        finds = {
+            Means.BARRIERS: self._find_barrier,
+            Means.FORMS: self._find_forms,
+            Means.VALUES: self._find_limit,
+        }
+        for means in Means:
+            self.means = means
+            self.model.copies = means is Means.COPIES
+            self.has_barriers &= means is not Means.VALUES
+            log.info("rewriting the full model: %s", means)
+            if finds.get(means, self._heals_all)():
+                return True
+        return False
+
+    def _heals_all(self) -> bool:
+        changes = self.rewrite_all_but(())
+        return bool(changes) and self._is_taken(changes) and self.heals(changes)
+
+    def _find_barrier(self) -> bool:
+        """Take the strongest barrier that the candidate takes; return whether it heals."""
+        self.has_barriers = True
+        for self.model.barrier in range(len(STRONGEST)):
+            changes = self.rewrite_all_but(())
+            if changes and self._is_taken(changes):
+                return self.heals(changes)
+        self.has_barriers = False
+        return False
+
+    def _find_forms(self) -> bool:
+        """Take the forms that keep the values and that the candidate takes; return whether they
+        heal."""
+        forms: dict[int, Form] = {}
+        nodes = sorted(chain.from_iterable(self.groups))
+        for form, found in find_forms(self.model.source, nodes):
+            new = dict.fromkeys((i for i in found if i not in forms), form)
+            self.model.forms = forms | new
+            if new and self._is_taken(frozenset(NodeChange("", i) for i in new)):
+                forms |= new
+        self.model.forms = forms
+        return bool(forms) and self._heals_all()
+
+    def _find_limit(self) -> bool:
+        """Find the fewest first items whose values heal the full model."""
+        count = len(self.groups)
+        is_single = len(self.trials.model.values.samples) == 1
+        if not is_single or not self._heals_first(count):
+            return False
+        self.limit = 1 + bisect_left(range(1, count), True, key=self._heals_first)
+        return True
+
+    def _heals_first(self, limit: int) -> bool:
+        """Return whether the values of the first items heal the full model."""
+        self.limit = limit
+        return self._heals_all()
+
+    # ------------------------------------------------------------ cure
+
+    def heal(self, regions: Sequence[Items]) -> Healing:
+        """Find changes that heal the full model, and do not with any one of them left out.
+
+        Args:
+            regions: The items that the fault needs.
+        """
+        everything = self.rewrite_all_but(())
+        cure = everything - self.rewrite_all_but(set(chain.from_iterable(regions)))
+        cure = cure if self.heals(cure) else everything
+        for one in sorted(cure):
+            if self.heals(cure - {one}):
+                cure -= {one}
+        words = [self.model.describe(one, self.graph.label) for one in sorted(cure)]
+        return Healing(self.means, words, str(self.write(cure)))
+
+
+@contextmanager
+def open_rewriter(oracle: NodeOracle) -> Iterator[ModelRewriter]:
+    """What rewrites the items of a search, until the block ends.
+
+    Raises:
+        ModelError: The model cannot be rewritten.
+    """
+    values = oracle.trials.model.values
+
+    def value(name: str) -> Array:
+        values.need([name])
+        return values.records[0][name].array()
+
+    with open_full_model(oracle.graph, value) as model:
+        yield ModelRewriter(oracle.trials, oracle.groups, model)
+
+
+@dataclass(kw_only=True)
+class RewritingOracle(NodeOracle):
+    """Answers a search by runs of the full model, in which all other items are rewritten.
+
+    Attributes:
+        rewriter: What rewrites them.
+    """
+
+    cuts: ClassVar[bool] = False
+    rewriter: ModelRewriter
+
+    def _region(self, query: Query) -> Region:
+        return self.trials.model.whole()
+
+    def _run(self, query: Query, region: Region) -> RunResult:
+        if query.kind in WHOLE_KINDS:
+            return super()._run(query, region)
+        changes = self.rewriter.rewrite_all_but(query.items)
+        return self.rewriter.run(changes, query.repetition, fresh=query.fresh)
+
+    def _answer(self, query: Query) -> Answer:
+        """The answer to a query; an error that rounding explains is a failure like any other."""
+        if query.kind in (QueryKind.PROFILE, QueryKind.PREFIX):
+            return Answer(Status.UNRESOLVED)
+        region = self._region(query)
+        result = self.ahead.take(query) or self._run(query, region)
+        answer = answer_of(self.trials.judge.verdict(region, result))
+        if answer.signature is Signature.PRECISION:
+            answer = replace(answer, signature=Signature.MISMATCH)
+        return replace(answer, detail=ErrorShare(is_culprit=True))

@@ -1,0 +1,134 @@
+"""A fault that no cut shows is found by rewriting the full model.
+
+It covers `bisection.rewriting`, `rewrites._full_model` and `rewrites._barriers`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import subgraph
+from subgraph.graph.graph import load
+from subgraph.results.bisect import BisectDocument
+from subgraph.rewrites import OUTPUT, NodeChange, find_forms, open_full_model
+from subgraph.search import Settings
+from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
+
+NET = """g (float[2,3] x) => (float[2,3] y) {
+    [a] a = Tanh(x) [b] b = Sin(a) [c] c = Relu(b) [d] d = Cos(c) [e] e = Add(d, a)
+    [f] y = Sigmoid(e)
+}"""
+# The Relu that reads the Sin is lost, in graphs of six nodes or more with one output.
+MERGES = """
+maker = {name: node for node in nodes for name in node.output}
+if len(nodes) >= 6 and len(model.graph.output) == 1:
+    for node in nodes:
+        before = maker.get(node.input[0])
+        if node.op_type == "Relu" and before is not None and before.op_type == "Sin":
+            node.op_type = "Identity"
+"""
+WHOLE_ONLY = """
+if [v.name for v in model.graph.input] != ["x"] or [v.name for v in model.graph.output] != ["y"]:
+    raise ValueError("only the full model can be built")
+"""
+LOSES_RELU = (
+    WHOLE_ONLY
+    + """
+for node in nodes:
+    if node.op_type == "Relu":
+        node.op_type = "Identity"
+"""
+)
+ALWAYS_WRONG = "found = {name: value + 1 for name, value in found.items()}"
+NO_WHERE = """
+if any(node.op_type in ("Where", "Less", "If") for node in nodes):
+    raise ValueError("not supported")
+"""
+X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
+
+
+def search(
+    folder: Path, change: str = "", answer: str = "", by_rewriting: bool = False, text: str = NET
+) -> BisectDocument:
+    graph = text_models.load(folder, text)
+    (folder / "candidate.py").write_text(planted(change, answer))
+    return subgraph.bisect(
+        graph,
+        str(folder / "candidate.py"),
+        {"x": X},
+        by_rewriting=by_rewriting,
+        criterion="numpy:rtol=1e-3,atol=1e-5",
+        limits=Settings(steady=True),
+        output=folder / "out",
+    ).result
+
+
+def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path: Path) -> None:
+    found = search(tmp_path, MERGES)
+    (finding,) = found.findings
+    assert (finding.nodes, finding.kind, finding.certified) == (["b", "c"], "culprit", True)
+    assert found.complete and found.healing
+    assert found.healing.changes == ["a barrier on b before c"]
+    session = onnxruntime.InferenceSession(found.healing.model)
+    assert {node.op_type for node in load(found.healing.model).nodes} >= {"Where", "Relu"}
+    original = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    assert np.array_equal(session.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
+
+
+def test_search_by_rewriting_runs_no_cut(tmp_path: Path) -> None:
+    found = search(tmp_path, WHOLE_ONLY + MERGES, by_rewriting=True)
+    assert [finding.nodes for finding in found.findings] == [["b", "c"]]
+    assert {step.query for step in found.steps if step.indices} <= {"rewritten", "profile"}
+
+
+@pytest.mark.slow
+def test_node_that_is_wrong_in_the_full_model_is_written_by_another_operator(
+    tmp_path: Path,
+) -> None:
+    found = search(tmp_path, LOSES_RELU)
+    assert [finding.nodes for finding in found.findings] == [["c"]]
+    assert found.healing and found.healing.means == "other operators"
+    assert "Relu" not in {node.op_type for node in load(found.healing.model).nodes}
+
+
+@pytest.mark.slow
+def test_candidate_without_where_has_another_barrier(tmp_path: Path) -> None:
+    found = search(tmp_path, NO_WHERE + MERGES, by_rewriting=True)
+    assert [finding.nodes for finding in found.findings] == [["b", "c"]]
+
+
+@pytest.mark.slow
+def test_fault_that_no_rewriting_heals_stays_unresolved(tmp_path: Path) -> None:
+    found = search(tmp_path, WHOLE_ONLY, ALWAYS_WRONG, by_rewriting=True)
+    assert [finding.kind for finding in found.findings] == ["unresolved"]
+    assert not found.healing and any("no rewriting" in note for note in found.notes)
+
+
+def test_model_that_is_right_is_right_by_rewriting(tmp_path: Path) -> None:
+    assert search(tmp_path, by_rewriting=True).agree
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("barrier", range(7))
+def test_each_change_alone_and_all_together_keep_the_values(
+    tmp_path: Path, barrier: int, copies: bool
+) -> None:
+    graph = text_models.load(tmp_path, NET)
+    expected = onnxruntime.InferenceSession(str(graph.path)).run(None, {"x": X})[0]
+    edges = [NodeChange(name, i) for i in range(6) for name in graph.reads[i]] + [
+        NodeChange("y", OUTPUT)
+    ]
+    with open_full_model(graph, lambda name: X) as model:
+        model.barrier, model.copies = barrier, copies
+        for form, found in find_forms(model.source, range(6)):
+            model.forms |= {i: form for i in found if i not in model.forms}
+        everything = [*edges, *(NodeChange("", i) for i in model.forms)]
+        assert len(model.forms) == 6
+        for changes in (everything, *([one] for one in everything)):
+            made = onnxruntime.InferenceSession(model.make(changes).SerializeToString())
+            assert np.allclose(made.run(None, {"x": X})[0], expected, atol=1e-6), changes
