@@ -234,6 +234,7 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
         return interim.noting("no rewriting of all nodes heals the full model")
     own = interim.oracle
     oracle = RewritingOracle(own.trials, own.groups, own.workers, rewriter=rewriter)
+    oracle.stop = own.stop
     scope = range(rewriter.limit) or None
     found = yield from searcher.search(replace(interim, oracle=oracle), scope)
     culprits = [f for f in found.findings.findings if f.kind is FindingKind.CULPRIT]
