@@ -36,7 +36,9 @@ TensorMap = Annotated[
 
 Opset = Annotated[
     Number,
-    declare("--opset", "N", "Convert MODEL to this opset first, older or newer; onnx converts it."),
+    declare(
+        "--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it."
+    ),
 ]
 
 

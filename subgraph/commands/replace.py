@@ -146,7 +146,7 @@ def _describe_raise(
     from subgraph.editing.effect import effect
     from subgraph.graph.opsets import opset_of
 
-    words = f"converted from opset {opset_of(older.model)} to {opset_of(graph.model)}"
+    words = f"raised from opset {opset_of(older.model)} to {opset_of(graph.model)}"
     if reference is None:
         return [words]
     rows = effect(older, graph.path, feeding, reference)

@@ -44,7 +44,6 @@ from subgraph.storage import dtypes, folders
 from subgraph.text import clean, count
 
 INPUTS_LISTED = 4  # first version of the file format in which a weight need not be an input, too
-OLDEST = 7  # opset; onnx converts no further back
 
 
 class Draft:
@@ -359,20 +358,20 @@ def describe(names: Sequence[str], noun: str) -> str:
 
 
 def raise_opset(graph: Graph, version: int, folder: Path) -> Graph:
-    """The model in another version of ONNX's own operators, as a file in `folder`.
+    """The model in a newer version of ONNX's own operators, as a file in `folder`.
 
     Raises:
-        UsageError: onnx does not convert so far back, or does not know the version.
+        UsageError: the version is older than the model's, or newer than onnx knows.
         ModelError: onnx cannot convert the model.
     """
     own = opset_of(graph.model)
     newest = newest_opsets()[""]
-    if not OLDEST <= version <= newest:
+    if not own <= version <= newest:
         what = (
-            f"--opset {version}: {graph.path.name} has opset {own}, and onnx converts up"
+            f"--opset {version}: {graph.path.name} has opset {own}, and onnx knows opsets up"
             f" to {newest}"
         )
-        raise UsageError(what, f"a number from {OLDEST} to {newest}", code="opset.out-of-range")
+        raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
     draft = Draft(graph)
     functions = list(draft.model.functions)
     try:

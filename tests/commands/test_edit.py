@@ -244,7 +244,7 @@ def test_newer_operator_raises_an_older_model(
         n.op_type for n in new.graph.node
     }
     with raises(UsageError, "opset.out-of-range", "opset 11"):
-        in_process(*words, "--force", "--opset", "99")
+        in_process(*words, "--force", "--opset", "9")
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -265,15 +265,3 @@ def test_a_model_that_does_not_run_is_not_written(tmp_path: Path, kept: bool) ->
     assert sorted(p.suffix for p in tmp_path.iterdir()).count(".onnx") == 1 + kept
     assert subcut("remove", "m.onnx", "one", "--force", "--no-run", cwd=tmp_path).code == 0
     assert new.stat().st_size > 100
-
-
-def test_model_is_converted_to_an_older_opset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = "g (float[2,8] x) => (float[2,1] y) { [sin] s = Sin(x) [mean] y = ReduceMean(s, ax) }"
-    text_models.load(tmp_path, text, opset=18, ax=np.array([1]))
-    text_models.save("p.onnx", "p (float[2,8] x) => (float[2,8] s) { [c] s = Cos(x) }", opset=13)
-    words = "replace model.onnx -s sin -e sin --by p.onnx -o new.onnx --opset 13".split()
-    assert in_process(*words).document["remarks"][0].endswith(": y bit-identical")
-    assert onnx.load("new.onnx").opset_import[0].version == 13
