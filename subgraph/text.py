@@ -25,6 +25,7 @@ MASK = "****@"  # in its place, as pip shows it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
+LONG_NAME = r"[^\s(),'\"]{81,}"  # that no sentence shows in full
 MIN_LABEL = 6  # columns of a label that still tells names apart
 SHORTLIST = 200  # names that `nearest` compares in full
 
@@ -147,6 +148,11 @@ def short(name: str, length: int = 56) -> str:
             break
         tail = c + tail
     return f"{head}…{tail}"
+
+
+def shorten_names(text: str) -> str:
+    """Shorten the long names in a sentence, as `short` does; `Graph.select` takes them."""
+    return re.sub(LONG_NAME, lambda name: short(name[0]), text)
 
 
 def distinct(names: Iterable[str], length: int) -> dict[str, str]:

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.text import big, clean, clean_lines, count, is_text, nearest, short, shorten
+from subgraph.text import (
+    big,
+    clean,
+    clean_lines,
+    count,
+    is_text,
+    nearest,
+    short,
+    shorten,
+    shorten_names,
+)
 
 ANY = st.text(st.characters())  # surrogates and control characters, too
 
@@ -75,3 +85,9 @@ def test_names_are_shortened_in_the_middle() -> None:
         short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
     )
     assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"
+
+
+def test_long_names_in_a_sentence_lose_their_middle() -> None:
+    name = ";".join(f"model/activation_{k}/Relu" for k in range(9))
+    assert shorten_names(f"at {name} (CONV_2D)") == f"at {short(name)} (CONV_2D)"
+    assert shorten_names("at /down/pool/MaxPool") == "at /down/pool/MaxPool"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import filecmp
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from math import inf, isfinite
@@ -20,13 +21,13 @@ from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, types_contradict
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import newer_than, opset_of
+from subgraph.graph.opset_conversion import convert_model
+from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
 from subgraph.graph.walk import attribute
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, list_arrays, load, measure_distance
-from subgraph.text import clean
 
 # onnxruntime keeps float32 between float16 nodes at every optimization level, and where it inserts
 # its Casts depends on what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of
@@ -36,7 +37,6 @@ HALF_ROUNDINGS = 8 * 2.0**-11
 FLOATING = frozenset((1, FLOAT16, 11, 16))  # float, float16, double, bfloat16
 TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # in what onnx's inference says
 REFUSED = "refused"  # status of a cut that onnx refuses
-MIN = 7  # opset; onnx converts no further back
 
 Rerun = Callable[
     [int, Path], Mapping[str, Record]
@@ -166,8 +166,8 @@ def at_opset(
     if not version:
         return None
     own = opset_of(cut.model)
-    if not MIN <= version <= own:
-        hint = f"--target-opset {MIN} to {own}: onnx converts to these"
+    if not MIN_OPSET <= version <= own:
+        hint = f"--target-opset {MIN_OPSET} to {own}: onnx converts to these"
         raise UsageError(
             f"--target-opset {version}: the model has opset {own}", hint, code="opset.out-of-range"
         )
@@ -178,13 +178,13 @@ def at_opset(
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
     try:
-        with OnnxProcess(cut.graph.path) as onnx:
-            protobuf.write(onnx.convert(cut.model, version), cut.graph.path, path, external=False)
+        model = deepcopy(cut.model)
+        converted, _ = convert_model(model, cut.graph.path, version)
+        protobuf.write(converted, cut.graph.path, path, external=False)
         return replace(target, file=path.name, check=check(path) if check else None)
-    except (OnnxError, SubcutError) as e:
+    except SubcutError as e:
         path.unlink(missing_ok=True)
-        why = re.sub(r"^.*Assertion .* failed: ", "", clean(" ".join(str(e).split())))[:300]
-        return replace(target, why=why)
+        return replace(target, why=e.what[:300])
 
 
 def type_problem(cut: Cut) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from subgraph import project, system
 from subgraph.commands import Result, log, options, resolve
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.environments import installation as environments
@@ -23,9 +23,9 @@ from subgraph.graph.graph import load
 from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
-from subgraph.results.commands import ConvertResult
+from subgraph.results.commands import ConvertResult, OpsetResult
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import Family, find_family, recognize
+from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from subgraph.storage.tensors import Record
 
 UNCHECKED = 5
+MAX_ROUNDING = 1e-5  # of an output's largest value: other operators for the same function
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
@@ -52,6 +53,12 @@ def convert(
     index_url: Text = option("--index-url", "URL", "Where packages come from, as for pip."),
     find_links: options.FindLinks = None,
     weights: options.Weights = None,
+    opset: Number = option(
+        "--opset",
+        "N",
+        "Write an ONNX model in this opset, older or newer; onnx converts it.",
+        limits=options.FROM_1,
+    ),
     no_check: bool = option("--no-check", None, "Only convert: run neither model."),
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -66,6 +73,7 @@ def convert(
     Examples:
       subcut convert saved_model/ -o model.onnx
       subcut convert net.pb --with './my_converter {model} {output}'
+      subcut convert model.onnx --opset 11
 
     Exit code 0: they agree in every output; 1: they do not, or nothing loads what was written; 5:
     converted, and not checked, or not all.
@@ -75,8 +83,13 @@ def convert(
         raise UsageError(
             f"no such file or folder: {model}", "check the path", code="file.not-found"
         )
+    if opset and not output:
+        output = f"{source.stem}-opset{opset}.onnx"
     target = _find_free(output, source, force=result.force)
     settings = project.Project()
+    if opset:
+        check = Asked(settings, model, weights, inputs, comparison, runtime, result)
+        return _convert_to_opset(check, opset, target, no_check=no_check)
     if with_command:
         check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
         return _convert_by_command(with_command, source, target, check, no_check=no_check)
@@ -104,6 +117,53 @@ def convert(
         if why := _find_refusal(check, graph):
             return _make_unusable_result(target, head, why)
         return _compare(check, graph, conversion.Original(source, converter, python), head, folder)
+
+
+def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool) -> Result:
+    """Convert an ONNX model to another opset, and compare its outputs on the reference.
+
+    Raises:
+        UsageError: The model is of another format, which is to be converted first.
+    """
+    from contextlib import nullcontext
+
+    from subgraph.commands import edited
+    from subgraph.editing.opsets import convert_opset
+
+    path = check.model_path
+    if is_of_tflite(path):
+        what = f"--opset converts ONNX; {path.name} has operators of TensorFlow Lite"
+        raise UsageError(what, f"subcut convert {path.name}, without it", code="option.conflict")
+    graph = load(path)
+    draft = convert_opset(graph, opset)
+    with nullcontext() if no_check else check.reference() as reference, draft.write(target) as new:
+        lines, rows = edited.compared(graph, new, check.feeding, reference)
+    if no_check:
+        lines = ["outputs  not run (--no-check)"]
+    is_same = all(row["status"] == "same" or _is_near(row["max_rel"]) for row in rows)
+    code = UNCHECKED if no_check else int(not is_same)
+    nodes = len(draft.model.graph.node)
+    document = OpsetResult(
+        exit_code=code,
+        path=str(target),
+        opset=opset,
+        nodes=nodes,
+        checked=not no_check,
+        outputs=rows,
+        remarks=draft.remarks,
+    )
+    head, *notes = draft.remarks
+    lines = [f"{clean(path.name)}, {head}", *(f"note     {note}" for note in notes), *lines]
+    if code == 1:
+        hint = f"subcut bisect {system.quote(str(path))} -c {system.quote(str(target))}"
+        lines.append(f"find the node: {clean(hint)}")
+    written = f"{clean(str(target))}   {count(nodes, 'node')}"
+    return Result(to_json(document), "\n".join([*lines, written]), code)
+
+
+def _is_near(relative: float | None) -> bool:
+    """Return whether an output differs by no more than rounding."""
+    return relative is not None and relative <= MAX_ROUNDING
 
 
 def _find_converter(source: Path) -> tuple[str, Converter]:

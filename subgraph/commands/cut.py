@@ -20,7 +20,7 @@ from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedR
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
-from subgraph.text import big, clean, count
+from subgraph.text import big, clean, count, shorten_names
 
 if TYPE_CHECKING:
     from subgraph.cases.case import (
@@ -255,7 +255,7 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
 
 
 def _make_headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
-    names = " → ".join(clean(", ".join(labels)) for labels in (start, end))
+    names = " → ".join(shorten_names(clean(", ".join(labels))) for labels in (start, end))
     return (
         f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} ·"
         f" {count(outputs, 'output')}"
@@ -293,10 +293,11 @@ def _make_text(case: Case) -> str:
     if manifest.samples:
         lines.append(f"inputs  {_describe_origin(manifest)}")
     rows = [("in", t) for t in inputs] + [("out", t) for t in manifest.outputs]
-    names = max((len(clean(t.name)) for _, t in rows), default=0)
+    names = {t.name: shorten_names(clean(t.name)) for _, t in rows}
+    width = max(map(len, names.values()), default=0)
     types = max((len(t.dtype) for _, t in rows), default=0)
     for way, t in rows:
-        line = f"  {way:<3}  {clean(t.name):<{names}}   {t.dtype:<{types}}  {_format_shape(t)}"
+        line = f"  {way:<3}  {names[t.name]:<{width}}   {t.dtype:<{types}}  {_format_shape(t)}"
         if way == "in" and len(inputs) > 1:
             line += f"   from {clean(t.producer or 'the model input')}"
         lines.append(line)

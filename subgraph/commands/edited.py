@@ -36,9 +36,7 @@ TensorMap = Annotated[
 
 Opset = Annotated[
     Number,
-    declare(
-        "--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it."
-    ),
+    declare("--opset", "N", "Convert MODEL to this opset first; onnx converts it."),
 ]
 
 

@@ -334,6 +334,9 @@ class _Form:
             more: The line behind the first rows.
         """
         kept = [k for k in range(len(header)) if any(row[k] for row in rows)]
+        names = [header.index(word) for word in ("node", "tensor") if word in header]
+        if len(names) > 1 and all(row[names[0]] == row[names[1]] for row in rows):  # a .tflite
+            kept = [k for k in kept if k != names[1]]
         widths = {k: max(columns(row[k]) for row in (header, *rows)) for k in kept}
         self._narrow(header, widths)
         sides = frozenset(k for k in kept if header[k] in COLUMNS)

@@ -15,7 +15,7 @@ from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph, load
 from subgraph.results.commands import RulesResult
-from subgraph.text import aligned, clean, count
+from subgraph.text import aligned, clean, count, shorten_names
 
 if TYPE_CHECKING:
     from subgraph.inspection.lint import FindingNode, LintContext, LintDocument, LintFinding
@@ -217,7 +217,7 @@ def _name_node(node: FindingNode | None) -> str:
     if node is None:
         return ""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
-    return clean(f"{node.label} ({op})")
+    return shorten_names(clean(f"{node.label} ({op})"))
 
 
 def _describe_source(node: FindingNode | None) -> str:

@@ -41,8 +41,8 @@ def merge(
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
-    from subgraph.editing.draft import raise_opset
     from subgraph.editing.merge import merge as merged
+    from subgraph.editing.opsets import load_at_opset
 
     settings = project.Project()  # what a project says of its model does not fit another
     asked = Asked(
@@ -55,7 +55,7 @@ def merge(
     two = load(other_path)
     with folders.temporary() as temporary:
         if opset:
-            one = raise_opset(one, opset, temporary)
+            one = load_at_opset(one, opset, temporary)
         draft = merged(one, two, edited.read_maps(tensor_map))
         draft.remarks += (
             [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []

@@ -51,7 +51,7 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import inside
-    from subgraph.editing.draft import raise_opset
+    from subgraph.editing.opsets import load_at_opset
 
     if not by:
         raise UsageError(
@@ -87,7 +87,7 @@ def replace(
         older = graph
         if opset:
             ends = [_name_tensor(graph, word) for word in ends]
-            graph = raise_opset(graph, opset, temporary)
+            graph = load_at_opset(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
         draft = inside.edit_inside(graph, ends, edit, temporary / "inside")
         draft.remarks += _describe_raise(older, graph, feeding, reference) if opset else []
@@ -146,7 +146,7 @@ def _describe_raise(
     from subgraph.editing.effect import effect
     from subgraph.graph.opsets import opset_of
 
-    words = f"raised from opset {opset_of(older.model)} to {opset_of(graph.model)}"
+    words = f"converted from opset {opset_of(older.model)} to {opset_of(graph.model)}"
     if reference is None:
         return [words]
     rows = effect(older, graph.path, feeding, reference)

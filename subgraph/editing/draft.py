@@ -8,24 +8,17 @@ saved.
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError, UsageError
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph, load
-from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import (
-    canonical_domain,
-    list_changed,
-    newest_opsets,
-    opset_of,
-    read_imports,
-)
+from subgraph.graph.graph import Graph
+from subgraph.graph.opset_conversion import convert_model
+from subgraph.graph.opsets import canonical_domain, list_changed, read_imports
 from subgraph.graph.walk import (
     FunctionKey,
     all_graphs,
@@ -244,12 +237,10 @@ class Draft:
         if domain:
             raise ModelError(what, hint, code="edit.opsets-differ")
         try:
-            with OnnxProcess(other.path) as process:
-                converted = process.convert(theirs, versions[1])
-        except OnnxError as e:
-            why = re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split()))
+            converted, _ = convert_model(theirs, other.path, versions[1])
+        except ModelError as e:
             raise ModelError(
-                f"{what}, and onnx cannot convert it: {why}", hint, code="opset.not-convertible"
+                f"{what}, and it cannot be converted: {e.what}", hint, code="opset.not-convertible"
             ) from e
         self.remarks.append(
             f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}"
@@ -355,36 +346,3 @@ def _called(model: Any) -> set[FunctionKey]:
 def describe(names: Sequence[str], noun: str) -> str:
     """`2 inputs: a, b`."""
     return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
-
-
-def raise_opset(graph: Graph, version: int, folder: Path) -> Graph:
-    """The model in a newer version of ONNX's own operators, as a file in `folder`.
-
-    Raises:
-        UsageError: the version is older than the model's, or newer than onnx knows.
-        ModelError: onnx cannot convert the model.
-    """
-    own = opset_of(graph.model)
-    newest = newest_opsets()[""]
-    if not own <= version <= newest:
-        what = (
-            f"--opset {version}: {graph.path.name} has opset {own}, and onnx knows opsets up"
-            f" to {newest}"
-        )
-        raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
-    draft = Draft(graph)
-    functions = list(draft.model.functions)
-    try:
-        with OnnxProcess(graph.path) as process:
-            draft.model = process.convert(draft.model, version)
-    except OnnxError as e:
-        why = " ".join(str(e).split())
-        raise ModelError(
-            f"onnx cannot convert {graph.path.name} to opset {version}: {why}",
-            code="opset.not-convertible",
-        ) from e
-    if functions and not draft.model.functions:  # onnx's converter leaves them out
-        draft.model.functions.extend(functions)
-    path = folder / graph.path.name
-    draft.save(path)
-    return load(path)

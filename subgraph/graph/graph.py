@@ -8,6 +8,7 @@ as read by the node that holds the body. Weights stay on disk (see `graph.protob
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -417,7 +418,8 @@ class Graph:
 
         Tried in this order: exact node name; tensor name (its producer, or, for a model input, its
         consumers); `node:NAME`, `tensor:NAME`; `#17`, the node's index;
-        `Conv@3`, the third Conv; a glob that matches one node name.
+        `Conv@3`, the third Conv; a glob that matches one node name; a name without its middle, as
+        tables show it.
 
         Raises:
             UnknownName: no node or tensor matches; carries the three nearest names.
@@ -500,9 +502,10 @@ class Graph:
         return None
 
     def _glob(self, text: str) -> Selection | None:
-        if not any(c in text for c in "*?["):
+        if not any(c in text for c in "*?[…"):
             return None
-        hits = [name for name in self.names if fnmatch.fnmatchcase(name, text)]
+        pattern = text if "…" not in text else "*".join(map(glob.escape, text.split("…")))
+        hits = [name for name in self.names if fnmatch.fnmatchcase(name, pattern)]
         if len(hits) > 1:
             some = ", ".join(hits[:8]) + (", …" if len(hits) > 8 else "")
             raise UsageError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -87,9 +88,12 @@ class OnnxProcess:
             info.type.tensor_type.elem_type = weight.data_type
             for size in weight.dims:
                 info.type.tensor_type.shape.dim.add().dim_value = size
-        out: ModelProto = type(model).FromString(
-            self._ask("convert", bare.SerializeToString(), version=version)
-        )
+        try:
+            data = self._ask("convert", bare.SerializeToString(), version=version)
+        except OnnxError as e:
+            text = " ".join(str(e).split())
+            raise OnnxError(re.sub(r"^.*Assertion .* failed: ", "", text)) from e
+        out: ModelProto = type(model).FromString(data)
         names = {weight.name for weight in large}
         for k in reversed([k for k, v in enumerate(out.graph.input) if v.name in names]):
             del out.graph.input[k]

@@ -15,7 +15,7 @@ from typing import Any
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import history, schema
-from subgraph.graph.walk import FunctionKey
+from subgraph.graph.walk import FunctionKey, attribute
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
@@ -23,7 +23,32 @@ from subgraph.text import count
 MAX_EXPANDED = (
     10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
 )
+# Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
+# down.
+DEFAULTS = {
+    "ceil_mode": 0,
+    "dilations": 1,
+    "count_include_pad": 0,
+    "storage_order": 0,
+    "training_mode": 0,
+    "allowzero": 0,
+    "antialias": 0,
+    "batch_dims": 0,
+    "reduction": "none",
+}
 UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
+
+
+def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
+    """Return the node without attributes whose values mean what older opsets, which lack them, do
+    anyway."""
+    bare: protobuf.NodeProto = type(node).FromString(node.SerializeToString())
+    for k, a in reversed(list(enumerate(node.attribute))):
+        value = attribute(node, a.name)
+        values = value if isinstance(value, list) else [value]
+        if a.name in DEFAULTS and all(v == DEFAULTS[a.name] for v in values):
+            del bare.attribute[k]
+    return bare
 
 
 def misfit(

@@ -9,6 +9,7 @@ from typing import Any
 from subgraph.graph import protobuf
 from subgraph.graph.walk import functions_of, model_nodes
 
+MIN_OPSET = 7  # onnx converts no further back
 STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 from subgraph.editing.draft import Draft
-from subgraph.editing.draft import raise_opset as raise_opset
+from subgraph.editing.opsets import load_at_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
@@ -50,7 +50,8 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    return graph if opset_of(graph.model) >= AXIS_SINCE else raise_opset(graph, AXIS_SINCE, folder)
+    is_newer = opset_of(graph.model) >= AXIS_SINCE
+    return graph if is_newer else load_at_opset(graph, AXIS_SINCE, folder)
 
 
 def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:

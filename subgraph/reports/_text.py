@@ -35,7 +35,7 @@ from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import aligned, count, prediction, short
+from subgraph.text import aligned, count, prediction, short, shorten_names
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -93,12 +93,13 @@ def _last_lines(found: ReportedAnswer, report: str | None) -> list[str]:
 def _head(found: ReportedAnswer, columns: int) -> list[str]:
     """Return the kind, the place, and at the end of the line the number of nodes and the cost."""
     name = f"{found.name} " if len(found.name) > 8 else found.name
+    what = shorten_names(found.what)
     start = f"{found.sign} {name:8} "
     ends = "   ".join(filter(None, (found.size, found.cost)))
-    line = f"{start}{found.what}   {ends}"
-    if len(start + found.what + found.size) + COST_COLUMNS <= columns:
+    line = f"{start}{what}   {ends}"
+    if len(start + what + found.size) + COST_COLUMNS <= columns:
         return [line]
-    return [*_wrap(start, found.what, columns), f"{'':{INDENT}}{ends}"]
+    return [*_wrap(start, what, columns), f"{'':{INDENT}}{ends}"]
 
 
 def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
@@ -113,9 +114,10 @@ def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
 
 
 def _wrap(start: str, text: str, columns: int) -> list[str]:
-    """Return a text in lines, indented below its start; a long word is not broken."""
+    """Return a text in lines, indented below its start; a long name loses its middle, a command
+    nothing."""
     return textwrap.wrap(
-        text,
+        text if columns == UNBROKEN else shorten_names(text),
         columns,
         initial_indent=start,
         subsequent_indent=" " * INDENT,
@@ -180,7 +182,8 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
             lines.append("no trial was possible: nothing is certified")
         elif seen.lines:
             lines += format_table(seen, every=every)
-    return "\n".join([*lines, *_last_lines(seen.answer, shown.report)]) + "\n"
+    lines = [*map(shorten_names, lines), *_last_lines(seen.answer, shown.report)]
+    return "\n".join(lines) + "\n"
 
 
 def _lines_of_comparison(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:

@@ -40,6 +40,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, written
+from subgraph.text import short
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
@@ -372,7 +373,9 @@ class CandidateModel:
             for name, (own, expected) in self.other_types().items()
         ]
         if moved := sorted(name for name, _ in self.refuted):
-            types.append(f"not the same in spite of the name: {len(moved)}, first {moved[0]}")
+            types.append(
+                f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}"
+            )
         return (
             f"{len(matches)} tensors of {self.graph.path.name} are ours:"
             f" {', '.join(hows + more + types)}"

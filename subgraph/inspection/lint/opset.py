@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.graph import protobuf
-from subgraph.graph.operators import element_text, misfit, type_text
+from subgraph.graph.operators import drop_defaults, element_text, misfit, type_text
+from subgraph.graph.opsets import schema
 from subgraph.graph.walk import operator
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
@@ -14,20 +14,8 @@ from subgraph.storage import dtypes
 # first opset in which the axis of Softmax is the last by default, and only one axis is normalized
 SOFTMAX = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
-# Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
-# down.
-DEFAULTS = {
-    "ceil_mode": 0,
-    "dilations": 1,
-    "count_include_pad": 0,
-    "storage_order": 0,
-    "training_mode": 0,
-    "allowzero": 0,
-    "antialias": 0,
-    "batch_dims": 0,
-    "reduction": "none",
-}
-CONVERT = "export it with that opset, or convert it: onnx.version_converter"
+ABSENT = "is not part of"  # how the reason begins that names the first opset itself
+CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opset N"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
@@ -54,26 +42,17 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
     """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""  # noqa: E501
     types = _types(node)
-    reason = misfit(_drop_defaults(node), target, types)
+    reason = misfit(drop_defaults(node.proto), target, types)
     if reason and not misfit(node.proto, version, types):
+        form = schema(node.op, version)
+        if form and not reason.startswith(ABSENT):
+            reason += f"; its form is that of opset {form.since_version}"
         yield warning(
             node, reason, f"export with opset {target}, or write it in operators that {target} has"
         )
     elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _axis_matters(node):
         reason = f"before opset {SOFTMAX} it means all axes from its own on, flattened into one"
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
-
-
-def _drop_defaults(node: LintNode) -> protobuf.NodeProto:
-    """The node without attributes whose values mean what older opsets, which lack them, do anyway."""  # noqa: E501
-    bare: protobuf.NodeProto = type(node.proto).FromString(node.proto.SerializeToString())
-    for k, a in reversed(list(enumerate(node.proto.attribute))):
-        value = node.attribute(a.name)
-        if a.name in DEFAULTS and all(
-            v == DEFAULTS[a.name] for v in (value if isinstance(value, list) else [value])
-        ):
-            del bare.attribute[k]
-    return bare
 
 
 def _types(node: LintNode) -> dict[str, str]:
