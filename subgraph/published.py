@@ -20,7 +20,7 @@ SCHEMAS: Mapping[str, str] = {
     "subcut.bundle/1": "cases.find_case:BundleList results.commands:PackedResult",
     "subcut.case/1": "cases.case:CaseManifest",
     "subcut.compare/1": "results.compare:ComparisonDocument",
-    "subcut.convert/1": "results.commands:ConvertResult results.commands:OpsetResult",
+    "subcut.convert/1": "results.commands:ConvertResult results.commands:EditResult",
     "subcut.cut/1": "results.commands:CutResult results.commands:CutPlan",
     "subcut.demo/1": "results.commands:DemoResult",
     "subcut.doctor/1": "results.commands:DoctorResult",

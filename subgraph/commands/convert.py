@@ -23,7 +23,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
-from subgraph.results.commands import ConvertResult, OpsetResult
+from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize
 from subgraph.text import clean, count, masked
@@ -140,30 +140,16 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
         lines, rows = edited.compared(graph, new, check.feeding, reference)
     if no_check:
         lines = ["outputs  not run (--no-check)"]
-    is_same = all(row["status"] == "same" or _is_near(row["max_rel"]) for row in rows)
+    changes = [row["max_rel"] for row in rows if row["status"] != "same"]
+    is_same = all(change is not None and change <= MAX_ROUNDING for change in changes)
     code = UNCHECKED if no_check else int(not is_same)
-    nodes = len(draft.model.graph.node)
-    document = OpsetResult(
-        exit_code=code,
-        path=str(target),
-        opset=opset,
-        nodes=nodes,
-        checked=not no_check,
-        outputs=rows,
-        remarks=draft.remarks,
-    )
-    head, *notes = draft.remarks
-    lines = [f"{clean(path.name)}, {head}", *(f"note     {note}" for note in notes), *lines]
     if code == 1:
         hint = f"subcut bisect {system.quote(str(path))} -c {system.quote(str(target))}"
         lines.append(f"find the node: {clean(hint)}")
-    written = f"{clean(str(target))}   {count(nodes, 'node')}"
-    return Result(to_json(document), "\n".join([*lines, written]), code)
-
-
-def _is_near(relative: float | None) -> bool:
-    """Return whether an output differs by no more than rounding."""
-    return relative is not None and relative <= MAX_ROUNDING
+    lines = [f"{clean(path.name)}, {draft.remarks.pop(0)}", *lines]
+    return replace(
+        edited.result("convert", target, draft, lines, rows, exit_code=code), exit_code=code
+    )
 
 
 def _find_converter(source: Path) -> tuple[str, Converter]:

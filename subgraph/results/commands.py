@@ -147,20 +147,6 @@ class ConvertResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsetResult:
-    """A model in another opset: its outputs beside those of before, and remarks."""
-
-    schema: Literal["subcut.convert/1"] = "subcut.convert/1"
-    exit_code: int
-    path: str
-    opset: int
-    nodes: int
-    checked: bool
-    outputs: Sequence[Mapping[str, object]]
-    remarks: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class KnownResult:
     """Entries of what runtimes compute wrongly."""
 
