@@ -135,6 +135,13 @@ def here(tmp_path: Path, resnet: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _given_inputs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings keep their input, unless a test is marked `small_inputs`: a search takes 0.5 s."""
+    if not request.node.get_closest_marker("small_inputs"):
+        monkeypatch.setattr("subgraph.bisection.bisection.MAX_RUNS", 0)
+
+
+@pytest.fixture(autouse=True)
 def _workers() -> Iterator[None]:
     """Processes are handed on from test to test."""
     yield

@@ -40,6 +40,7 @@ from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
 from subgraph.trials.preparation import age, prepare
 from subgraph.trials.session import Setup, open_with_processes
+from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -313,11 +314,14 @@ class Bisection:
             interim.oracle, options, runs, lambda: self._progress.seconds, Bisection
         )
         document = bodies.extend(document) if interim.oracle.cuts else document
+        small_runs = 0 if options.keep_input else MAX_RUNS
+        if limit is not None:
+            small_runs = min(small_runs, limit - document.trials)
         if options.limits.max_time is not None:  # a case is checked on the reference
             seconds = (1 + WRITING_SHARE) * options.limits.max_time
             interim.trials.runtime.workers.deadline.limit(self._progress.began, seconds)
         return result_folder.save(
-            interim.oracle, document, place, options.request, options.setup.feeding
+            interim.oracle, document, place, options.request, options.setup.feeding, small_runs
         )
 
 
@@ -407,12 +411,13 @@ def bisect(
     freeze: bool = True,
     output: str | Path = "subcut_out",
     force: bool = False,
+    keep_input: bool = False,
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
     `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
     `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
-    `within`: `A..B`. `by_rewriting`: whether the full model is rewritten at once, and no cut is run. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    `within`: `A..B`. `by_rewriting`: whether the full model is rewritten at once, and no cut is run. `keep_input`: search no smaller input of a finding. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
 
     >>> from subgraph import load
@@ -431,6 +436,12 @@ def bisect(
     command = f"subgraph.bisect({graph.path.name!r}, {given.name!r})"
     limits = limits or Settings(max_time=parse_seconds(max_time), workers=jobs)
     options = BisectionOptions(
-        setup, limits, within, command, force=force, by_rewriting=by_rewriting
+        setup,
+        limits,
+        within,
+        command,
+        force=force,
+        by_rewriting=by_rewriting,
+        keep_input=keep_input,
     )
     return _BisectionWithProcesses(graph, make_candidate(reference), options)

@@ -32,6 +32,7 @@ class BisectionOptions:
             full model disagrees.
         body: the name of the body that is searched; "" for a standalone model.
         by_rewriting: whether no cut is run; the full model is rewritten at once.
+        keep_input: whether no smaller input of a finding is searched.
     """
 
     setup: Setup
@@ -43,6 +44,7 @@ class BisectionOptions:
     hints: Callable[[], Mapping[int, float]] = dict
     body: str = ""
     by_rewriting: bool = False
+    keep_input: bool = False
 
     @property
     def place(self) -> ResultPlace:

@@ -10,6 +10,7 @@ culprit-2/ …      further findings
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,14 @@ from functools import partial
 from pathlib import Path
 
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.small_case import add_small_case
 from subgraph.cases import case, evidence
 from subgraph.cases.case import CaseOutcome, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
-from subgraph.cases.layout import CANDIDATE, REPORT_FILES
+from subgraph.cases.layout import CANDIDATE, REPORT_FILES, SMALL
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, SubcutError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.origins import load
@@ -33,7 +35,10 @@ from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
+from subgraph.text import clean
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
+
+log = logging.getLogger("subcut")
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
 CURE = "cure.onnx"
@@ -56,9 +61,12 @@ def save(
     place: ResultPlace,
     request: object,
     feeding: Feeding,
+    small_runs: int,
 ) -> BisectDocument:
     """Write the folder; return the document with the paths of the findings' cases and of the
     report.
+
+    `small_runs`: the most runs of the search for a finding's small input.
 
     Raises:
         OutputError: it cannot be written. ResultExists: something else has come to stand there.
@@ -72,6 +80,12 @@ def save(
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
             findings[k] = replace(findings[k], case=str(place.path / name))
+            try:
+                findings[k] = add_small_case(oracle, findings[k], work / name, small_runs)
+            except (SubcutError, KeyboardInterrupt) as e:
+                log.info("no smaller input is kept: %s", clean(str(e)) or "interrupted")
+                shutil.rmtree(work / name / SMALL, ignore_errors=True)
+                small_runs = 0
             if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
@@ -115,19 +129,15 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
     """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
     region = regions.build_region(trials.graph, finding.indices)
-    samples = oracle.run_result(region).tensors
-    for into, tensors in zip(
-        evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False
-    ):
-        evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
+    result = oracle.run_result(region)
     if trials.runtime.own_model:
         with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
-    verdict = trials.judge.verdict(region, oracle.run_result(region))
+    verdict = trials.judge.verdict(region, result)
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     name = trials.runtime.candidate.name
     outcome = CaseOutcome(verdict.status, verdict.signature, why, name)
-    evidence.add_outcome(folder, outcome)
+    evidence.add_candidate(folder, trials.model.values.labels, result.tensors, outcome)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:

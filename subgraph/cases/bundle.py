@@ -304,30 +304,14 @@ def _iter_missing_scripts(
 
 
 def _read_outcome(folder: Path) -> CaseOutcome | None:
-    """The verdict of a bisection on one of its regions, from the document beside it; None where
-    there is none."""
+    """The candidate's outcome on a case of a bisection or a sweep; None where there is none."""
     folder = folder.resolve()
     if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
-        return CaseOutcome(
-            "agree", None, f"the nearest neighbor of {folder.name.removesuffix(AGREES)}"
-        )
-    try:
-        document = json.loads((folder.parent / RUN_JSON).read_text(encoding="utf-8"))
-        finding = next(f for f in document["findings"] if Path(f["case"] or "").name == folder.name)
-        output = finding["verdict"]["outputs"][0]["name"] if finding["verdict"]["outputs"] else ""
-        why = f"{output}: {finding['verdict']['why']}" if output else finding["verdict"]["why"]
-        return CaseOutcome(finding["verdict"]["status"], finding["verdict"]["signature"], why)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        StopIteration,
-        RecursionError,
-    ):
-        return None
+        why = f"the nearest neighbor of {folder.name.removesuffix(AGREES)}"
+        return CaseOutcome("agree", why=why)
+    manifest = case.read_manifest(folder)
+    found = manifest.found if manifest else None
+    return replace(found, candidate=None) if found else None
 
 
 def _find_secrets(evidence: Mapping[str, Any] | None) -> list[str]:

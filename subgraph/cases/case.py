@@ -286,12 +286,14 @@ class CaseOutcome:
         signature: The signature of its verdict; bundles of earlier versions lack it.
         why: The reason in words.
         candidate: The candidate's name; None in the list of a bundle.
+        numbers: The input and the outputs of a small case in a line, which `repro.py` prints.
     """
 
     status: Word
     signature: Word | None = None
     why: str = ""
     candidate: str | None = absent()
+    numbers: Name | None = absent()
 
 
 @dataclass(frozen=True)

@@ -175,11 +175,10 @@ def _find_cases(
     Raises:
         UsageError: there is none, or one has no tensors.
     """
-    tops = sorted({name.partition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}")})
-    first = [name for name in FINDING_FOLDERS if name in tops]
-    cases = [""]
-    if is_evidence(manifest["schema"]):
-        cases = [*first, *(name for name in tops if name not in first)]
+    inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}"))
+    first = [name for name in FINDING_FOLDERS if name in inner]
+    own = [] if is_evidence(manifest["schema"]) else [""]
+    cases = list(dict.fromkeys((*own, *first, *inner)))
     if not cases:
         raise UsageError(
             f"{folder} holds no case",
@@ -187,13 +186,13 @@ def _find_cases(
             code="case.none-found",
         )
     for name in cases:
-        inner = case.read_manifest(folder / name)
-        if inner is None or not inner.is_case:
+        found = case.read_manifest(folder / name)
+        if found is None or not found.is_case:
             what = f"{folder / name} is not a case"
             raise UsageError(
                 what, "name a folder that cut, bisect or sweep made", code="case.not-a-case"
             )
-        if not inner.samples:
+        if not found.samples:
             what = f"{folder / name} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
     return tuple(cases)

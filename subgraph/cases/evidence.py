@@ -28,7 +28,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record, copied, from_bits, read_npy
+from subgraph.storage.tensors import Record, Records, copied, from_bits, read_npy
 from subgraph.text import clean
 from subgraph.version import versions
 
@@ -191,9 +191,13 @@ def candidate_folders(case_folder: Path, labels: Sequence[str]) -> list[Path]:
     return sample_folders(case_folder / CANDIDATE, labels)
 
 
-def add_outcome(case_folder: Path, outcome: CaseOutcome) -> None:
-    """Add the outcome to a case's manifest, whose repro.py shows it; the list of files gets the
-    candidate's."""
+def add_candidate(
+    case_folder: Path, labels: Sequence[str], samples: Sequence[Records], outcome: CaseOutcome
+) -> None:
+    """Add the candidate's outputs to a case, beside the reference's, and the outcome to its
+    manifest."""
+    for into, tensors in zip(candidate_folders(case_folder, labels), samples, strict=False):
+        copy_tensors(tensors, folders.safe_names(tensors), into)
     manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case anew")
     case.write_manifest(replace(manifest, found=outcome), case_folder)
 

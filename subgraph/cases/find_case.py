@@ -33,6 +33,7 @@ from subgraph.cases.layout import (
     LOOP_JSON,
     PLAN_JSON,
     RUN_JSON,
+    SMALL,
     is_evidence,
 )
 from subgraph.cases.redact import REMOVED
@@ -82,12 +83,16 @@ class FoundCase:
     bundle: Path | None = None
 
 
-def find_case(folder: Path) -> FoundCase:
+def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     """The case in a folder; in a bisection's folder its most telling one.
+
+    Args:
+        folder: The folder.
+        small: Whether to return the case with the small input that is inside it.
 
     Raises:
         UsageError: there is none, or several and none is the most telling; or a manifest is
-            damaged.
+            damaged; or the case has no small input.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -100,6 +105,7 @@ def find_case(folder: Path) -> FoundCase:
     if bundle is not None and around is None:
         around = _read_bundle_list(bundle).found_with
         around = None if around is None else around.get("request", {})
+    place = _enter_small(place) if small else place
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"
@@ -130,6 +136,22 @@ def result_in(folder: Path) -> Path:
         return folder
     inner = [found.parent for found in folder.glob(f"*/{case.MANIFEST}")]
     return inner[0] if len(inner) == 1 else folder
+
+
+def _enter_small(place: Path) -> Path:
+    """The case with the small input inside a case.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if not (place / SMALL / case.MANIFEST).is_file():
+        raise UsageError(
+            f"--small: {place} has no small input",
+            "omit --small: bisect found no smaller input that fails in the same way, or had"
+            " --keep-input",
+            code="case.no-small-input",
+        )
+    return place / SMALL
 
 
 def bundle_root(folder: Path) -> Path | None:

@@ -19,6 +19,7 @@ INPUTS = "inputs"
 REPRO = "repro.py"
 LOG = "log.txt"
 CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
+SMALL = "small"  # in a case: a case with the smallest input that fails in the same way
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"

@@ -25,6 +25,7 @@ FILE_KINDS = {
     "inputs/": "what is to be fed: .npy, and .bin without a header",
     "outputs/": "what is right for these inputs: the reference's values",
     "candidate/": "what came instead",
+    "small/": "a case with the smallest input that fails in the same way",
     "repro.py": "runs the model and compares; needs onnxruntime and numpy",
     "report.html": "the bisection, for people; run.json is it for programs",
     f"{CANDIDATE_FILES}/": "the candidate's own scripts; read them before you run them",

@@ -86,6 +86,12 @@ def bisect(
         "FILE",
         "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.",
     ),
+    keep_input: bool = option(
+        "--keep-input",
+        None,
+        "Search no smaller and simpler input for a finding.",
+        refused_beside="--recorded",
+    ),
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
     given: options.Given,
@@ -151,7 +157,7 @@ def bisect(
             model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,
     ):
-        bisection.options = replace(bisection.options, by_rewriting=bool(by))
+        bisection.options = replace(bisection.options, by_rewriting=bool(by), keep_input=keep_input)
         return log_steps(bisection)
 
 

@@ -42,6 +42,9 @@ def replay(
         "DIR",
         "Folder that a bundle is unpacked to; default: its name, in this folder.",
     ),
+    small: bool = option(
+        "--small", None, "The small input that bisect found, in place of the real one."
+    ),
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
@@ -62,7 +65,7 @@ def replay(
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
     criterion = asked.criterion_words
-    case = find_case(unpacked_folder(Path(folder), output))
+    case = find_case(unpacked_folder(Path(folder), output), small=small)
     asked = replace(asked, path=case.place / MODEL)
     chosen = candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)

@@ -234,6 +234,8 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
     yield from (("blame", line) for line in finding.blame or ())
     yield from (("source", line) for line in origins(finding))
     yield from _iter_values(finding)
+    if finding.small:
+        yield "small", finding.small.numbers
     if conclusion := evidence(finding)[0]:
         label, text = split_cause(conclusion)
         yield label, text

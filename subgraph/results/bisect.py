@@ -339,6 +339,21 @@ class RegionNodes:
     indices: Sequence[int]
 
 
+@dataclass(frozen=True)
+class SmallInput:
+    """The smallest and simplest input with which a finding fails in the same way.
+
+    Its case is the folder `small` in that of the finding.
+
+    Attributes:
+        numbers: The input and both outputs in a line: `x = [1, 2] in, [0, 1.5] expected, …`.
+        runs: The runs of the candidate that the search took.
+    """
+
+    numbers: Name
+    runs: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class FindingDocument:
     """A place that goes wrong.
@@ -364,6 +379,7 @@ class FindingDocument:
         more_differences: how many are left out.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not
             known.
+        small: the smallest input that fails in the same way; left out if no smaller one does.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
     """
 
@@ -400,6 +416,7 @@ class FindingDocument:
     differences: Sequence[ModelDifference] | None = absent()
     more_differences: int | None = absent()
     rounding: bool | None = absent()
+    small: SmallInput | None = absent()
 
 
 @dataclass(frozen=True)

@@ -53,24 +53,25 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
             found = trials.judge.verdict(piece, trials.run_extra(piece))
         except SubcutError:  # a constant of this type cannot be written
             continue
-        if _is_alike(found, verdict):
+        if fails_alike(found, verdict):
             folded |= made
         else:
             needed.append(i)
     return needed[::-1]
 
 
-def _is_alike(found: Verdict, verdict: Verdict) -> bool:
-    """Whether a region fails as before; an optimizer may change a folded constant's error a
+def fails_alike(found: Verdict, verdict: Verdict) -> bool:
+    """Return whether a region fails as before; another constant or input may change its error a
     little."""
     if verdict.signature not in WITH_OUTPUTS:
         return (found.status, found.signature) == (verdict.status, verdict.signature)
     fails = found.status is Status.FAIL and found.signature in WITH_OUTPUTS
-    return fails and _error(found) * SMALLER >= _error(verdict)
+    is_smaller = _error(found) * SMALLER < _error(verdict)  # not so of NaN
+    return fails and not is_smaller
 
 
 def _error(verdict: Verdict) -> float:
-    return max((judged.errors.get("max_abs", math.inf) for judged in verdict.outputs), default=0.0)
+    return max((judged.errors.get("max_rel", math.inf) for judged in verdict.outputs), default=0.0)
 
 
 def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Region:

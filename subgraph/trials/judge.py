@@ -212,6 +212,10 @@ class Judge:
         values.need([condition.name for condition in conditions])
         return select_elements(conditions, name, values.records[k], given)
 
+    def can_tell(self, region: Region) -> bool:
+        """Return whether an agreement on a region would be earned, with the reference's values."""
+        return self._require_evidence(region, Verdict(Status.AGREE)).status is Status.AGREE
+
     # ------------------------------------------------------------ one pass
 
     def _verdict_of_pass(self, region: Region, result: RunResult) -> Verdict:

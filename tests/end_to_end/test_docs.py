@@ -27,6 +27,7 @@ from tests.helpers.facts import has_line
 from tests.helpers.pages import DOCS, PAGES, Command, blocks, console, files, run_page, written
 from tests.helpers.run_command import in_process
 
+pytestmark = pytest.mark.small_inputs
 # Pages whose commands need libraries that may not be installed.
 NEEDS = {
     DOCS / "from-pytorch.md": ("torch", "onnxscript"),

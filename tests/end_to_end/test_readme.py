@@ -19,6 +19,7 @@ from subgraph.runtime import devices
 from tests.helpers.pages import blocks, console, run_page
 from tests.helpers.run_command import PATIENCE, in_process
 
+pytestmark = pytest.mark.small_inputs
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAX_LINES = 160
 MAX_PICTURE = 120_000  # bytes

@@ -16,6 +16,7 @@ from fixtures import ROOT
 from subgraph import cli
 from tests.helpers.transcripts import renew
 
+pytestmark = pytest.mark.small_inputs
 SAID = ROOT / "tests" / "said"
 SLOW = {"bisect-candidates"}  # each of its candidates is another process
 PAGES = [

@@ -1,0 +1,199 @@
+"""A region that fails alone -> the smallest and simplest input with which it fails in the same way.
+
+The region becomes a model with open shapes. First its axes become shorter, then its values simpler.
+An input counts only if the reference runs on it, the candidate fails as before, and an agreement
+would be earned (`comparison.evidence`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+
+import numpy as np
+
+from subgraph.errors import OutOfTime, SubcutError
+from subgraph.graph.graph import load
+from subgraph.graph.region import Region
+from subgraph.graph.types import open_dimensions
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.run_result import RunResult
+from subgraph.storage.tensors import written
+from subgraph.trials.constant_side import fails_alike
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
+from subgraph.types import Array
+from subgraph.verdict import Signature, Status, Verdict
+
+MAX_RUNS = 40  # of the region, on the candidate
+MAX_SECONDS = 20.0  # for all of them
+MAX_INTEGER = 9  # of small integers
+ORIGIN = "the captured values, smaller or simpler"
+# Failures that an input does not cause, or whose repetition takes too long.
+OTHER_CAUSES = (Signature.REFUSED, Signature.TIMEOUT, Signature.MEMORY)
+
+
+@contextmanager
+def open_small_input(
+    trials: Trials, region: Region, verdict: Verdict, max_runs: int
+) -> Iterator[SmallInput | None]:
+    """Search the small input of a region; its trials end with the block.
+
+    Args:
+        trials: The candidate.
+        region: A region that fails alone.
+        verdict: The verdict on it.
+        max_runs: The most runs of the candidate.
+
+    Yields:
+        None if no other input fails in the same way, or if this kind of failure has none.
+
+    Raises:
+        SubcutError: The region has no standalone model.
+    """
+    model = trials.model
+    runtime = trials.runtime
+    values = model.values
+    record = values.records[values.labels.index(verdict.worst.sample) if verdict.worst else 0]
+    is_other = runtime.own_model or model.shared_tensors is not None or runtime.is_manual
+    is_later = verdict.from_run or verdict.signature in OTHER_CAUSES
+    if is_other or is_later or {record[name].form for name in region.inputs} != {"tensor"}:
+        yield None
+        return
+    cut = model.cut(region, [record])
+    folder = model.new_folder()
+    for info in (*cut.model.graph.input, *cut.model.graph.output):
+        open_dimensions(info.type)
+    del cut.model.graph.value_info[:]
+    cut.save(folder / "model.onnx")
+    graph = load(folder / "model.onnx")
+    setup = Setup(
+        runtime.candidate,
+        Feeding(records=({name: record[name] for name in cut.inputs},)),
+        folder,
+        trials.judge.criterion,
+        stored=False,
+        choice=model.choice.among(set(graph.outputs)),
+    )
+    with open_trials(graph, setup, model.reference, runtime.workers) as opened:
+        small = SmallInput(opened, max_runs)
+        yield small if small.search() else None
+
+
+class SmallInput:
+    """The search for the small input of a model, all of which is the region; then its result.
+
+    Attributes:
+        trials: The model, fed with the smallest input that was found.
+        result: The candidate's outputs.
+        verdict: The verdict on them.
+        runs: The number of runs of the candidate.
+    """
+
+    def __init__(self, trials: Trials, max_runs: int) -> None:
+        self.trials = trials
+        self.runs = 0
+        self._max_runs = max_runs
+        self._until = time.monotonic() + trials.runtime.workers.deadline.timeout(MAX_SECONDS) / 2
+        self._run(trials)
+        self._base = self.verdict
+        known = trials.model.values.records[0]
+        self._types = {name: known[name].type_text for name in trials.model.whole().inputs}
+        self._arrays = {name: known[name].array() for name in self._types}
+
+    def search(self) -> bool:
+        """Return whether there is a smaller input, which fails again in a fresh process."""
+        given = self.trials
+        for is_together in (False, True):
+            self._shorten(is_together)
+        for name, array in self._arrays.items():
+            any(self._try({name: one}) for one in _iter_simple(array))
+        if self.trials is given:
+            return False
+        self._run(self.trials, fresh=True)
+        return self._is_same()
+
+    def _run(self, trials: Trials, *, fresh: bool = False) -> None:
+        whole = trials.model.whole()
+        trials.model.capture(whole)
+        self.runs += 1
+        self.result: RunResult = trials.run_extra(whole, [{}], fresh=fresh)
+        self.verdict = trials.judge.verdict(whole, self.result)
+
+    def _is_same(self) -> bool:
+        """Return whether the candidate fails as on the given input."""
+        verdict = self.verdict
+        is_same_kind = verdict.signature is self._base.signature
+        is_failure = verdict.status is Status.FAIL and is_same_kind
+        return is_failure and fails_alike(verdict, self._base)
+
+    def _try(self, changed: Mapping[str, Array]) -> bool:
+        """Return whether the candidate fails as before if these inputs change; they are kept then.
+
+        Raises:
+            OutOfTime: The time is used up.
+        """
+        if self.runs + 1 >= self._max_runs or time.monotonic() > self._until:
+            return False
+        arrays = {**self._arrays, **changed}
+        model = self.trials.model
+        into = model.new_folder()
+        records = {
+            name: written(name, array, into, f"x{i}", self._types[name])
+            for i, (name, array) in enumerate(arrays.items())
+        }
+        samples = Feeding(records=(records,), origins=(ORIGIN,)).plan(model.graph, records)
+        values = ReferenceValues(model.graph, model.reference, samples, into)
+        trials = self.trials.with_model(model.fed_with(values))
+        try:
+            self._run(trials)
+        except OutOfTime:
+            raise
+        except SubcutError:  # the reference refuses this input
+            self.runs -= 1
+            return False
+        is_same = self._is_same() and trials.judge.can_tell(model.whole())
+        if is_same:
+            self._arrays = arrays
+            self.trials = trials
+        return is_same
+
+    def _shorten(self, is_together: bool) -> None:
+        """Make each axis shorter, alone or together with all axes of its size."""
+
+        def size(place: tuple[str, int]) -> int:
+            return int(self._arrays[place[0]].shape[place[1]])
+
+        def cut(group: list[tuple[str, int]], length: int) -> bool:
+            changed = dict(self._arrays)
+            for name, axis in group:
+                changed[name] = np.take(changed[name], range(length), axis)
+            return self._try(changed)
+
+        places = [(n, axis) for n, array in self._arrays.items() for axis in range(array.ndim)]
+        places.sort(key=size)
+        for group in (
+            [list(some) for _, some in groupby(places, size)]
+            if is_together
+            else [[p] for p in places]
+        ):
+            powers = (2**k for k in range(2, size(group[0]).bit_length()))
+            any(cut(group, one) for one in (1, 2, 3, *powers) if one < size(group[0]))
+            while size(group[0]) > 1 and cut(group, size(group[0]) - 1):
+                pass
+
+
+def _iter_simple(array: Array) -> Iterator[Array]:
+    """Yield simpler values, the simplest first: zeros, ones, one element, small integers."""
+    if array.dtype.kind in "OUSc":
+        return
+    single = np.zeros_like(array)
+    single.reshape(-1)[:1] = 1
+    counted = (np.arange(array.size) % MAX_INTEGER + 1).reshape(array.shape)
+    signs = np.where(array < 0, -1, 1)
+    for made in (0 * single, 0 * single + 1, single, counted, signs, np.round(array.astype(float))):
+        if not np.array_equal(made, array):
+            yield made.astype(array.dtype)

@@ -1,0 +1,128 @@
+"""The smallest and simplest input with which a region fails in the same way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials import small_input
+from subgraph.trials.small_input import open_small_input
+from subgraph.verdict import Signature, Status, Verdict
+from tests.helpers import text_models
+from tests.helpers.open_trials import faulty_trials, region_of
+
+ACTIVATION = """g (float[1,3,8,8] x) => (float[1,3,8,8] y) {
+    [before] a = Neg(x) [act] b = LeakyRelu(a) [after] y = Neg(b)
+}"""
+PRODUCT = """g (float[5,4] x) => (float[5,3] y) {
+    [before] a = Neg(x) [act] b = MatMul(a, w) [after] y = Neg(b)
+}"""
+SUM = """g (float[6,4] x) => (float[6,4] y) {
+    [left] a = Neg(x) [right] c = Abs(x) [act] b = Concat <axis=1> (a, c) [after] y = Slice(b, s, e)
+}"""
+WEIGHTS: dict[str, dict[str, Any]] = {
+    ACTIVATION: {},
+    PRODUCT: {"w": np.arange(12, dtype=np.float32).reshape(4, 3)},
+    SUM: {"s": np.array([0, 0]), "e": np.array([6, 4])},
+}
+MAX_RUNS = 40
+
+
+def shrunk(
+    text: str,
+    folder: Path,
+    reference: Reference,
+    workers: Workers,
+    runs: int = MAX_RUNS,
+    nodes: str = "",
+    fault: str = "wrong",
+) -> tuple[list[tuple[int, ...]], list[float], int, Signature | None] | None:
+    """Return shapes, values, runs and signature of the small input of the node `act`."""
+    graph = text_models.load(folder, text, **WEIGHTS[text])
+    with faulty_trials(graph, reference, workers, nodes=nodes, fault=fault) as trials:
+        region = region_of(graph, "act")
+        verdict = trials.verdict(region)
+        with open_small_input(trials, region, verdict, runs) as small:
+            if small is None:
+                return None
+            records = small.trials.model.values.records[0]
+            inputs = [records[name] for name in small.trials.model.whole().inputs]
+            values = np.concatenate([record.array().reshape(-1) for record in inputs]).tolist()
+            shapes = [record.shapes[0] for record in inputs]
+            return shapes, values, small.runs, small.verdict.signature
+
+
+def test_one_element_is_left_of_an_elementwise_operator(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
+    found = shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act")
+    assert found and found[:2] == ([(1, 1, 1, 1)], [1.0])
+
+
+def test_axis_that_a_weight_fixes_keeps_its_size(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
+    found = shrunk(PRODUCT, tmp_path, reference, workers, nodes="act")
+    assert found and found[0] == [(1, 4)]
+
+
+def test_axes_of_the_same_size_become_shorter_together(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
+    found = shrunk(SUM, tmp_path, reference, workers, nodes="act")
+    assert found
+    sizes = {shape[0] for shape in found[0]}
+    assert len(sizes) == 1 and sum(map(math.prod, found[0])) <= 4
+
+
+def test_failure_stays_of_the_same_kind(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
+    found = shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act", fault="nan")
+    assert found and found[3] is Signature.NAN
+
+
+def test_number_of_runs_is_limited(tmp_path: Path, reference: Reference, workers: Workers) -> None:
+    found = shrunk(ACTIVATION, tmp_path, reference, workers, runs=18, nodes="act")
+    assert found and found[2] <= 18
+
+
+def test_search_ends_when_its_time_is_used_up(
+    tmp_path: Path, reference: Reference, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_input, "MAX_SECONDS", 0.0)
+    assert shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act") is None
+
+
+def test_region_that_agrees_has_no_small_input(
+    tmp_path: Path, reference: Reference, workers: Workers
+) -> None:
+    assert shrunk(ACTIVATION, tmp_path, reference, workers) is None
+
+
+def test_refusal_has_no_small_input(tmp_path: Path, reference: Reference, workers: Workers) -> None:
+    graph = text_models.load(tmp_path, ACTIVATION)
+    with faulty_trials(graph, reference, workers) as trials:
+        verdict = Verdict(Status.FAIL, Signature.REFUSED)
+        with open_small_input(trials, region_of(graph, "act"), verdict, MAX_RUNS) as small:
+            assert small is None
+
+
+def test_values_become_simpler_step_by_step() -> None:
+    given = np.array([-3.14, 2.25, 0.06], np.float32)
+    made = list(small_input._iter_simple(given))
+    assert all(one.dtype == given.dtype for one in made)
+    assert [one.tolist() for one in made] == [
+        [0, 0, 0],
+        [1, 1, 1],
+        [1, 0, 0],
+        [1, 2, 3],
+        [-1, 1, 1],
+        [-3, 2, 0],
+    ]
