@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from subgraph import project
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.following import convert_words
-from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
     TensorChoice,
@@ -82,6 +82,13 @@ def compare(
         "As TNN's converter: only the outputs, or all tensors up to the first wrong one.",
         words=("output", "all"),
     ),
+    power: Number = option(
+        "--power",
+        "N",
+        "Plant N faults in the reference's model; count those that the outputs would show.",
+        limits=options.FROM_1,
+        refused_beside="--recorded",
+    ),
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -126,6 +133,7 @@ def compare(
         fail_fast or align == "all",
         save,
         every_row=every_row,
+        power=power or 0,
     )
     table.check(csv_file)
     if recorded.recorded:
@@ -230,7 +238,12 @@ def _compare(
             prepared = prepare(trials, select_tensors(trials.model, words))
             trials = prepared.trials
             comparison = compare_tensors(
-                prepared, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place
+                prepared,
+                words,
+                jobs=jobs,
+                fail_fast=choice.fail_fast,
+                in_place=choice.in_place,
+                power=choice.power,
             )
             held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
             unseen = (

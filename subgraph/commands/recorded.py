@@ -42,6 +42,7 @@ class TensorChoice:
         in_place: No node is run alone.
         save: A folder for the values.
         every_row: The table is shown whole.
+        power: The number of planted faults that are counted.
     """
 
     at: Sequence[str] = ()
@@ -55,6 +56,7 @@ class TensorChoice:
         False  # recordings agree only if each was compared, those that are constant as well
     )
     every_row: bool = False  # of the table
+    power: int = 0
 
     @property
     def is_part(self) -> bool:

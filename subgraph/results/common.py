@@ -11,6 +11,8 @@ from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
 from subgraph.verdict import Signature, Status, VerdictDocument
 
+MAX_MISSED = 4  # planted faults that are named
+
 
 @dataclass(frozen=True)
 class RuntimeDocument:
@@ -145,3 +147,44 @@ class ScoreDocument:
     of: Literal["drop", "score"]
     sure: bool
     says: str
+
+
+@dataclass(frozen=True)
+class MissedFault:
+    """A planted fault that the outputs would not show.
+
+    Attributes:
+        node: The node whose tensor is changed.
+        tensor: The tensor.
+        fault: The change: scaled by 1.1, another pads …
+    """
+
+    node: Name
+    tensor: Name
+    fault: Word
+
+
+@dataclass(frozen=True)
+class PowerDocument:
+    """The number of planted faults that this input, these limits and these outputs would show.
+
+    Attributes:
+        planted: The number of faults, each in a run of its own.
+        shown: Those that the comparison would show.
+        seed: Of their places.
+        missed: The other ones.
+    """
+
+    planted: int
+    shown: int
+    seed: int
+    missed: Sequence[MissedFault]
+
+    @property
+    def says(self) -> str:
+        """The result in a line: `9 of 10 planted faults would show; missed: pool (scaled …)`."""
+        told = [f"{one.node} ({one.fault})" for one in self.missed[:MAX_MISSED]]
+        if more := len(self.missed) - len(told):
+            told.append(f"and {more} more")
+        missed = f"; missed: {', '.join(told)}" if told else ""
+        return f"power: {self.shown} of {self.planted} planted faults would show{missed}"

@@ -13,6 +13,7 @@ from subgraph.results.common import (
     ComparedOutputs,
     FormDocument,
     NextCommand,
+    PowerDocument,
     PreciseSetting,
     RuntimeDocument,
     ScoreDocument,
@@ -110,6 +111,7 @@ class ComparisonDocument(ComparedOutputs):
             does.
         precise: The setting with which the outputs agree; None if none is known or it fails as
             well.
+        power: The planted faults that this comparison would show; left out if it was not measured.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -135,6 +137,7 @@ class ComparisonDocument(ComparedOutputs):
     next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
+    power: PowerDocument | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

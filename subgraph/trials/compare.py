@@ -32,6 +32,7 @@ from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
     ComparedModel,
+    PowerDocument,
     PreciseSetting,
     RuntimeDocument,
     ScoreDocument,
@@ -70,6 +71,7 @@ from subgraph.trials.doubt import (
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import ParallelRuns
+from subgraph.trials.power import measure_power
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.preparation import PreparedTrials, age, prepare
 from subgraph.trials.questions import ReferenceMovement, explain_full_model, find_flaky_outputs
@@ -159,6 +161,7 @@ class Comparison:
         flaky_outputs: outputs that differ in a second run of the full model.
         precise: the runtime's setting for full precision, if the outputs agree with it alone.
         own_graph: the candidate's model; None if it runs that of the reference.
+        power: the planted faults that would show; None if they were not asked for.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -182,6 +185,7 @@ class Comparison:
     flaky_outputs: tuple[str, ...] = ()
     precise: PreciseSetting | None = None
     own_graph: Graph | None = field(default=None, repr=False)
+    power: PowerDocument | None = None
     written: ComparisonDocument | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -373,11 +377,13 @@ def compare(
     fail_fast: bool = False,
     freeze: bool = True,
     output: str | Path = "subcut_out",
+    power: int = 0,
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
     `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
     `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
+    `power`: planted faults, of which it is counted how many the outputs would show.
 
     >>> from subgraph import load
     >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
@@ -389,6 +395,8 @@ def compare(
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """  # noqa: E501
     graph = as_graph(graph, "compare")
+    if power < 0:
+        raise UsageError(f"power {power}: expected 0 or more", code="option.out-of-range")
     setup = Setup(
         make_candidate(candidate),
         Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
@@ -398,7 +406,7 @@ def compare(
     )
     with open_with_processes(graph, setup, make_candidate(reference)) as trials:
         prepared = prepare(trials, select_tensors(trials.model, at))
-        found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
+        found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast, power=power)
         return replace(found, written=document(prepared.trials, found, criterion, command=""))
 
 
@@ -409,6 +417,7 @@ def compare_tensors(
     jobs: int = 1,
     fail_fast: bool = False,
     in_place: bool = False,
+    power: int = 0,
 ) -> Comparison:
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of
     both).
@@ -416,7 +425,7 @@ def compare_tensors(
     Where the full model does not decide whether the candidate is right, `trials.doubt` does.
 
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone
-    at the same time. `in_place`: none does.
+    at the same time. `in_place`: none does. `power`: planted faults to count.
 
     Raises:
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
@@ -427,6 +436,9 @@ def compare_tensors(
     trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
     found = replace(found, notes=(*prepared.notes, *found.notes))
+    if power:
+        measured = measure_power(trials.judge, power)
+        found = replace(found, power=measured, notes=(measured.says, *found.notes))
     if found.score or not found.settlement.is_open:
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
@@ -781,6 +793,7 @@ def document(
         **vars(trials.model.choice.document()),
         flaky_tensors=comparison.flaky_outputs or None,
         precise=comparison.precise,
+        power=comparison.power,
     )
 
 

@@ -1,0 +1,108 @@
+"""Planted faults, and how many of them the outputs would show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph.errors import UsageError
+from subgraph.results.common import PowerDocument
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials import power
+from subgraph.trials.compare import compare
+from subgraph.trials.power import measure_power
+from subgraph.trials.trial import Trials
+from tests.helpers import text_models
+from tests.helpers.open_trials import faulty_trials
+
+CHAIN = """g (float[1,4,6,6] x) => (float[1,4,3,3] y) {
+    [conv] a = Conv <pads=[1,1,1,1]> (x, w) [act] b = LeakyRelu <alpha=0.2> (a)
+    [pool] y = AveragePool <kernel_shape=[2,2], strides=[2,2]> (b)
+}"""
+MASKED = """g (float[1,4,6,6] x) => (float[1,4,6,6] y) {
+    [hidden] a = Neg(x) [zero] b = Mul(a, z) [sum] y = Add(b, x)
+}"""
+
+
+SPLIT = """g (float[1,4,6,6] x) => (float[1,2,6,6] y) {
+    [halves] a, b = Split <axis=1> (x) [sum] c = Add(a, b) [twice] y = Add(c, b)
+}"""
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, dict[str, Any]]:
+    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 3)).astype(np.float32)
+    return {CHAIN: {"w": kernel}, MASKED: {"z": np.zeros(1, np.float32)}, SPLIT: {}}
+
+
+@pytest.fixture
+def trials(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    reference: Reference,
+    workers: Workers,
+    weights: dict[str, dict[str, Any]],
+) -> Iterator[Trials]:
+    """Trials on the model of the parameter, judged by its criterion."""
+    text, criterion = request.param
+    graph = text_models.load(tmp_path, text, **weights[text])
+    with faulty_trials(graph, reference, workers, criterion=criterion) as opened:
+        yield opened
+
+
+EXACT = "numpy:rtol=1e-3,atol=1e-5"
+
+
+@pytest.mark.parametrize("trials", [(CHAIN, EXACT)], indirect=True)
+def test_every_kind_is_planted_and_shown(trials: Trials) -> None:
+    found = measure_power(trials.judge, 12)
+    assert (found.planted, found.shown, list(found.missed)) == (12, 12, [])
+
+
+@pytest.mark.parametrize("trials", [(SPLIT, EXACT)], indirect=True)
+def test_node_with_several_outputs(trials: Trials) -> None:
+    found = measure_power(trials.judge, 12)
+    assert (found.planted, found.shown) == (12, 12)
+
+
+@pytest.mark.parametrize("trials", [(CHAIN, "cosine>0.5")], indirect=True)
+def test_wide_limit_misses_faults(trials: Trials) -> None:
+    found = measure_power(trials.judge, 12)
+    assert found.shown < 12 and any(one.fault == "scaled by 1.1" for one in found.missed)
+
+
+@pytest.mark.parametrize("trials", [(MASKED, EXACT)], indirect=True)
+def test_fault_that_the_model_masks_is_missed_by_name(trials: Trials) -> None:
+    found = measure_power(trials.judge, 9)
+    assert {one.node for one in found.missed} == {"hidden", "zero"}
+    assert found.shown + len(found.missed) == found.planted
+
+
+@pytest.mark.parametrize("trials", [(CHAIN, EXACT)], indirect=True)
+def test_same_seed_plants_the_same_faults(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[list[str]] = [[], []]
+    for some in places:
+        kept = power._is_shown
+        monkeypatch.setattr(power, "_is_shown", lambda _, fault, some=some: some.append(fault.how))
+        measure_power(trials.judge, 8)
+        monkeypatch.setattr(power, "_is_shown", kept)
+    assert places[0] == places[1] and len(set(places[0])) >= 3
+
+
+def test_python_has_the_measurement(tmp_path: Path, weights: dict[str, dict[str, Any]]) -> None:
+    path = text_models.save(tmp_path / "m.onnx", CHAIN, **weights[CHAIN])
+    found = compare(path, "ort", output=tmp_path / "out", power=4)
+    assert found.result.power == PowerDocument(4, 4, 0, [])
+    assert found.document["power"]["planted"] == 4
+
+
+def test_python_refuses_a_negative_number(tmp_path: Path) -> None:
+    path = text_models.save(tmp_path / "m.onnx", MASKED, z=np.zeros(1, np.float32))
+    with pytest.raises(UsageError) as error:
+        compare(path, "ort", output=tmp_path / "out", power=-1)
+    assert error.value.code == "option.out-of-range"
