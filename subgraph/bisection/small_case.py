@@ -13,11 +13,10 @@ from subgraph.cases.case import CaseOutcome, ResultPlace
 from subgraph.cases.layout import SMALL
 from subgraph.cases.write_case import CaseRequest
 from subgraph.graph.region import build_region
-from subgraph.results.bisect import FindingDocument
-from subgraph.results.bisect import SmallInput as SmallInputDocument
+from subgraph.results.bisect import FindingDocument, SmallInput
 from subgraph.runtime.inputs import Feeding
 from subgraph.text import clean
-from subgraph.trials.small_input import SmallInput, open_small_input
+from subgraph.trials.small_input import SmallInputProgress, open_small_input
 from subgraph.types import Array
 from subgraph.verdict import name_failure
 
@@ -62,10 +61,10 @@ def add_small_case(
         name = trials.runtime.candidate.name
         outcome = CaseOutcome(verdict.status, verdict.signature, verdict.why, name, numbers)
         evidence.add_candidate(place.path, [""], small.result.tensors, outcome)
-        return replace(finding, small=SmallInputDocument(numbers, small.runs))
+        return replace(finding, small=SmallInput(numbers, small.runs))
 
 
-def _list_numbers(small: SmallInput) -> str:
+def _list_numbers(small: SmallInputProgress) -> str:
     """Return the input and both outputs: `x = [1, 2] in, [0, 1.5] expected, [0, 2] got`."""
     records = small.trials.model.values.records[0]
     inputs = small.trials.model.whole().inputs

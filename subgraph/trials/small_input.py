@@ -39,7 +39,7 @@ OTHER_CAUSES = (Signature.REFUSED, Signature.TIMEOUT, Signature.MEMORY)
 @contextmanager
 def open_small_input(
     trials: Trials, region: Region, verdict: Verdict, max_runs: int
-) -> Iterator[SmallInput | None]:
+) -> Iterator[SmallInputProgress | None]:
     """Search the small input of a region; its trials end with the block.
 
     Args:
@@ -79,11 +79,11 @@ def open_small_input(
         choice=model.choice.among(set(graph.outputs)),
     )
     with open_trials(graph, setup, model.reference, runtime.workers) as opened:
-        small = SmallInput(opened, max_runs)
+        small = SmallInputProgress(opened, max_runs)
         yield small if small.search() else None
 
 
-class SmallInput:
+class SmallInputProgress:
     """The search for the small input of a model, all of which is the region; then its result.
 
     Attributes:
