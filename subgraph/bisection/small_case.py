@@ -73,11 +73,12 @@ def _list_numbers(small: SmallInputProgress) -> str:
     if worst is None or worst.worst is None:
         return f"{told} in: {name_failure(small.verdict.signature, small.verdict.process)}"
     expected, given = (of[worst.name].array() for of in (records, small.result.tensors[0]))
+    at = ""
     if expected.size > MAX_NUMBERS:
         place = tuple(worst.worst.index)
         expected, given = (value[place].reshape(1) for value in (expected, given))
-        told += f", at {place}"
-    return f"{told} in, {_show(expected)} expected, {_show(given)} got"
+        at = f"at {place} "
+    return f"{told} in, {at}{_show(expected)} expected, {_show(given)} got"
 
 
 def _show(array: Array) -> str:
