@@ -32,6 +32,7 @@ from subgraph.trials.forms import Form
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
+from subgraph.types import StringMap
 from subgraph.verdict import Status, Verdict
 
 
@@ -58,7 +59,7 @@ class Disagreement:
     """
 
     lines: Sequence[str]
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: StringMap = field(default_factory=dict)
 
 
 def disagreement(

@@ -14,12 +14,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
+from subgraph.types import Fields
 
 SAID_LINES = 3  # of a command that failed, which may say that a disk is full
 # As the system says it, or numpy of a short write.
@@ -138,7 +139,7 @@ class Answering:
         }
         self.process = ProcessGroup(words, **options)
 
-    def ask(self, request: Mapping[str, Any], data: bytes) -> Reply | None:
+    def ask(self, request: Fields, data: bytes) -> Reply | None:
         """Return the reply; None if the process has ended, or ends.
 
         Raises:

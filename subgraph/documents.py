@@ -36,6 +36,7 @@ from typing import (
 )
 
 from subgraph.errors import InputError
+from subgraph.types import JsonObject
 
 T = TypeVar("T")
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -179,7 +180,7 @@ def read_text(path: Path) -> str:
     return data.decode("utf-8")
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> JsonObject:
     """Return the table in a TOML text.
 
     Raises:
@@ -315,7 +316,7 @@ def _reader_of_map(keys: Any, values: Any) -> Reader:
     needed = _words(keys)
     reader = _reader(values)
 
-    def read(value: dict[str, Any]) -> Any:
+    def read(value: JsonObject) -> Any:
         if missing := next((word for word in needed if word not in value), None):
             raise _DepartureError("is missing", f".{missing}")
         found = {}
@@ -336,7 +337,7 @@ def _reader_of_fields(kind: Any) -> Reader:
     def readers() -> list[tuple[_Field, Reader]]:  # when it is first used: a type may hold itself
         return [(f, _reader(f.type)) for f in _fields(kind)]
 
-    def read(value: dict[str, Any]) -> Any:
+    def read(value: JsonObject) -> Any:
         found = {}
         key = ""
         try:
@@ -460,10 +461,10 @@ def _show(value: Any) -> str:
 # ------------------------------------------------------------ the schema
 
 
-def schema(kind: type) -> dict[str, Any]:
+def schema(kind: type) -> JsonObject:
     """The JSON Schema (draft 2020-12) of a document; more fields may stand beside those that it
     names."""
-    defs: dict[str, Any] = {}
+    defs: JsonObject = {}
     return (
         {"$schema": "https://json-schema.org/draft/2020-12/schema"}
         | _rule(kind, defs)
@@ -471,7 +472,7 @@ def schema(kind: type) -> dict[str, Any]:
     )
 
 
-def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
+def _rule(kind: Any, defs: JsonObject) -> JsonObject:
     if kind in (object, Any):
         return {}
     options = _options(kind)
@@ -489,7 +490,7 @@ def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
             defs[name] = {}  # it may hold itself
             defs[name] = _rule_of_fields(cast("type", kind), defs)
         return {"$ref": f"#/$defs/{name}"}
-    rule: dict[str, Any] = {"type": TYPES[_plain(kind)[0]][0]}
+    rule: JsonObject = {"type": TYPES[_plain(kind)[0]][0]}
     if rule["type"] == "object":
         needed = {"required": list(words)} if (words := _words(args[0])) else {}
         return rule | needed | {"additionalProperties": _rule(args[1], defs)}
@@ -502,9 +503,9 @@ def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     return rule | {"items": _rule(args[0], defs)} if rule["type"] == "array" else rule
 
 
-def _rule_of_fields(kind: type, defs: dict[str, Any]) -> dict[str, Any]:
+def _rule_of_fields(kind: type, defs: JsonObject) -> JsonObject:
     known = _fields(kind)
-    rule: dict[str, Any] = {"type": "object", "description": kind.__doc__ or ""}
+    rule: JsonObject = {"type": "object", "description": kind.__doc__ or ""}
     rule["required"] = [f.key for f in known if f.required]
     rule["properties"] = {f.key: _rule(f.type, defs) for f in known}
     if kinds := dict.fromkeys(f.of_kind for f in known if f.of_kind):

@@ -25,11 +25,12 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from subgraph.text import clean
+from subgraph.types import Fields
 
 # Exit code of the command line → its meaning, for `--help`, README.md and docs/scripts.md.
 EXIT_CODES = {
@@ -53,7 +54,7 @@ class ErrorDocument(TypedDict):
     what: str
     hint: str
     signature: NotRequired[str]
-    process: NotRequired[Mapping[str, Any]]
+    process: NotRequired[Fields]
     nearest: NotRequired[Sequence[str]]
 
 
@@ -187,7 +188,7 @@ class WorkerDied(BackendError):
         *,
         code: str = "",
         signature: str = "crash",
-        process: Mapping[str, Any] | None = None,
+        process: Fields | None = None,
     ) -> None:
         super().__init__(what, hint, code=code)
         self.signature = signature
@@ -243,7 +244,7 @@ def _iter_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
         yield from _iter_subclasses(sub)
 
 
-def from_json(data: Mapping[str, Any]) -> SubcutError:
+def from_json(data: Fields) -> SubcutError:
     """The error that a child process described; an unknown kind becomes a plain SubcutError, no
     code is ""."""
     by_name = {cls.__name__: cls for cls in _iter_subclasses(SubcutError)}

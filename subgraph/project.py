@@ -21,6 +21,7 @@ from typing import Any
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, is_text, nearest, split_signature
+from subgraph.types import JsonObject
 
 RANDOM_WEIGHTS = re.compile(
     r"random(?::([0-9]{1,9}))?"
@@ -76,7 +77,7 @@ class Project:
     """The settings of the nearest project file; empty where there is none."""
 
     file: Path | None = None
-    values: dict[str, Any] = field(default_factory=dict)
+    values: JsonObject = field(default_factory=dict)
 
     def get(self, key: str, typed: Any = None, default: Any = None) -> Any:
         """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's value, else `default`.
@@ -209,7 +210,7 @@ def _lies_in_a_result(folder: Path) -> bool:
     return False
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read(file: Path) -> JsonObject | None:
     try:
         text = read_text(file)
         if file.name == "pyproject.toml" and "tool.subcut" not in text:
@@ -265,7 +266,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
     return value
 
 
-def _test(file: Path, table: Any) -> dict[str, Any]:
+def _test(file: Path, table: Any) -> JsonObject:
     """One table of `[[tests]]`: settings as those of the file."""
     if not isinstance(table, dict):
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from importlib import import_module
 from operator import or_
@@ -10,9 +9,10 @@ from typing import Any
 
 from subgraph import documents
 from subgraph.results.commands import CommandAnswer
+from subgraph.types import JsonObject, StringMap
 
 # By schema: module and dataclass of each form that a document has.
-SCHEMAS: Mapping[str, str] = {
+SCHEMAS: StringMap = {
     "subcut.backends/1": "results.commands:BackendsResult",
     "subcut.bisect/1": "results.bisect:BisectDocument",
     "subcut.blame/1": "results.blame:BlameDocument",
@@ -67,7 +67,7 @@ def types_of(schema: str) -> list[type]:
     return [getattr(import_module(f"subgraph.{module}"), name) for module, name in places]
 
 
-def json_schema(schema: str) -> dict[str, Any]:
+def json_schema(schema: str) -> JsonObject:
     """Return the JSON Schema of the documents of a schema of `SCHEMAS`, with the headline and the
     next commands that `--json` adds.
 

@@ -7,11 +7,12 @@ import heapq
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+
+from subgraph.types import Fields
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the
 # direction of text.
@@ -262,7 +263,7 @@ def agreement(
     return "; ".join([*parts, *(f"this input tells nothing about '{name}'" for name in mute)])
 
 
-def source_line(source: Mapping[str, Any]) -> str:
+def source_line(source: Fields) -> str:
     """Describe the source of a node: `module`, `class`, `file`, `line` and `code` of the user's, of
     which any may be None; with `derived`, of the node "before" or "behind" it.
 

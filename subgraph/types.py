@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Shape: TypeAlias = tuple[int, ...]
+Strings: TypeAlias = tuple[str, ...]
+StringMap: TypeAlias = Mapping[str, str]
+Fields: TypeAlias = Mapping[str, Any]  # options, or an object of JSON or TOML, to be read
+JsonObject: TypeAlias = dict[str, Any]  # the same, to be written

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from subgraph.documents import Number, absent, to_json
 from subgraph.text import count
+from subgraph.types import Fields, JsonObject, StringMap
 
 
 class Status(StrEnum):
@@ -122,7 +122,7 @@ class Verdict:
     signature: Signature | None = None
     why: str = ""
     outputs: tuple[Judgement, ...] = ()
-    process: Mapping[str, Any] = field(default_factory=dict)
+    process: Fields = field(default_factory=dict)
     build: float = 0.0
     run: float = 0.0
     stored: bool = False
@@ -165,7 +165,7 @@ class Verdict:
             from_run=self.from_run,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain data; NaN and infinities as texts."""
         return dict(to_json(self.document()))
 
@@ -259,7 +259,7 @@ def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
         yield from (f"this input tells nothing about '{name}': {why}" for name, why in mute.items())
 
 
-def explain_silence(mute: Mapping[str, str]) -> str:
+def explain_silence(mute: StringMap) -> str:
     """Return why nothing is known: no output tells anything about the candidate."""
     name, why = next(iter(mute.items()))
     more = f" (nor about {count(len(mute) - 1, 'other output')})" if len(mute) > 1 else ""

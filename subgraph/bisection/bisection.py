@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from subgraph.bisection import result_folder
 from subgraph.bisection.costs import costs
@@ -44,6 +43,7 @@ from subgraph.trials.preparation import age, prepare
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Trials
+from subgraph.types import JsonObject
 from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
@@ -209,7 +209,7 @@ class Bisection:
         return self.finished
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """`result` as JSON, as `subcut bisect --json` prints it; empty until it is written."""
         return to_json(self.finished) if self.finished else {}
 

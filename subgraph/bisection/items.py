@@ -13,6 +13,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
+from subgraph.types import Strings
 
 
 @dataclass
@@ -63,7 +64,7 @@ class NodeItems:
         return regions.build_region(self.graph, self.indices(items))
 
     @property
-    def kinds(self) -> list[tuple[str, ...]]:
+    def kinds(self) -> list[Strings]:
         """Per item, the operators of its nodes."""
         ops = self.graph.ops
         return [tuple(ops[i] for i in group) for group in self.groups]

@@ -13,6 +13,7 @@ from subgraph.graph.region import find_region
 from subgraph.search import Settings
 from subgraph.storage.folders import safe_name
 from subgraph.trials.session import Setup
+from subgraph.types import Strings
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
 
@@ -39,7 +40,7 @@ class BisectionOptions:
     limits: Settings = field(default_factory=Settings)
     within: str = ""
     command: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
     force: bool = False
     hints: Callable[[], Mapping[int, float]] = dict
     body: str = ""

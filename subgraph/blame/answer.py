@@ -7,7 +7,7 @@ the fault.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -30,6 +30,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
 from subgraph.text import clean, count
+from subgraph.types import StringMap
 from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
@@ -163,7 +164,7 @@ def history(versions: Versions) -> str:
     return f"{said} ({len(versions.tried)} of {count(versions.releases, 'release')} tried)"
 
 
-def states(tried: Sequence[Mapping[str, str]]) -> str:
+def states(tried: Sequence[StringMap]) -> str:
     """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
     span."""
     spans = [

@@ -32,6 +32,7 @@ from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
+from subgraph.types import StringMap, Strings
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -55,7 +56,7 @@ class ReleasesAsked:
     """
 
     span: str = ""
-    sources: tuple[str, ...] = ()
+    sources: Strings = ()
     switch: str = ""
 
     @property
@@ -128,7 +129,7 @@ class Blame:
         found = diagnose_model(self.trials, self.region, self.verdict)
         return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
 
-    def passes(self) -> list[tuple[str, ...]]:
+    def passes(self) -> list[Strings]:
         """The minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
@@ -137,7 +138,7 @@ class Blame:
             self.notes.append(f"passes are not known: {e.what}")
             return []
 
-    def _minimal_sets(self, ablation: Ablation) -> list[tuple[str, ...]]:
+    def _minimal_sets(self, ablation: Ablation) -> list[Strings]:
         try:
             found = minimal_sets(ablation)
         finally:
@@ -146,9 +147,7 @@ class Blame:
             log.info("passes: right without %s", describe_sets(found))
         return found
 
-    def steps(
-        self, maker: Maker, work: Path, place: Path
-    ) -> tuple[list[tuple[str, ...]], list[Cure]]:
+    def steps(self, maker: Maker, work: Path, place: Path) -> tuple[list[Strings], list[Cure]]:
         """The minimal sets of steps without which the tool's model is right, and the models that
         it writes then; these go to the folder `work`, which becomes `place`.
 
@@ -188,7 +187,7 @@ class Blame:
             finally:
                 self.runs += asked.tried
 
-    def switches(self, *, exact: bool) -> tuple[dict[str, Mapping[str, str]], bool | None]:
+    def switches(self, *, exact: bool) -> tuple[dict[str, StringMap], bool | None]:
         """Options of the candidate that cure the region alone, name → all its options then; and
         whether it is as wrong without any optimization, in full precision.
 
@@ -198,7 +197,7 @@ class Blame:
         tried = dict(about.switches)
         if exact and about.exact:
             tried[ALL_AT_ONCE] = about.exact
-        found: dict[str, Mapping[str, str]] = {}
+        found: dict[str, StringMap] = {}
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
             verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))
@@ -328,7 +327,7 @@ class Blame:
     def cures(
         self,
         passes: Sequence[Sequence[str]],
-        switches: Mapping[str, Mapping[str, str]],
+        switches: Mapping[str, StringMap],
         history: Versions | None,
         asked: ReleasesAsked | None,
         work: Path,
@@ -370,7 +369,7 @@ class Blame:
         self,
         prover: Prover,
         passes: Sequence[Sequence[str]],
-        switches: Mapping[str, Mapping[str, str]],
+        switches: Mapping[str, StringMap],
         history: Versions | None,
         asked: ReleasesAsked | None,
     ) -> Iterator[Cure]:

@@ -20,6 +20,7 @@ from subgraph.graph.properties import SETTINGS
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import Record, Value, save
+from subgraph.types import Strings
 
 NOISE = 0.1  # of the standard deviation of a tensor
 
@@ -79,7 +80,7 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
     return rng.permutation(array.reshape(-1)).reshape(array.shape)
 
 
-def parameters(graph: Graph) -> tuple[str, ...]:
+def parameters(graph: Graph) -> Strings:
     """The model's inputs that nodes read in such places only. Complexity: linear in their
     readers."""
     return tuple(

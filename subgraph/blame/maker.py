@@ -28,6 +28,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.folders import safe_name, scratch
 from subgraph.text import clean, count
+from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -47,7 +48,7 @@ class Maker:
     title: str
     workers: Workers
 
-    def steps(self, model: Path) -> tuple[str, ...]:
+    def steps(self, model: Path) -> Strings:
         """The names of what it can leave out.
 
         Raises:

@@ -6,7 +6,7 @@ tool's own; `made`, `skip` and `samples` as in `Making`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -17,20 +17,21 @@ from subgraph.blame.makers import Making
 from subgraph.documents import from_json
 from subgraph.errors import NotInstalled, Refused, SubcutError
 from subgraph.runtime.inputs import Sample
+from subgraph.types import Fields
 
 
-def version(options: Mapping[str, Any]) -> str:
+def version(options: Fields) -> str:
     """The version of the tool's package; "" without one."""
     package = plugins.constant("makers", options["maker"], "PACKAGE")
     return _guarded(version_of, options, package) if package else ""
 
 
-def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
+def passes(model: Path, options: Fields) -> list[str]:
     """The names of the steps that the tool can omit."""
     return list(_run("steps", model, options))
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[], None]:
+def load(model: Path, options: Fields) -> Callable[[], None]:
     """Make a model; the function does nothing.
 
     Raises:
@@ -43,7 +44,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[], None]:
     return lambda: None
 
 
-def _run(function: str, model: Path, options: Mapping[str, Any]) -> Any:
+def _run(function: str, model: Path, options: Fields) -> Any:
     """Run a function of the tool."""
     maker = plugins.load("makers", options["maker"])
     samples = from_json(tuple[Sample, ...], options["samples"])
@@ -51,9 +52,7 @@ def _run(function: str, model: Path, options: Mapping[str, Any]) -> Any:
     return _guarded(getattr(maker, function), options, making, **options["settings"])
 
 
-def _guarded(
-    function: Callable[..., Any], options: Mapping[str, Any], *given: Any, **more: Any
-) -> Any:
+def _guarded(function: Callable[..., Any], options: Fields, *given: Any, **more: Any) -> Any:
     """Call a function of the tool, which can raise anything."""
     try:
         return function(*given, **more)

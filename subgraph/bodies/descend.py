@@ -25,6 +25,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.digest import Part
 from subgraph.text import clean, count
+from subgraph.types import Strings
 
 log = logging.getLogger("subcut")
 
@@ -41,7 +42,7 @@ class Inside:
     """
 
     graph: Graph
-    names: tuple[str, ...]
+    names: Strings
     feeding: Feeding | None
     runs: tuple[Iteration, ...] = ()
 
@@ -79,7 +80,7 @@ def descend(
     return inside
 
 
-def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, tuple[str, ...]] | None:
+def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, Strings] | None:
     """The body of `graph` that selectors are about, its own graph, and the selectors in there; None
     if there is none.
 
@@ -137,7 +138,7 @@ def _origin(body: Body, run: Iteration) -> str:
     return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed
 
 
-def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[str, ...]] | None:
+def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings] | None:
     """The body that all selectors begin with, and what is left behind it of each.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records, Value, save, tensor_text
 from subgraph.text import clean, count
+from subgraph.types import Fields
 
 KEY = "iterations"  # of the model in the reference process
 FIRST_SCAN = 9  # opset; Scan was another operator before
@@ -386,7 +387,7 @@ class _Scan(_Iterated):
                 yield
 
     @property
-    def _attributes(self) -> Mapping[str, Any]:
+    def _attributes(self) -> Fields:
         return {a.name: a for a in self.graph.nodes[self.body.name.node].attribute}
 
     @property

@@ -17,6 +17,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.walk import all_nodes, assign, free_names, operator, tensors_in
+from subgraph.types import Fields, Strings
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
@@ -38,10 +39,10 @@ class Body:
     graph: Graph
     name: BodyName
     proto: GraphProto
-    formals: tuple[str, ...]
-    outer: tuple[str, ...]
-    results: tuple[str, ...]
-    constants: tuple[str, ...]
+    formals: Strings
+    outer: Strings
+    results: Strings
+    constants: Strings
 
     def model(self, types: Mapping[str, TypeProto]) -> ModelProto:
         """The body as a model in the class `protobuf.reading_class()`, with large weights as stubs
@@ -194,7 +195,7 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
     return proto
 
 
-def _bind(node: NodeProto, given: Mapping[str, Any]) -> None:
+def _bind(node: NodeProto, given: Fields) -> None:
     """Replace references to attributes of the function by their values; one that has none is left
     out."""
     kept = []

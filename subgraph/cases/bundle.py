@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import normpath
 from pathlib import Path
-from typing import Any
 
 from subgraph.cases import case, contents, redact, zip_archive
 from subgraph.cases.case import CaseOutcome
@@ -41,6 +40,7 @@ from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean, count, nearest
+from subgraph.types import Fields, JsonObject
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
@@ -118,7 +118,7 @@ def name_of(path: Path) -> str:
     )
 
 
-def _redact_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
+def _redact_name(path: Path, evidence: Fields | None) -> str:
     request = evidence.get("request") if evidence else None
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
     plain = redact.this_machine(_find_secrets(evidence)).spec(spec)
@@ -212,8 +212,8 @@ def _write_zip(
     case_files: CaseFiles,
     files: dict[str, Path | bytes],
     redactor: Redactor,
-    evidence: Mapping[str, Any] | None,
-    found_with: Mapping[str, Any] | None,
+    evidence: Fields | None,
+    found_with: Fields | None,
 ) -> Packed:
     """Add what tells of the files, and write the zip."""
     outcome = _read_outcome(request.folder)
@@ -252,7 +252,7 @@ def _write_zip(
     )
 
 
-def _redact_manifest(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+def _redact_manifest(evidence: Fields, redactor: Redactor) -> JsonObject:
     """The manifest that names the candidate, redacted; its commands run in the folder of its
     files."""
     request = evidence["request"]
@@ -262,7 +262,7 @@ def _redact_manifest(evidence: Mapping[str, Any], redactor: Redactor) -> dict[st
 
 
 def _iter_unchanged(
-    files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Mapping[str, Any] | None
+    files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Fields | None
 ) -> Iterator[str]:
     """Yield everything that goes along as the user wrote it, or as the candidate said it."""
     if found_with:
@@ -288,7 +288,7 @@ def _iter_unchanged(
 
 
 def _iter_missing_scripts(
-    evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]
+    evidence: Fields | None, files: Mapping[str, Path | bytes]
 ) -> Iterator[str]:
     """Code that the candidate's command names and that does not go along."""
     for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
@@ -314,7 +314,7 @@ def _read_outcome(folder: Path) -> CaseOutcome | None:
     return replace(found, candidate=None) if found else None
 
 
-def _find_secrets(evidence: Mapping[str, Any] | None) -> list[str]:
+def _find_secrets(evidence: Fields | None) -> list[str]:
     """Values of a candidate's options that are secret by their name."""
     try:
         options = dict(evidence["request"]["identity"]["options"]) if evidence else {}
@@ -331,7 +331,7 @@ def _make_readme(
     name: str,
     case_files: CaseFiles,
     files: Mapping[str, Path | bytes],
-    found_with: Mapping[str, Any] | None,
+    found_with: Fields | None,
     outcome: CaseOutcome | None,
     unchanged: Sequence[str],
 ) -> str:

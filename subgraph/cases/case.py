@@ -34,6 +34,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
+from subgraph.types import JsonObject, StringMap
 from subgraph.version import versions
 
 log = logging.getLogger("subcut")
@@ -314,7 +315,7 @@ class Identity(RuntimeBuild):
     options: Mapping[str, str | int | float | bool | None]
     timeout: float
     memory: float | None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: StringMap = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ class ResultFolder(Generic[M]):
     path: Path
     manifest: M
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the path and the fields of the manifest, as a command's JSON has them."""
         return {"path": str(self.path), **to_json(self.manifest)}
 
@@ -472,7 +473,7 @@ def read_manifest(path: Path) -> Manifest | None:
     return None if document is None else from_json(Manifest, document)
 
 
-def read_plain_manifest(path: Path) -> dict[str, Any] | None:
+def read_plain_manifest(path: Path) -> JsonObject | None:
     """The same as JSON, checked: for what may leave in a bundle.
 
     Raises:

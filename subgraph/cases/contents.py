@@ -40,6 +40,7 @@ from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.text import clean
+from subgraph.types import Fields, Strings
 
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
 LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data", ".tflite"), FROM_DEVICE: (".npy", ".bin")}
@@ -73,10 +74,10 @@ class CaseFiles:
 
     folder: Path
     files: Mapping[str, Path]
-    evidence: Mapping[str, Any] | None
+    evidence: Fields | None
     is_evidence: bool
-    cases: tuple[str, ...]
-    left: tuple[str, ...]
+    cases: Strings
+    left: Strings
 
 
 def of(folder: Path) -> CaseFiles:
@@ -167,9 +168,7 @@ def _find_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _find_cases(
-    folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Fields) -> Strings:
     """The folders of the cases, the most telling first.
 
     Raises:
@@ -240,7 +239,7 @@ def data_of(source: Path | bytes) -> bytes:
 def redacted(
     case_files: CaseFiles,
     redactor: Redactor,
-    found_with: Mapping[str, Any] | None,
+    found_with: Fields | None,
 ) -> dict[str, Path | bytes]:
     """All files as they may leave.
 

@@ -23,6 +23,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
+from subgraph.types import Strings
 from subgraph.version import versions
 
 
@@ -30,12 +31,12 @@ from subgraph.version import versions
 class DumpRequest:
     """All that a dump depends on beside the model."""
 
-    tensors: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
+    tensors: Strings
+    inputs: Strings = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
-    formats: tuple[str, ...] = ("npy",)
+    formats: Strings = ("npy",)
     tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
 
 

@@ -30,6 +30,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Records, copied, from_bits, read_npy
 from subgraph.text import clean
+from subgraph.types import StringMap
 from subgraph.version import versions
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def add_candidate(
     case.write_manifest(replace(manifest, found=outcome), case_folder)
 
 
-def copy_tensors(tensors: Mapping[str, Record], stems: Mapping[str, str], folder: Path) -> None:
+def copy_tensors(tensors: Mapping[str, Record], stems: StringMap, folder: Path) -> None:
     """Copy the files of tensors, with absolute paths, into a folder that is made; `stems`: tensor →
     file stem."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,7 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
+from subgraph.types import Fields, Strings
 
 MAX_NAMED = 8  # cases named in a hint
 
@@ -56,7 +57,7 @@ class BundleList:
     schema: str = BUNDLE_SCHEMA
     what: str = ""
     subcut: str = ""
-    found_with: Mapping[str, Any] | None = None
+    found_with: Fields | None = None
     found: CaseOutcome | None = None
     files: Mapping[str, Checksum]
 
@@ -74,7 +75,7 @@ class FoundCase:
     """
 
     place: Path
-    labels: tuple[str, ...]
+    labels: Strings
     inputs: Mapping[str, tuple[Record, ...]]
     outputs: Mapping[str, tuple[Record, ...]]
     source: ModelSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from subgraph.cases.case import CaseOutcome
 from subgraph.cases.layout import CANDIDATE, CANDIDATE_FILES, REPRO
@@ -13,6 +12,7 @@ from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, shorten
+from subgraph.types import Fields, Strings
 
 README = "README.txt"
 ENVIRONMENT = "environment.json"
@@ -46,9 +46,9 @@ class ReadmeData:
     """
 
     name: str
-    files: tuple[str, ...]
-    cases: Mapping[str, Mapping[str, Any]]
-    evidence: Mapping[str, Any] | None = None
+    files: Strings
+    cases: Mapping[str, Fields]
+    evidence: Fields | None = None
     outcome: CaseOutcome | None = None
     unchanged: Sequence[str] = ()
 
@@ -120,7 +120,7 @@ def _iter_problem(data: ReadmeData) -> Iterator[str]:
         )
 
 
-def _describe_verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
+def _describe_verdict(data: ReadmeData, manifest: Fields) -> str:
     """The verdict, in a line; "" where there is none."""
     outcome = data.outcome or (
         from_json(CaseOutcome, found) if (found := manifest.get("found")) else None

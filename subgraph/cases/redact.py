@@ -27,6 +27,7 @@ from subgraph.documents import KEY
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, processor
 from subgraph.text import behind_colon
+from subgraph.types import Fields, JsonObject, StringMap, Strings
 from subgraph.verdict import Signature, Status
 from subgraph.version import versions
 
@@ -96,10 +97,10 @@ class Redactor:
         kept, left: names of the fields and files with texts that were kept, and left out.
     """
 
-    homes: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
+    homes: Strings = ()
+    users: Strings = ()
+    hosts: Strings = ()
+    secrets: Strings = ()
     names: frozenset[str] = frozenset()
     keep: frozenset[str] = frozenset()
     source: bool = False
@@ -190,7 +191,7 @@ class Redactor:
             )
         return self._value(value, key, inside) if isinstance(value, str) else value
 
-    def _mapping(self, value: Mapping[str, Any], key: str, inside: bool) -> dict[str, Any]:
+    def _mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
         if inside and key == "options":
             return {k: self.option(k, v) for k, v in value.items()}
         if inside and key == "files":  # of the candidate, by the word that names each
@@ -326,7 +327,7 @@ def this_machine(secrets: Iterable[str] = ()) -> Redactor:
     )
 
 
-def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
+def _longest_first(texts: Iterable[str]) -> Strings:
     """A text may begin with another, so the longer ones are replaced first."""
     return tuple(sorted(filter(None, texts), key=lambda t: (-len(t), t)))
 
@@ -357,7 +358,7 @@ class Environment:
     machine: str
     processor: str
     cores: int | None
-    packages: Mapping[str, str]
+    packages: StringMap
 
 
 def environment() -> Environment:

@@ -44,6 +44,7 @@ from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
+from subgraph.types import StringMap, Strings
 from subgraph.version import __version__
 
 OF_MODEL = "the full model's values"
@@ -54,13 +55,13 @@ OF_RECORDING = "what the reference makes of the recorded inputs"
 class CaseRequest:
     """All that a case depends on beside the model: two equal requests give the same bytes."""
 
-    start: tuple[str, ...]
-    end: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
+    start: Strings
+    end: Strings
+    inputs: Strings = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
-    formats: tuple[str, ...] = ("npy", "bin")
+    formats: Strings = ("npy", "bin")
     tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
     dump_all: bool = False
     capture: bool = True
@@ -68,7 +69,7 @@ class CaseRequest:
     dynamic: bool = False
     freeze: bool = True
     recorded: str = ""
-    as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
+    as_caffe: Strings = ()  # the prototxt, and its weights if they were named
     target_opset: int = 0
 
     @classmethod
@@ -128,10 +129,10 @@ class RecordedSource(Protocol):
     @property
     def recording(self) -> RecordingEntry: ...
 
-    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+    def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
         """As `ReferenceValues.copy_to`."""
 
-    def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
+    def dumped(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder` with
         absolute paths."""
 
@@ -292,7 +293,7 @@ class CaseBuilder:
     scratch: Path
     samples: Sequence[Sample]
     captured: Sequence[Captured]
-    stems: Mapping[str, str]
+    stems: StringMap
     dumped: Sequence[Records]
     recording: RecordingEntry | None
 

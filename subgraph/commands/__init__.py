@@ -12,6 +12,7 @@ from typing import Any
 
 from subgraph import system
 from subgraph.text import masked
+from subgraph.types import JsonObject
 
 log = logging.getLogger("subcut")
 
@@ -21,7 +22,7 @@ class Result:
     """The result of a command: the document for `--json` (plain JSON data), the same as text, and
     the exit code."""
 
-    document: dict[str, Any]
+    document: JsonObject
     text: str
     exit_code: int = 0
 

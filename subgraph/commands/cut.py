@@ -21,6 +21,7 @@ from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
 from subgraph.text import big, clean, count, shorten_names
+from subgraph.types import Strings
 
 if TYPE_CHECKING:
     from subgraph.cases.case import (
@@ -201,7 +202,7 @@ def _describe_next(graph: Graph, model: str | None) -> str:
     return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
-def _find_caffe_files(asked: Asked) -> tuple[str, ...]:
+def _find_caffe_files(asked: Asked) -> Strings:
     """The files of the Caffe model that is cut.
 
     Raises:

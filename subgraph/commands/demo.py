@@ -16,6 +16,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutputError, ResultExists, UsageError
 from subgraph.results.commands import DemoResult
 from subgraph.text import clean
+from subgraph.types import StringMap
 
 DEFAULT_FOLDER = "subcut-demo"
 ABOUT = {
@@ -71,7 +72,7 @@ def demo(
     return Result(document, "\n".join(lines))
 
 
-def _table(rows: Mapping[str, str]) -> Iterable[str]:
+def _table(rows: StringMap) -> Iterable[str]:
     width = max(map(len, rows))
     return (f"  {word:<{width}}  {about}" for word, about in rows.items())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, build_region, find_region
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
+from subgraph.types import StringMap
 
 if TYPE_CHECKING:
     from subgraph.bodies.parts import Part
@@ -217,7 +218,7 @@ def _describe_region(region: Region) -> list[str]:
 
 
 def _open(
-    drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Mapping[str, str]
+    drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: StringMap
 ) -> frozenset[str]:
     """Keys of the groups and nodes that the options open; if none does, those that give a readable
     picture of a region.

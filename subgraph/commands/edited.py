@@ -16,6 +16,7 @@ from subgraph.graph.graph import Graph
 from subgraph.results.commands import EditResult
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean, count
+from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.editing.draft import Draft
@@ -103,7 +104,7 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
 
 def compared(
     graph: Graph, path: Path, feeding: Feeding, reference: Reference | None
-) -> tuple[list[str], list[dict[str, Any]]]:
+) -> tuple[list[str], list[JsonObject]]:
     """Lines and rows: the outputs of the model before and after, on the reference."""
     if reference is None:
         return ["outputs  not run (--no-run)"], []
@@ -130,7 +131,7 @@ def result(
     path: Path,
     draft: Draft,
     lines: list[str],
-    rows: list[dict[str, Any]],
+    rows: list[JsonObject],
     **more: Any,
 ) -> Result:
     """The document and the text of an edit."""

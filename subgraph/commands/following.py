@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from importlib import import_module
-from typing import Any
 
 from subgraph.commands import options
 from subgraph.results.common import NextCommand
 from subgraph.text import masked
+from subgraph.types import Fields
 
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
 # By document: the command that takes the path that it names, and what it is for.
@@ -49,7 +49,7 @@ def convert_words(typed: str, command: str, left_out: Collection[str] = ()) -> l
     return line
 
 
-def iter_next(document: Mapping[str, Any]) -> Iterator[NextCommand]:
+def iter_next(document: Fields) -> Iterator[NextCommand]:
     """Yield the commands that follow from a document.
 
     Args:

@@ -12,6 +12,7 @@ from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
+from subgraph.types import Strings
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def opened(
     reference: Reference | None,
     output: Path,
     score: object = None,
-) -> Iterator[tuple[Graph, Feeding, tuple[str, ...]]]:
+) -> Iterator[tuple[Graph, Feeding, Strings]]:
     """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
 
     Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges

@@ -36,6 +36,7 @@ from subgraph.text import (
     shorten,
     split_signature,
 )
+from subgraph.types import Strings
 
 if TYPE_CHECKING:
     from subgraph.inspection.describe import (
@@ -154,8 +155,8 @@ def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
 def _make_document(
     graph: Graph,
     node: str | None,
-    start: tuple[str, ...],
-    end: tuple[str, ...],
+    start: Strings,
+    end: Strings,
     fed: Feeding | None,
     runtime: Candidate | None,
 ) -> InspectDocument:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from subgraph.commands.color import colored
 from subgraph.text import clean, clean_lines
+from subgraph.types import Fields
 
 EVENTS = "SUBCUT_EVENTS"  # environment: messages are lines of JSON
 FIRST_ANSWER = 25  # level of the first answer of a search, which --quiet does not hide
@@ -38,7 +38,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
     def emit(self, record: logging.LogRecord) -> None:
         step = getattr(record, "step", 0)
         of = getattr(record, "of", 0)
-        live: Mapping[str, Any] | None = getattr(record, "live", None)
+        live: Fields | None = getattr(record, "live", None)
         if live is not None:
             if self.live:
                 self._show_live(live)
@@ -70,7 +70,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
                 self.format(record), markup=False, highlight=False, soft_wrap=True
             )
 
-    def _show_live(self, live: Mapping[str, Any]) -> None:
+    def _show_live(self, live: Fields) -> None:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn
         from rich.table import Column
 

@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
@@ -29,6 +29,7 @@ from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
+from subgraph.types import Fields, Strings
 
 OPTION = "option"  # key in the metadata of a field
 FROM_1 = (1, math.inf)  # the limits of a number that has no other
@@ -89,9 +90,9 @@ class Option(typer.models.OptionInfo):
     """
 
     flag: str
-    refused_beside: tuple[str, ...] = ()
+    refused_beside: Strings = ()
     limits: tuple[int, float] | None = None
-    words: tuple[str, ...] = ()
+    words: Strings = ()
 
     def check(self, given: Any) -> Any:
         """Return the given value.
@@ -162,7 +163,7 @@ def _list_flags(info: Option) -> list[str]:
     return [str(info.default), *(info.param_decls or ())]
 
 
-def _collect_given(command: Callable[..., Any], values: Mapping[str, Any]) -> Given:
+def _collect_given(command: Callable[..., Any], values: Fields) -> Given:
     infos = declared(command).items()
     return Given({_list_flags(info)[0]: (info, values.get(name)) for name, info in infos})
 

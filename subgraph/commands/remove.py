@@ -17,6 +17,7 @@ from subgraph.errors import ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage import folders
 from subgraph.text import clean, count
+from subgraph.types import Strings
 
 if TYPE_CHECKING:
     from subgraph.editing.draft import Draft
@@ -89,7 +90,7 @@ def remove(
         if nodes:
             labels: dict[str, None] = {}
 
-            def edit(there: Graph, names: tuple[str, ...]) -> Draft:
+            def edit(there: Graph, names: Strings) -> Draft:
                 chosen = list(chain.from_iterable(there.select(word).nodes for word in names))
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage import folders
 from subgraph.text import clean, count
+from subgraph.types import StringMap, Strings
 
 if TYPE_CHECKING:
     from subgraph.editing.draft import Draft
@@ -108,12 +108,12 @@ class _Replacing:
     whole: Graph
     starts: int
     piece: Graph
-    names: Mapping[str, str]
+    names: StringMap
     feeding: Feeding
     reference: Reference | None
     nodes: int = 0
 
-    def __call__(self, graph: Graph, ends: tuple[str, ...]) -> Draft:
+    def __call__(self, graph: Graph, ends: Strings) -> Draft:
         from subgraph.editing.effect import frozen_as_before
         from subgraph.editing.replace import replace as replaced
         from subgraph.graph.region import find_region

@@ -43,6 +43,7 @@ from subgraph.storage.file_kinds import (
 )
 from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
+from subgraph.types import JsonObject, Strings
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
@@ -232,7 +233,7 @@ class Asked:
         require_trust(reference.code, self.result.trust)
         from subgraph.runtime.worker_pool import installed
 
-        limits: dict[str, Any] = {
+        limits: JsonObject = {
             "timeout": reference.timeout,
             "memory": reference.memory,
             "limit": limit,
@@ -406,7 +407,7 @@ class Asked:
 
     # ------------------------------------------------------------ further options
 
-    def formats(self, form: FormatOptions, default: str) -> tuple[tuple[str, ...], TensorFormat]:
+    def formats(self, form: FormatOptions, default: str) -> tuple[Strings, TensorFormat]:
         """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin`
         ones.
 

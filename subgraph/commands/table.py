@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import OutputError
+from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.reports import ComparedDocument
@@ -53,7 +54,7 @@ def write(path: Path, text: str, hint: str) -> None:
         ) from e
 
 
-def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | None) -> Result:
+def result(document: JsonObject, text: str, csv_text: str, csv_file: str | None) -> Result:
     """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE`
     written as well.
 

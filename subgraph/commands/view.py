@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,6 +34,7 @@ from subgraph.results.sweep import SweepDocument
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trust import require as require_trust
+from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.view.session import ViewOptions
@@ -312,7 +313,7 @@ def view_options(
     candidates: dict[str, Sequence[str]] = {
         spec: [f"--candidate={spec}"] for spec in runs.candidates or ()
     }
-    table: dict[str, Any] = settings.get("candidates", None, {})
+    table: JsonObject = settings.get("candidates", None, {})
     candidates |= {name: [f"--candidate={name}"] for name in table if name not in candidates}
     default = str(settings.get("candidate", None, "ort"))
     if default not in candidates:

@@ -19,7 +19,7 @@ from subgraph.errors import UsageError
 from subgraph.results.common import ComparedOutputs
 from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 SIGNS = {
     ">": operator.gt,
@@ -55,9 +55,9 @@ class OutputChoice:
             candidate.
     """
 
-    ignored: tuple[str, ...] = ()
+    ignored: Strings = ()
     where: tuple[Where, ...] = ()
-    may_be_empty: tuple[str, ...] = ()
+    may_be_empty: Strings = ()
 
     @classmethod
     def parse(

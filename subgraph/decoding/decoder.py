@@ -18,6 +18,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import read_type
 from subgraph.text import clean, nearest
+from subgraph.types import Fields, StringMap
 
 STEPS = 64  # of a text, where neither the file nor its end says how many
 MAX_STEPS = 100_000
@@ -57,9 +58,9 @@ class LoopFile:
     steps: int | None = None
     eos: tuple[int, ...] = ()
     pad: int = 0
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: StringMap = field(default_factory=dict)
     slices: Mapping[str, Slicing] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Fields = field(default_factory=dict)
 
 
 def read_loop_file(path: Path) -> LoopFile:
@@ -191,7 +192,7 @@ class Decoder:
     cache_position: str
     cache_branch: str
     attention_mask: str
-    states: Mapping[str, str]
+    states: StringMap
     slices: Mapping[str, Slicing]
     constants: Sequence[str]
 
@@ -279,9 +280,7 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
             )
 
 
-def _explain_unclear(
-    graph: Graph, unknown: Sequence[str], states: Mapping[str, str]
-) -> tuple[str, str]:
+def _explain_unclear(graph: Graph, unknown: Sequence[str], states: StringMap) -> tuple[str, str]:
     """What is said where an input has no purpose, and what to write."""
     if not unknown:
         return (
@@ -304,7 +303,7 @@ def _explain_unclear(
     )
 
 
-def _find_logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str) -> str:
+def _find_logits(graph: Graph, file: LoopFile, states: StringMap, tokens: str) -> str:
     """
     Raises:
         UsageError: several outputs may be it.

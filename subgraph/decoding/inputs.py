@@ -23,6 +23,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, np_dtype, save, tensor_text
+from subgraph.types import Fields, JsonObject
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -44,7 +45,7 @@ class LoopInputs:
     prompt: Any
     mask: Any
     sequences: Mapping[str, Array]
-    values: Mapping[str, Any]
+    values: Fields
 
     @property
     def batch(self) -> int:
@@ -86,7 +87,7 @@ class LoopInputs:
             return self.prompt if k == 0 else None
         return self.prompt[:, k : k + 1] if k < self.prompt.shape[1] else None
 
-    def arrays(self, k: int, tokens: Sequence[Array]) -> dict[str, Any]:
+    def arrays(self, k: int, tokens: Sequence[Array]) -> JsonObject:
         """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch,
         length)."""
         decoder = self.decoder

@@ -15,13 +15,12 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.evidence import explain_mute
@@ -55,6 +54,7 @@ from subgraph.text import clean, count
 from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
+from subgraph.types import JsonObject, StringMap
 from subgraph.verdict import Status, explain_silence
 from subgraph.version import __version__
 
@@ -212,7 +212,7 @@ class LoopSearch:
         """Each step of a walk over all, and the first that is wrong, also beside what rounding
         does."""
 
-        def make(_folder: Path) -> dict[str, Any]:
+        def make(_folder: Path) -> JsonObject:
             seen: list[StepSeen] = []
             doubted: dict[int, Records] = {}
             first: list[str] = []
@@ -300,7 +300,7 @@ class LoopSearch:
     def _fails(self, begin: int, end: int) -> tuple[bool, float]:
         """Is the last step of a walk wrong? And its error."""
 
-        def make(_folder: Path) -> dict[str, Any]:
+        def make(_folder: Path) -> JsonObject:
             last = deque(self._walk(begin, end), maxlen=1)[0]
             if not last.made or last.k < end:
                 return {"fails": True, "error": "inf"}
@@ -327,7 +327,7 @@ class LoopSearch:
         folder = self.first.model.new_folder()
         with self.workers.borrow(loads=1, fresh=True) as worker:
 
-            def run(into: Path, outputs: Mapping[str, str], feeds: Sequence[Record]) -> Records:
+            def run(into: Path, outputs: StringMap, feeds: Sequence[Record]) -> Records:
                 return worker.run(KEY, into, outputs, feeds).by_name
 
             try:

@@ -26,6 +26,7 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.types import StringMap
 
 NEARER = 10.0  # times nearer to the approximation than to the exact function
 MOST = 9999  # that is said
@@ -83,7 +84,7 @@ def _tanh(slope: float, cubic: float) -> str:
 
 
 # By name, which goes on "looks like …": for each operator the body of a function `NAME (x) => (y)`.
-APPROXIMATIONS: Mapping[str, Mapping[str, str]] = {
+APPROXIMATIONS: Mapping[str, StringMap] = {
     "GELU by tanh": {
         "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
         "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
@@ -185,7 +186,7 @@ def _rms(pair: Pair) -> float:
     return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
 
 
-def _run(judge: Judge, region: Region, bodies: Mapping[str, str]) -> Feeds:
+def _run(judge: Judge, region: Region, bodies: StringMap) -> Feeds:
     """The reference's outputs of the region, with the approximation in the place of its operators.
 
     Raises:

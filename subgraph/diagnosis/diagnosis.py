@@ -13,7 +13,7 @@ own; evidence that cannot be had is listed with the reason. Where nothing decide
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -46,6 +46,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
+from subgraph.types import StringMap
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
@@ -334,7 +335,7 @@ class _OtherRun:
     error: str = ""
 
 
-def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder: str) -> _OtherRun:
+def _run_with(trials: Trials, region: Region, options: StringMap, folder: str) -> _OtherRun:
     """The same backend with other options, and no more time than evidence may take."""
     timeout = min(MAX_SECONDS, trials.runtime.candidate.timeout)
     other = replace(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from subgraph.graph.region import Region
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
+from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -88,7 +89,7 @@ def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
     return trials.with_candidate(replace(trials.runtime.candidate, options=options))
 
 
-def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
+def minimal_sets(ablation: Ablation) -> list[Strings]:
     """The minimal sets of passes without which the region is right: of one name, of two, else one
     larger set.
 
@@ -99,7 +100,7 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
         SubcutError: the candidate cannot be used.
     """
     names = ablation.names()
-    found: list[tuple[str, ...]] = [(name,) for name in names if ablation.is_right([name])]
+    found: list[Strings] = [(name,) for name in names if ablation.is_right([name])]
     rest = [name for name in names if (name,) not in found]
     pairs = _pairs(ablation, rest, {name for (name,) in found}) if ablation.tries_pairs else ()
     found += [pair for pair in pairs if ablation.is_right(pair)]
@@ -110,7 +111,7 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     return found
 
 
-def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[tuple[str, ...]]:
+def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[Strings]:
     """Pairs of names of which none cures alone; with each, those that do something only where it is
     off."""
     seen = set()
@@ -125,7 +126,7 @@ def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterato
                 yield pair
 
 
-def _minimal(ablation: Ablation, names: Sequence[str]) -> tuple[str, ...]:
+def _minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
     """A set without which it is right, and of which each name is needed: one name after the other
     is left in."""
     needed = list(names)

@@ -30,7 +30,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, StringMap
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
@@ -166,7 +166,7 @@ class _Node:
         return clean(formal[min(k, len(formal) - 1)].name) if formal else f"input {k}"
 
 
-def _pair_nodes(ours: _Side, theirs: _Side, names: Mapping[str, str]) -> dict[int, int]:
+def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
     """Pair nodes of one operator by the tensor that they compute, then by their order; the others
     only by the tensor."""
     made = [{names.get(name, name) for name in ours.graph.makes[i]} for i in ours.nodes]

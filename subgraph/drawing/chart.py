@@ -9,12 +9,13 @@ failing points before others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from subgraph.text import short
+from subgraph.types import StringMap
 
 WIDTH = 720.0
 HEIGHT = 250.0
@@ -91,7 +92,7 @@ class Chart:
     failing: str
     titled: list[TitledPoint]
     marks: list[Mark]
-    words: Mapping[str, str]
+    words: StringMap
     top: float
     strange: float | None
     width: float = WIDTH
@@ -161,9 +162,7 @@ def _dots(drawn: Iterable[_PlacedPoint]) -> str:
     return " ".join(f"M{d.place.x:g} {d.place.y:g}h0" for d in drawn)
 
 
-def chart(
-    points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]
-) -> Chart:
+def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: StringMap) -> Chart:
     """Return a curve of errors over x on a logarithmic axis, with the spans of findings.
 
     Args:
@@ -216,7 +215,7 @@ def chart(
     )
 
 
-def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str, str]) -> Chart:
+def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -> Chart:
     """Return the highest of finite numbers at each x on a plain axis.
 
     Args:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from subgraph.drawing.network import Network
 from subgraph.text import shared_start, short
+from subgraph.types import Strings
 
 T = TypeVar("T")
 
@@ -150,8 +151,8 @@ class Tree:
         self.groups[self._last] = DrawnGroup(key, label, parent, members, scope=scope)
         return self._last
 
-    def _scopes(self, scopes: Sequence[tuple[str, ...]]) -> None:
-        known: dict[tuple[str, ...], int] = {(): self.root}
+    def _scopes(self, scopes: Sequence[Strings]) -> None:
+        known: dict[Strings, int] = {(): self.root}
         folded = self.network.folded
         for leaf in range(self.network.leaves):
             if leaf in folded:

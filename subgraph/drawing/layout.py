@@ -31,6 +31,7 @@ from subgraph.drawing.level import (
 )
 from subgraph.drawing.network import Network
 from subgraph.text import clean, short
+from subgraph.types import Strings
 
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
@@ -77,7 +78,7 @@ class Line(NamedTuple):
 
     source: str
     target: str
-    tensors: tuple[str, ...]
+    tensors: Strings
     points: tuple[tuple[float, float], ...]
     text: str
     x: float
@@ -91,7 +92,7 @@ class Stub(NamedTuple):
 
     key: str
     way: str
-    tensors: tuple[str, ...]
+    tensors: Strings
     text: str
     x: float
     y: float

@@ -12,6 +12,7 @@ from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, distinct, short
+from subgraph.types import StringMap, Strings
 
 ADVANCE = (
     6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
@@ -41,7 +42,7 @@ class StubRow(NamedTuple):
     """Tensors that are named at a box; `way` is in or out."""
 
     way: str
-    tensors: tuple[str, ...]
+    tensors: Strings
     text: str
 
 
@@ -62,7 +63,7 @@ class Wire:
 
     source: int
     target: int
-    tensors: tuple[str, ...]
+    tensors: Strings
     text: str = ""
 
 
@@ -306,7 +307,7 @@ def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> 
     return Item(half, half, HEIGHT + LINE * (tall + bool(cell.note)), weight)
 
 
-def stub_rows(stubs: Iterable[tuple[str, str]], texts: Mapping[str, str]) -> list[StubRow]:
+def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRow]:
     """Return at most `STUBS` rows; the last one counts the others, which can be of both ways.
 
     Args:

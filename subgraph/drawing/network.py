@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+
+from subgraph.types import StringMap, Strings
 
 WIDE, NEAR = (
     5,
@@ -33,8 +35,8 @@ class Network:
     makes: Sequence[Sequence[str]]
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
-    types: Mapping[str, str] = field(default_factory=dict)
-    scopes: Sequence[tuple[str, ...]] = ()
+    types: StringMap = field(default_factory=dict)
+    scopes: Sequence[Strings] = ()
 
     @property
     def leaves(self) -> int:

@@ -17,6 +17,7 @@ from itertools import chain
 from subgraph.drawing.families import RULES, VARIABLES
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.text import clean
+from subgraph.types import StringMap, Strings
 
 ROUND = 4
 LETTER = 6.1  # pixels of a letter of a badge
@@ -100,10 +101,10 @@ class Marks:
     boundary: Collection[str] = ()
     values: Mapping[str, float | str] = field(default_factory=dict)
     failed: Collection[str] = ()
-    makes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    makes: Mapping[int, Strings] = field(default_factory=dict)
     badges: Mapping[int, str] = field(default_factory=dict)
     shares: Mapping[int, float] = field(default_factory=dict)
-    links: Mapping[str, str] = field(default_factory=dict)
+    links: StringMap = field(default_factory=dict)
     found: Collection[int] = ()
     suspects: Collection[int] = ()
 

@@ -8,7 +8,7 @@ saved.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -35,6 +35,7 @@ from subgraph.graph.walk import (
 )
 from subgraph.storage import dtypes, folders
 from subgraph.text import clean, count
+from subgraph.types import StringMap
 
 INPUTS_LISTED = 4  # first version of the file format in which a weight need not be an input, too
 
@@ -110,7 +111,7 @@ class Draft:
 
     # ------------------------------------------------------------ putting in
 
-    def insert(self, other: Graph, connected: Mapping[str, str]) -> dict[str, str]:
+    def insert(self, other: Graph, connected: StringMap) -> dict[str, str]:
         """Append the nodes, weights and functions of another model; its inputs and outputs are not
         declared.
 

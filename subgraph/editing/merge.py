@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -13,12 +12,13 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.types import read_type
 from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
+from subgraph.types import Fields, StringMap
 
 # metadata of a tail: the outputs of the model that it was taken from, in order
 OUTPUTS = "subcut.outputs"
 
 
-def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> Draft:
+def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
     """`one` with `other` behind it or beside it.
 
     An input of `other` is fed by the output of `one` that `names` gives it (output → input), or
@@ -62,7 +62,7 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     return draft
 
 
-def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
+def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
     """Input of `other` → output of `one`."""
     joined = {
         n: n
@@ -93,7 +93,7 @@ def _join(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str]:
     return joined
 
 
-def _is_shared(name: str, info: Any, first: Mapping[str, Any], one: Graph) -> bool:
+def _is_shared(name: str, info: Any, first: Fields, one: Graph) -> bool:
     return name in one.inputs and read_type(first[name].type) == read_type(info.type)
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from subgraph.editing.draft import Draft
 from subgraph.editing.merge import OUTPUTS
@@ -18,6 +17,7 @@ from subgraph.graph.region import build_region
 from subgraph.graph.walk import assign, rename
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
+from subgraph.types import JsonObject
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
@@ -54,7 +54,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     new = {name: takes_over.get(first, first) for name, first in new.items()} | takes_over
     declared = {v.name for v in (*model.input, *model.output)}
     rename(model, lambda n: new.get(n, n), str)
-    infos: dict[str, Any] = {v.name: v for v in model.value_info}
+    infos: JsonObject = {v.name: v for v in model.value_info}
     assign(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
     draft.sort()
     draft.drop_unused_functions()

@@ -6,7 +6,7 @@ topologically.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -16,13 +16,14 @@ from subgraph.graph.region import Region
 from subgraph.graph.types import DeclaredType, read_type
 from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
+from subgraph.types import StringMap
 
 
 def replace(
     graph: Graph,
     region: Region,
     piece: Graph,
-    names: Mapping[str, str] | None = None,
+    names: StringMap | None = None,
     computed: Collection[str] = (),
 ) -> Draft:
     """The model with `piece` in the place of a region.
@@ -87,7 +88,7 @@ def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
     return gone
 
 
-def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]) -> dict[str, str]:
+def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dict[str, str]:
     """Boundary tensor of the piece → tensor of the model.
 
     Raises:
@@ -119,9 +120,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]
     return connected | {given[name]: name for name in region.outputs}
 
 
-def _require_types(
-    graph: Graph, region: Region, piece: Graph, connected: Mapping[str, str]
-) -> None:
+def _require_types(graph: Graph, region: Region, piece: Graph, connected: StringMap) -> None:
     """
     Raises:
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as

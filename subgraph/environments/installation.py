@@ -29,6 +29,7 @@ from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
 from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, masked
+from subgraph.types import Strings
 
 log = logging.getLogger("subcut")
 
@@ -62,8 +63,8 @@ class Installation:
             `emulated` names it.
     """
 
-    requirements: tuple[str, ...]
-    sources: tuple[str, ...] = ()
+    requirements: Strings
+    sources: Strings = ()
     alone: bool = False
     processor: str = ""
 

@@ -28,6 +28,7 @@ from subgraph.errors import BackendError, UsageError
 from subgraph.lazy import metadata
 from subgraph.storage.cache import cache_folder
 from subgraph.system import link_folder
+from subgraph.types import Strings
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -49,7 +50,7 @@ SECONDS = 120  # that an index may take to say what it has
 NAME = "RELEASES"
 
 
-def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
+def package(backend: str) -> tuple[str, str, Strings]:
     """(name of the runtime's package, its first release that runs with numpy 2, what must be
     installed beside it).
 
@@ -93,7 +94,7 @@ def release(
     needs = tuple(
         need.format(date=known.micro) if known else need.partition("<")[0] for need in needs
     )
-    numpy: tuple[str, ...] = ()
+    numpy: Strings = ()
     if numpy_2:
         is_older = known is not None and known < parse(numpy_2)
         numpy = ("numpy<2",) if is_older and not beside else ("numpy",)

@@ -52,6 +52,7 @@ from subgraph.graph.walk import (
 )
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records
+from subgraph.types import StringMap, Strings
 
 if TYPE_CHECKING:
     import onnx
@@ -111,12 +112,12 @@ class Cut:
 
     graph: Graph
     region: Region
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    frozen: tuple[str, ...]
+    inputs: Strings
+    outputs: Strings
+    frozen: Strings
     types: Mapping[str, TypeProto] = field(repr=False)
     model: ModelProto = field(repr=False)
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    renamed: StringMap = field(default_factory=dict)
 
     def __repr__(self) -> str:
         count = len(self.region.nodes)
@@ -258,7 +259,7 @@ def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueIn
     return other
 
 
-def freezable(region: Region, captured: Sequence[Records]) -> tuple[str, ...]:
+def freezable(region: Region, captured: Sequence[Records]) -> Strings:
     """The tensors in `region.shapes` whose captured values can be initializers: tensors of unpacked
     numbers."""
     return tuple(

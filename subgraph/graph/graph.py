@@ -36,6 +36,7 @@ from subgraph.graph.walk import (
 )
 from subgraph.reach import reach
 from subgraph.text import nearest
+from subgraph.types import JsonObject, Strings
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import (
@@ -107,7 +108,7 @@ class Graph:
         # The loop is written for speed: 80,000 nodes are indexed in 0.2 s.
         self.nodes: Sequence[NodeProto] = graph.node
         self.weights: dict[str, TensorProto] = {t.name: t for t in graph.initializer}
-        self.sparse: dict[str, Any] = {s.values.name: s for s in graph.sparse_initializer}
+        self.sparse: JsonObject = {s.values.name: s for s in graph.sparse_initializer}
         self.inputs: dict[str, ValueInfoProto] = {
             v.name: v
             for v in graph.input
@@ -133,8 +134,8 @@ class Graph:
             makes_of.append(makes)
             ops.append(intern(op))
             names.append(node.name)
-        self.reads: list[tuple[str, ...]] = reads_of
-        self.makes: list[tuple[str, ...]] = makes_of
+        self.reads: list[Strings] = reads_of
+        self.makes: list[Strings] = makes_of
         self.ops: list[str] = ops
         self.node_names: list[str] = names
         self.maker: dict[str, int] = {}
@@ -634,6 +635,6 @@ def _scope(
 ) -> ConstantLookup:
     """Constants as seen inside a body or function, whose own names shadow those of the outer
     scope."""
-    own: dict[str, Any] = {name: _value(n) for n in nodes for name in n.output}
+    own: JsonObject = {name: _value(n) for n in nodes for name in n.output}
     own |= {t.name: t for t in weights}
     return lambda name: own[name] if name in own else outer(name)

@@ -20,7 +20,7 @@ on the cut alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.walk import FunctionKey, all_tensors, functions_of, rename, tensors_in
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
+from subgraph.types import StringMap
 
 MAX_PIECES = (
     1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
@@ -57,8 +58,8 @@ class MergedCut:
 
     pieces: tuple[Cut, ...]
     model: protobuf.ModelProto = field(repr=False)
-    inputs: tuple[Mapping[str, str], ...]
-    outputs: tuple[Mapping[str, str], ...]
+    inputs: tuple[StringMap, ...]
+    outputs: tuple[StringMap, ...]
 
     @property
     def output_names(self) -> list[str]:

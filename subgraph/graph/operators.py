@@ -19,6 +19,7 @@ from subgraph.graph.walk import FunctionKey, attribute
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
+from subgraph.types import StringMap
 
 MAX_EXPANDED = (
     10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
@@ -51,9 +52,7 @@ def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
     return bare
 
 
-def misfit(
-    node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = ""
-) -> str:
+def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str = "") -> str:
     """Why a node does not fit its operator at a version of its domain: the first reason, "" if it
     fits.
 
@@ -120,7 +119,7 @@ def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Ite
 
 
 def find_next_version(
-    node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = ""
+    node: protobuf.NodeProto, version: int, types: StringMap, domain: str = ""
 ) -> int | None:
     """The first later version of the domain in which a node fits its operator; None if there is
     none."""

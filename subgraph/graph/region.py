@@ -17,6 +17,7 @@ from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
 from subgraph.text import clean
+from subgraph.types import Strings
 
 log = logging.getLogger("subcut")
 
@@ -47,15 +48,15 @@ class Region:
     (('pool1',), ('res2a_relu',), ('conv1',), ('res2a',))
     """
 
-    start: tuple[str, ...]
-    end: tuple[str, ...]
+    start: Strings
+    end: Strings
     nodes: tuple[int, ...]
     pulled: tuple[int, ...]
     random: tuple[int, ...]
-    inputs: tuple[str, ...]
-    shapes: tuple[str, ...]
-    outputs: tuple[str, ...]
-    weights: tuple[str, ...] = field(repr=False)
+    inputs: Strings
+    shapes: Strings
+    outputs: Strings
+    weights: Strings = field(repr=False)
 
 
 def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
@@ -159,7 +160,7 @@ def _end(graph: Graph, text: str) -> Selection:
     return selection
 
 
-def _outputs(graph: Graph, end: Selection) -> tuple[str, ...]:
+def _outputs(graph: Graph, end: Selection) -> Strings:
     return tuple(graph.iter_outputs(end.nodes))
 
 
@@ -203,7 +204,7 @@ def find_upstream_until(
 def build_region(
     graph: Graph,
     nodes: Iterable[int],
-    requested: Iterable[tuple[str, ...]] = (),
+    requested: Iterable[Strings] = (),
     *,
     keep_random: bool = False,
     keep_undefined: bool = False,
@@ -280,8 +281,8 @@ def _entering(
 
 
 def _leaving(
-    graph: Graph, inside: set[int], made: set[str], requested: Iterable[tuple[str, ...]]
-) -> tuple[str, ...]:
+    graph: Graph, inside: set[int], made: set[str], requested: Iterable[Strings]
+) -> Strings:
     leaving = made.intersection(graph.outputs)
     leaving.update(
         name for name, readers in graph.readers_of(made).items() if not inside.issuperset(readers)

@@ -26,6 +26,7 @@ from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, m
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, find_source, read_node_metadata
 from subgraph.runtime.inputs import Feeding, OriginKind
+from subgraph.types import Strings
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
@@ -317,7 +318,7 @@ class _Facts:
     types: InferredTypes
     problems: list[Problem]
     measured: MeasuredTensors
-    notes: tuple[str, ...]
+    notes: Strings
     feeding: Feeding | None
 
     def head(self, view: str) -> InspectDocument:

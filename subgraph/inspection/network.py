@@ -18,6 +18,7 @@ from subgraph.graph.types import read_type
 from subgraph.inspection.sizes import known_dims
 from subgraph.inspection.weights import weight_notes
 from subgraph.storage.tensors import shape_text
+from subgraph.types import Strings
 
 # metadata of a node: a list of the scopes around it, its own name last
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -95,13 +96,13 @@ def _is_computed(dim: object) -> bool:
     return isinstance(dim, str) and not dim.isidentifier()
 
 
-def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:
+def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[Strings]:
     """Per node, its scopes; empty if no node says any."""
     found = [_scope(node) for node in nodes]
     return found if any(found) else []
 
 
-def _scope(node: protobuf.NodeProto) -> tuple[str, ...]:
+def _scope(node: protobuf.NodeProto) -> Strings:
     text = next((p.value for p in node.metadata_props if p.key == SCOPES), "")
     try:
         parts = ast.literal_eval(text) if text else []

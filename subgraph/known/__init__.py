@@ -47,6 +47,7 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph import opsets
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean, nearest
+from subgraph.types import StringMap
 
 log = logging.getLogger("subcut")
 
@@ -111,11 +112,11 @@ class Entry:
     off: str = ""
     cure: str = ""
     thread: str = ""
-    when: Mapping[str, str] = field(default_factory=dict)
+    when: StringMap = field(default_factory=dict)
     case: KnownCase | None = None
     name: str = ""
     runtime: str = ""
-    unless: Mapping[str, str] = field(default_factory=dict)
+    unless: StringMap = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -35,7 +35,7 @@ from subgraph.plan.places import (
     Twin,
 )
 from subgraph.storage.dtypes import TYPE_NUMBERS
-from subgraph.types import Array
+from subgraph.types import Array, JsonObject
 
 AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
 WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
@@ -161,7 +161,7 @@ class _Drafting:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
         stem = self._stem(name, form)
         scale = [self._scale(stem, form), self._constant(f"{stem}:zero", self._zero(form))]
-        more: dict[str, Any] = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
+        more: JsonObject = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
         if form.dtype in WIDE and self.opset < WIDE_SINCE:
             more["domain"] = MICROSOFT
         if codes is not None:

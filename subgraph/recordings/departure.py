@@ -8,7 +8,7 @@ where the one before it is right has departed from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from subgraph.errors import InputError
@@ -17,6 +17,7 @@ from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
 from subgraph.results.recorded import Departure
 from subgraph.trials.judge import Judge
+from subgraph.types import StringMap
 from subgraph.verdict import Judgement, Status
 
 REFERENCE = "reference"
@@ -84,7 +85,7 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
 
 
 def summarize_runs(
-    comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: Mapping[str, str]
+    comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: StringMap
 ) -> str:
     """What several recordings say together, in one line; `unresolved`: run → why nothing is certain
     of it.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from subgraph.storage.convert import (
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
 from subgraph.text import nearest
-from subgraph.types import Array, Shape
+from subgraph.types import Array, JsonObject, Shape, StringMap
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
@@ -98,7 +97,7 @@ class ExportRequest:
     dtype: str
     layout: str
     dump_format: str | None = absent()
-    tensors: Mapping[str, str] | None = absent()
+    tensors: StringMap | None = absent()
 
 
 @dataclass(frozen=True)
@@ -248,7 +247,7 @@ class TensorManifest(case.Manifest):
     exported: Sequence[ExportedFile] = ()
 
 
-def _read_listed(source: Path, document: dict[str, Any]) -> list[DumpEntry]:
+def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
     """The entries of the files that a manifest lists.
 
     Raises InputError: there are none; the manifest is damaged, or names files outside its folder.

@@ -20,7 +20,7 @@ import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.storage.tensors import MIN_MAPPED
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, Strings
 
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
@@ -58,7 +58,7 @@ class Files:
     sizes: Mapping[str, int] = field(repr=False)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Strings:
         return tuple(self.sizes)
 
     def ending(self, *ends: str) -> list[str]:

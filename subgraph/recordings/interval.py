@@ -18,6 +18,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection import lint
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.types import Strings
 from subgraph.verdict import Status
 
 # How many times likelier than others a node is to blame:
@@ -49,10 +50,10 @@ class Interval:
     """
 
     region: Region
-    first_bad: tuple[str, ...]
-    last_good: tuple[str, ...]
-    wrong_before: tuple[str, ...]
-    unseen: tuple[str, ...]
+    first_bad: Strings
+    last_good: Strings
+    wrong_before: Strings
+    unseen: Strings
     first: bool
     suspects: tuple[tuple[int, float], ...]
     adds_error: bool | None = None

@@ -38,6 +38,7 @@ from subgraph.storage import folders
 from subgraph.storage.tensors import Record, copied
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.types import StringMap
 
 
 @dataclass
@@ -56,7 +57,7 @@ class RecordedValues:
         """What the reference was fed."""
         return self.judge.model.values.samples
 
-    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+    def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
         """As `ReferenceValues.copy_to`."""
         inputs = [self._inputs(k) for k in range(len(self.samples))]
         outputs = self.judge.model.run_on_reference(self.region, inputs)
@@ -97,7 +98,7 @@ class RecordedValues:
             n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)
         }
 
-    def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
+    def dumped(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with
         absolute paths."""
         graph = self.judge.model.graph

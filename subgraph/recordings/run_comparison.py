@@ -14,6 +14,7 @@ from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials.judge import Judge
+from subgraph.types import StringMap, Strings
 from subgraph.verdict import Judgement, Status, explain_silence
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
@@ -83,7 +84,7 @@ class RunComparison:
     matched: tuple[MatchedSample, ...]
     rows: Mapping[str, TensorRow]
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
-    unseen_outputs: tuple[str, ...] = ()
+    unseen_outputs: Strings = ()
     tensors: int = 0
     wrong_input: str = ""
 
@@ -260,7 +261,7 @@ class RunComparison:
             )
 
 
-def _find_exchanged(holds: Mapping[str, str]) -> list[list[str]]:
+def _find_exchanged(holds: StringMap) -> list[list[str]]:
     """Tensors that hold each other's values, each group in a circle.
 
     >>> _find_exchanged({"a": "b", "b": "a", "c": "a"})

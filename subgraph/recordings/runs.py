@@ -40,7 +40,7 @@ from subgraph.text import clean, count, nearest
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.trials.session import Setup, open_trials
-from subgraph.types import Array
+from subgraph.types import Array, StringMap, Strings
 
 log = logging.getLogger("subcut")
 
@@ -78,7 +78,7 @@ class RecordingOptions:
     layout: str = ""
     precision: str | None = None
     seeded: bool = False
-    tensor_map: Mapping[str, str] = field(default_factory=dict)
+    tensor_map: StringMap = field(default_factory=dict)
     choice: OutputChoice = field(default_factory=OutputChoice)
 
     @property
@@ -277,12 +277,12 @@ def _choose_names(options: RecordingOptions) -> list[str]:
     return names
 
 
-def _apply_map(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[RecordedRun]:
+def _apply_map(runs: Sequence[RecordedRun], tensor_map: StringMap) -> list[RecordedRun]:
     """The runs with the entries that the user names marked as those tensors."""
     known = dict.fromkeys(
         name for run in runs for sample in run.samples for e in sample for name in _list_names(e)
     )
-    ours: dict[str, tuple[str, ...]] = {}
+    ours: dict[str, Strings] = {}
     for tensor, name in tensor_map.items():
         if name not in known:
             raise UnknownName(
@@ -298,12 +298,12 @@ def _apply_map(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> li
     ]
 
 
-def _mark_entry(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
+def _mark_entry(entry: DumpEntry, ours: Mapping[str, Strings]) -> DumpEntry:
     meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
     return replace(entry, originals=meant, mapped=True) if meant else entry
 
 
-def _list_names(entry: DumpEntry) -> tuple[str, ...]:
+def _list_names(entry: DumpEntry) -> Strings:
     """By which a user may call it."""
     return tuple(
         filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem))

@@ -11,6 +11,7 @@ from itertools import chain
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
 from subgraph.text import aligned, count, shorten
+from subgraph.types import Strings
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -148,7 +149,7 @@ def _iter_differing(document: SweepDocument) -> Iterator[str]:
     """Yield the tests in which candidates differ: the outcome of each, and the number of tests by
     operator."""
     names = [c.name for c in document.candidates]
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[Strings, list[str]] = {}
     differing = set(document.differ)
     for row in document.rows:
         if row.test in differing:

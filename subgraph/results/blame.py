@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
+from subgraph.types import StringMap
 from subgraph.verdict import Signature
 
 SCHEMA = "subcut.blame/1"
@@ -61,7 +62,7 @@ class Versions:
 
     wrong: Sequence[str]
     right: Sequence[str]
-    unknown: Mapping[str, str]
+    unknown: StringMap
     first_wrong: str | None
     first_right: str | None
     releases: int

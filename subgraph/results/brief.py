@@ -6,12 +6,13 @@ steps and nodes are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from subgraph.documents import absent
 from subgraph.text import clean_lines
+from subgraph.types import Fields
 
 MAX_FINDINGS = 4
 MAX_NODES = 8
@@ -61,7 +62,7 @@ class BriefDocument:
     text: str
 
 
-def shorten(document: Mapping[str, Any], text: str) -> BriefDocument:
+def shorten(document: Fields, text: str) -> BriefDocument:
     """Return the short form of a result.
 
     Args:
@@ -84,7 +85,7 @@ def shorten(document: Mapping[str, Any], text: str) -> BriefDocument:
     )
 
 
-def _shorten_finding(finding: Mapping[str, Any]) -> BriefFinding:
+def _shorten_finding(finding: Fields) -> BriefFinding:
     nodes = finding.get("nodes", ())
     return BriefFinding(
         kind=finding.get("kind", ""),

@@ -8,6 +8,7 @@ from typing import Literal
 
 from subgraph.documents import absent, keyed
 from subgraph.results.common import NextCommand
+from subgraph.types import StringMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class RulesResult:
 
     schema: Literal["subcut.lint-rules/1"] = "subcut.lint-rules/1"
     exit_code: int = 0
-    rules: Sequence[Mapping[str, str]]
+    rules: Sequence[StringMap]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ class DoctorResult:
 
     schema: Literal["subcut.doctor/1"] = "subcut.doctor/1"
     exit_code: int
-    versions: Mapping[str, str]
+    versions: StringMap
     backends: Sequence[BackendRow]
 
 

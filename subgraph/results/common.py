@@ -9,6 +9,7 @@ from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
+from subgraph.types import StringMap
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 MAX_MISSED = 4  # planted faults that are named
@@ -111,7 +112,7 @@ class WholeDocument(VerdictDocument):
     """
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
-    mute: Mapping[str, str] | None = absent()
+    mute: StringMap | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

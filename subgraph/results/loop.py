@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.documents import File, Number, Word, keyed
 from subgraph.results.bisect import BisectDocument
+from subgraph.types import StringMap
 
 
 class LoopOutcome(StrEnum):
@@ -58,7 +59,7 @@ class LoopDocument:
     reference: str
     steps: int
     prompt: int
-    states: Mapping[str, str]
+    states: StringMap
     first_wrong: int | None = None
     since: int | None = None
     why: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
+from subgraph.types import StringMap
 
 SCHEMA: Final = "subcut.plan/1"
 
@@ -163,7 +164,7 @@ class PlanDocument:
     tried: Sequence[PlanTried]
     weights: Mapping[str, int] | None
     model: File | None
-    lists: Mapping[str, str] = field(default_factory=dict)
+    lists: StringMap = field(default_factory=dict)
     tried_lists: Sequence[TriedList] = ()
     sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()

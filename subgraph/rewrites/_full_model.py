@@ -8,7 +8,7 @@ computes, which is still computed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,7 +23,7 @@ from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.graph.walk import all_nodes, all_tensors
 from subgraph.rewrites._barriers import STRONGEST, Barrier
 from subgraph.rewrites._region_model import FLOATS, Form, RegionModel, Substitution
-from subgraph.types import Array
+from subgraph.types import Array, StringMap
 
 OUTPUT = -1  # instead of a node: the barrier stands before an output of the model
 VALUE = -2  # instead of a node: the tensor is replaced by the reference's value
@@ -136,7 +136,7 @@ class FullModel:
 class _Making(Substitution):
     """A full model in the making."""
 
-    def rename(self, names: Mapping[str, str]) -> None:
+    def rename(self, names: StringMap) -> None:
         """Let the nodes in the present place read and compute tensors of other names."""
         for node in all_nodes(self.present):
             for tensors in (node.input, node.output):

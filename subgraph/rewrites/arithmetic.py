@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from onnx import NodeProto, TensorProto
 
@@ -15,6 +13,7 @@ from subgraph.rewrites._region_model import (
     argument,
     of,
 )
+from subgraph.types import JsonObject
 
 BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
 SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
@@ -181,7 +180,7 @@ def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> st
     if not bits:
         return ""
     numbers = {"zero": 0, "most": bits, "half": 2 ** (bits - 1) if signed else 0, "size": 2**bits}
-    given: dict[str, Any] = {k: new.weight(np.int64(number)) for k, number in numbers.items()}
+    given: JsonObject = {k: new.weight(np.int64(number)) for k, number in numbers.items()}
     given |= {"powers": new.weight(2 ** np.arange(bits + 1)), "wide": TensorProto.INT64}
     given["a"] = new.formula("Cast(x, to=wide)", "", **given)
     given["p"] = new.formula("Gather(powers, Max(Min(Cast(y, to=wide), most), zero))", "", **given)

@@ -10,6 +10,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
 from subgraph.graph.walk import bodies
 from subgraph.rewrites._region_model import RegionModel, Substitution
+from subgraph.types import JsonObject
 
 
 def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
@@ -98,7 +99,7 @@ def _extends(older: Any, newer: Any) -> bool:
     return same and not any(a.required for a in added)
 
 
-def _form(defined: Any) -> tuple[list[str], list[str], dict[str, Any]]:
+def _form(defined: Any) -> tuple[list[str], list[str], JsonObject]:
     attributes = {
         n: (str(a.type), a.required, a.default_value.SerializeToString())
         for n, a in defined.attributes.items()

@@ -38,6 +38,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
+from subgraph.types import Fields, JsonObject, StringMap, Strings
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
@@ -119,7 +120,7 @@ class RuntimeBuild:
     processor: str = ""
     device: str = ""
 
-    def build(self) -> dict[str, Any]:
+    def build(self) -> JsonObject:
         """Return the fields of the build, without empty ones."""
         known = ((f.name, str(getattr(self, f.name))) for f in fields(RuntimeBuild))
         return {name: value for name, value in known if value}
@@ -148,16 +149,16 @@ class Candidate(RuntimeBuild):
 
     name: str
     backend: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Fields = field(default_factory=dict)
     precision: str | None = None
     multi: bool | None = None
     timeout: float = TIMEOUT
     memory: int | None = None
     origin: str = ""
-    sources: tuple[str, ...] = ()
+    sources: Strings = ()
     executor: str = ""
     resources: Mapping[str, float] = field(default_factory=dict)
-    hosts: tuple[str, ...] = ()
+    hosts: Strings = ()
 
     @property
     def installation(self) -> Installation | None:
@@ -175,7 +176,7 @@ class Candidate(RuntimeBuild):
             self.backend, self.release, self.sources, self.package, beside, self.processor
         )
 
-    def of_release(self, version: str, sources: tuple[str, ...] = ()) -> Candidate:
+    def of_release(self, version: str, sources: Strings = ()) -> Candidate:
         """The same on a release of its runtime; `sources`: as the attribute.
 
         Raises:
@@ -247,7 +248,7 @@ class Candidate(RuntimeBuild):
         role = f"candidate {clean(self.name)}"
         return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete)
 
-    def identity(self, version: str) -> dict[str, Any]:
+    def identity(self, version: str) -> JsonObject:
         """All that its results depend on, as JSON: options, limits, version, and digests of files
         and packages.
 
@@ -406,7 +407,7 @@ def _device(word: str) -> Device | None:
 
 
 def _make_for_device(
-    spec: str, found: Device, release: str | None, options: Mapping[str, str]
+    spec: str, found: Device, release: str | None, options: StringMap
 ) -> Candidate:
     """The candidate that a device's name stands for, with the user's options.
 
@@ -478,7 +479,7 @@ def _release(backend: str, text: str | None) -> str:
     return text or ""
 
 
-def _check_forms(where: str, forms: Mapping[str, str]) -> None:
+def _check_forms(where: str, forms: StringMap) -> None:
     """Check the form of a command's tensors.
 
     Raises:
@@ -594,7 +595,7 @@ def _read_table(name: str, table: Any, file: Path) -> Candidate:
     )
 
 
-def _check(where: str, table: Mapping[str, Any]) -> None:
+def _check(where: str, table: Fields) -> None:
     """Check the table of a candidate in a project file.
 
     Raises:

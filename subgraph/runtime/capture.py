@@ -32,6 +32,7 @@ from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
+from subgraph.types import StringMap, Strings
 
 log = logging.getLogger("subcut")
 
@@ -62,7 +63,7 @@ def capture_samples(
     reference: Reference,
     graph: Graph,
     above: region.Region,
-    stems: Mapping[str, str],
+    stems: StringMap,
     samples: Sequence[Sample],
     into: Path,
 ) -> list[Captured]:
@@ -191,7 +192,7 @@ def loaded_ancestors(
     tensors: Iterable[str],
     into: Path,
     types: Mapping[str, protobuf.TypeProto] | None = None,
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[Strings]:
     """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs
     that they take.
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
@@ -22,6 +22,7 @@ from subgraph import system
 from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
 from subgraph.text import nearest
+from subgraph.types import StringMap
 
 PLACES = {
     "convert": ("model", "converted", "keep", "host"),
@@ -70,7 +71,7 @@ def check_places(where: str, step: str, command: str) -> None:
             )
 
 
-def fill(word: str, places: Mapping[str, str]) -> str:
+def fill(word: str, places: StringMap) -> str:
     """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes `{x}`.
 
     >>> fill("--in={inputs} {{x}} ${HOME}", {"inputs": "/tmp/in"})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from subgraph.system import hardware, vulkan
+from subgraph.types import StringMap, Strings
 
 
 def _say_nothing() -> str:
@@ -42,17 +43,17 @@ class Device:
     help: str = ""
     spec: str = ""
     package: str = ""
-    requires: tuple[str, ...] = ()
+    requires: Strings = ()
     provider: str = ""
     precision: str = "fp32"
     lowers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    switches: Mapping[str, StringMap] = field(default_factory=dict)
     missing: Callable[[], str] = _say_nothing
     emulated: Callable[[], str] = _say_nothing
     prepare: Callable[[], object] = _say_nothing
 
     @property
-    def options(self) -> dict[str, tuple[str, ...]]:
+    def options(self) -> dict[str, Strings]:
         """Options of the provider, as `backends.Options`: any value."""
         typed = (word.partition("=")[0] for word in self.spec.partition(":")[2].split(","))
         switched = chain.from_iterable(self.switches.values())

@@ -31,6 +31,7 @@ from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean, count, nearest
+from subgraph.types import StringMap, Strings
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -157,7 +158,7 @@ class Sample:
 class FeedingOptions(TypedDict):
     """The part of a `Feeding` that the user's options say; requests and manifests keep it."""
 
-    inputs: tuple[str, ...]
+    inputs: Strings
     shapes: Mapping[str, Sequence[int]]
     seed: int
     picture: ImageOptions
@@ -181,13 +182,13 @@ class Feeding:
         setting: The settings of a project file that say this, for errors; "" if none does.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: Strings = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
     records: tuple[Mapping[str, Record], ...] = ()
-    origins: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    origins: Strings = ()
+    labels: Strings = ()
     setting: str = ""
 
     def __post_init__(self) -> None:
@@ -406,9 +407,7 @@ def _require_kind(path: Path) -> None:
         )
 
 
-def _samples(
-    folder: Path, name: str | None, stems: Mapping[str, str]
-) -> list[tuple[str, list[InputFile]]]:
+def _samples(folder: Path, name: str | None, stems: StringMap) -> list[tuple[str, list[InputFile]]]:
     """The samples in a folder: its sub-folders, or one if its files are named after several inputs,
     or its files.
 

@@ -37,7 +37,7 @@ from subgraph.storage.tensors import (
     read_npy,
     shape_text,
 )
-from subgraph.types import Shape
+from subgraph.types import Shape, StringMap
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -289,7 +289,7 @@ class _InputFile:
 
     path: Path
     name: str | None
-    stems: Mapping[str, str]
+    stems: StringMap
     specs: Mapping[str, InputSpec]
 
     def is_input(self, key: str) -> bool:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.storage.tensors import Record
+from subgraph.types import Fields, StringMap, Strings
 
 WORD_BYTES = 16
 # in a worker's environment: a folder for its temporary files, removed when it ends
@@ -51,7 +52,7 @@ class AboutRequest:
     """A request for the properties of the backend, with some options. The reply: `BackendInfo`."""
 
     task: ClassVar[str] = "say what the backend is"
-    options: Mapping[str, Any]
+    options: Fields
     do: Literal["about"] = "about"
 
 
@@ -62,7 +63,7 @@ class LoadRequest:
     task: ClassVar[str] = "load the model"
     key: str
     model: Path
-    options: Mapping[str, Any]
+    options: Fields
     do: Literal["load"] = "load"
 
 
@@ -74,7 +75,7 @@ class NamesRequest:
     task: ClassVar[str] = "say what it knows of the model"
     function: str
     model: Path
-    options: Mapping[str, Any]
+    options: Fields
     do: Literal["names"] = "names"
 
 
@@ -93,7 +94,7 @@ class RunRequest:
     task: ClassVar[str] = "run the model"
     key: str
     into: Path
-    outputs: Mapping[str, str]
+    outputs: StringMap
     feeds: tuple[Record, ...] | Sample
     earlier: tuple[Record, ...] = ()
     do: Literal["run"] = "run"
@@ -126,7 +127,7 @@ Request = AboutRequest | LoadRequest | NamesRequest | RunRequest | SourcesReques
 class ErrorReply:
     """An error that the process reports, as `SubcutError.to_json` returns it."""
 
-    error: Mapping[str, Any]
+    error: Fields
 
 
 @dataclass(frozen=True)
@@ -156,14 +157,14 @@ class Loaded:
 class Names:
     """The reply to a `NamesRequest`."""
 
-    names: tuple[str, ...]
+    names: Strings
 
 
 @dataclass(frozen=True)
 class Sources:
     """The reply to a `SourcesRequest`: the digest of each file."""
 
-    sources: Mapping[str, str]
+    sources: StringMap
 
 
 @dataclass(frozen=True)
@@ -185,20 +186,18 @@ class BackendInfo:
     precision: Precision = Precision.FP32
     multi: bool = False
     caveat: str = ""
-    exact: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    exact: StringMap = field(default_factory=dict)
+    switches: Mapping[str, StringMap] = field(default_factory=dict)
     passes: str = ""
 
 
-def not_thrown(
-    switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
-) -> dict[str, dict[str, str]]:
+def not_thrown(switches: Mapping[str, Fields], options: Fields) -> dict[str, dict[str, str]]:
     """The switches that change something: without those that the options have thrown already."""
     named = {str(name): _texts(changed) for name, changed in switches.items()}
     return {name: changed for name, changed in named.items() if changed != _texts(options)}
 
 
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+def _texts(options: Fields) -> dict[str, str]:
     return {str(k): str(v) for k, v in options.items()}
 
 
@@ -218,7 +217,7 @@ class ModelRun:
     tensors: tuple[Record, ...]
     fed: tuple[Record, ...]
     origins: Mapping[str, InputOrigin]
-    others: tuple[str, ...]
+    others: Strings
     seconds: float
 
     @property

@@ -27,6 +27,7 @@ from subgraph.runtime.command_line import code_of_python
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import np_dtype
+from subgraph.types import Fields, JsonObject
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Load: TypeAlias = Callable[..., Run]
@@ -128,7 +129,7 @@ def connect(address: Any, key: bytes, model: object) -> Run:
     connection.send_bytes(json.dumps(str(model)).encode())
     _receive(connection)
 
-    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run(feeds: Fields) -> Fields:
         _send(connection, feeds)
         return _receive(connection)
 
@@ -163,7 +164,7 @@ def _answer(connection: Channel, function: Callable[..., Any], *values: Any) -> 
     return result
 
 
-def _send(connection: Channel, tensors: Mapping[str, Any]) -> None:
+def _send(connection: Channel, tensors: Fields) -> None:
     """Send arrays: names, types and shapes as JSON, then the bytes of each one."""
     arrays = {name: np.ascontiguousarray(_plain(value)) for name, value in tensors.items()}
     head = [[name, str(array.dtype), array.shape] for name, array in arrays.items()]
@@ -172,7 +173,7 @@ def _send(connection: Channel, tensors: Mapping[str, Any]) -> None:
         connection.send_bytes(array.tobytes())
 
 
-def _receive(connection: Channel) -> dict[str, Any]:
+def _receive(connection: Channel) -> JsonObject:
     """Receive arrays as `_send` sends them.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from subgraph.errors import UsageError
 from subgraph.lazy import np
 from subgraph.storage import folders
+from subgraph.types import Fields, Strings
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -17,7 +18,7 @@ Sample: TypeAlias = "Array | Mapping[str, Any]"
 Inputs: TypeAlias = "str | Path | Sample | Sequence[str | Path | Sample] | None"
 
 
-def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> tuple[str, ...]:
+def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> Strings:
     """Return the arguments of `-i` for the inputs of a model.
 
     Arrays are written into files that exist until the process ends.
@@ -46,7 +47,7 @@ def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> tuple[str, .
     return tuple(f"{name}={folder}" for name, folder in files.items())
 
 
-def _name_arrays(sample: Any, names: Collection[str]) -> Mapping[str, Any]:
+def _name_arrays(sample: Any, names: Collection[str]) -> Fields:
     """Return the arrays of a sample by the name of their input."""
     if isinstance(sample, Mapping):
         return sample
@@ -62,7 +63,7 @@ def _name_arrays(sample: Any, names: Collection[str]) -> Mapping[str, Any]:
     return dict.fromkeys(names, sample)
 
 
-def _write_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
     """Write a file per sample into a folder per input; return the folders."""
     names = list(samples[0]) if samples else []
     if any(sample.keys() != samples[0].keys() for sample in samples):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from subgraph.runtime.stretches.model import StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
+from subgraph.types import Fields, JsonObject, StringMap, Strings
 
 PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
@@ -50,7 +51,7 @@ def threads() -> int:
     return min(cores(), MAX_THREADS)
 
 
-def fixed_options(backend: str = PLAIN) -> dict[str, Any]:
+def fixed_options(backend: str = PLAIN) -> JsonObject:
     """The options with which a backend gives the same values on every machine; none if it has no
     such options."""
     options = capabilities(backend).reference
@@ -97,7 +98,7 @@ class LoadedAncestors:
     graph: Graph
     nodes: frozenset[int]
     outputs: frozenset[str]
-    needed: tuple[str, ...]
+    needed: Strings
 
     def covers(self, graph: Graph, above: Region, tensors: Iterable[str]) -> bool:
         """Return whether a run of these nodes returns the tensors of a region of the model, and
@@ -137,7 +138,7 @@ class Reference:
     def __init__(
         self,
         backend: str = PLAIN,
-        options: Mapping[str, Any] | None = None,
+        options: Fields | None = None,
         *,
         timeout: float | None = None,
         memory: int | None = None,
@@ -267,7 +268,7 @@ class Reference:
                 self._worker.load(key, model, options)
 
     def run(
-        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample
+        self, key: str, into: Path, outputs: StringMap, feeds: Iterable[Record] | Sample
     ) -> ModelRun:
         """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are
         relative to it.
@@ -311,7 +312,7 @@ class Reference:
         self.options[WHOLE] = str(model.resolve())
         return known
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """Backend, options and version: all that its values depend on, beside the model and its
         inputs."""
         if not self._version:
@@ -372,7 +373,7 @@ class Reference:
         self._held = None
 
     def run_held(
-        self, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample
+        self, into: Path, outputs: StringMap, feeds: Iterable[Record] | Sample
     ) -> ModelRun:
         """As `run`, of what it holds."""
         return self._worker.run(HELD, into, outputs, feeds)

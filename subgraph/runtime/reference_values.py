@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, Records, copied
 from subgraph.storage.watched import Watched
+from subgraph.types import StringMap
 
 
 class ReferenceValues:
@@ -175,7 +176,7 @@ class ReferenceValues:
         for k, run in enumerate(runs):  # after the last run: every sample has the same tensors
             self._keep(k, run.by_name, into / str(k))
 
-    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+    def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
         """The result of `capture.capture_samples` for these tensors and this folder, by copying
         files."""
         self.need(stems)

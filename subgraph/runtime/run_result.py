@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.documents import absent, from_json, to_json
 from subgraph.errors import (
@@ -30,6 +29,7 @@ from subgraph.runtime.stretches.model import lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record, Records
+from subgraph.types import Fields, JsonObject, StringMap, Strings
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
@@ -55,7 +55,7 @@ class Job:
     outputs: Sequence[str]
     into: Path
     fresh: bool = False
-    options: Mapping[str, Any] | None = None
+    options: Fields | None = None
     passes: int = 1
 
     def within(self, folder: Path) -> Job:
@@ -85,13 +85,13 @@ class RunResult:
     """
 
     tensors: tuple[Records, ...] = ()
-    others: tuple[tuple[str, ...], ...] = ()
+    others: tuple[Strings, ...] = ()
     failure: Verdict | None = None
     build: float = 0.0
     run: float = 0.0
     stored: bool = False
     made: float = 0.0
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: StringMap = field(default_factory=dict)
     ended: bool = False
     later: tuple[RunResult, ...] = ()
     number: int = 1
@@ -127,7 +127,7 @@ class RunResult:
             }
         return different
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The document that a store entry keeps; `from_entry` reads it."""
         return dict(to_json(self.to_stored()))
 
@@ -152,7 +152,7 @@ class StoredSample:
     """The outputs of one sample, and the names of those that were not asked for."""
 
     tensors: tuple[Record, ...]
-    others: tuple[str, ...]
+    others: Strings
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class StoredResult:
     samples: tuple[StoredSample, ...]
     failure: StoredFailure | None
     made: float = 0.0
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: StringMap = field(default_factory=dict)
     later: tuple[StoredResult, ...] | None = absent()
 
 
@@ -244,7 +244,7 @@ def run_model(worker: Worker, job: Job) -> RunResult:
         OutOfTime: the worker's deadline came.
     """
     result = _run_model(worker, job)
-    sources: Mapping[str, str] = {}
+    sources: StringMap = {}
     failed = any(one.failure for one in (result, *result.later))
     if not worker.is_late and (worker.alive or not failed):
         try:
@@ -353,7 +353,7 @@ def _merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> Ru
     if failed := next((part for _, part in parts if part.failure), None):
         return failed
     tensors: list[Records] = [{}] * samples
-    others: list[tuple[str, ...]] = [()] * samples
+    others: list[Strings] = [()] * samples
     for group, part in parts:
         for place, k in enumerate(group):
             tensors[k] = part.tensors[place]

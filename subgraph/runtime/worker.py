@@ -20,9 +20,9 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from subgraph import children
 from subgraph.documents import from_json, to_json
@@ -66,6 +66,7 @@ from subgraph.runtime.protocol import (
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
 from subgraph.system import Pipes, ProcessGroup, crash_name
+from subgraph.types import Fields, StringMap, Strings
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
@@ -151,7 +152,7 @@ class Worker:
 
     # ------------------------------------------------------------ requests
 
-    def about(self, options: Mapping[str, Any]) -> BackendInfo:
+    def about(self, options: Fields) -> BackendInfo:
         """Return the properties of the backend.
 
         Raises:
@@ -159,7 +160,7 @@ class Worker:
         """
         return self._ask(AboutRequest(options), BackendInfo)
 
-    def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
+    def load(self, key: str, model: Path, options: Fields) -> float:
         """Convert and build `model` under the name `key`; the seconds that it took.
 
         Raises:
@@ -167,7 +168,7 @@ class Worker:
         """
         return self._ask(LoadRequest(key, model, options), Loaded).seconds
 
-    def names(self, of: str, model: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    def names(self, of: str, model: Path, options: Fields) -> Strings:
         """Return the names that the backend's function `of`, `tensors` or `passes`, returns for a
         model.
 
@@ -180,7 +181,7 @@ class Worker:
         self,
         key: str,
         into: Path,
-        outputs: Mapping[str, str],
+        outputs: StringMap,
         feeds: Iterable[Record] | Sample,
         earlier: Iterable[Record] = (),
     ) -> ModelRun:
@@ -197,7 +198,7 @@ class Worker:
         with name_setting(getattr(feeds, "setting", "")):
             return self._ask(RunRequest(key, into, outputs, fed, tuple(earlier)), ModelRun)
 
-    def sources(self) -> Mapping[str, str]:
+    def sources(self) -> StringMap:
         """Return the files that the backend's Python file has imported from outside the installed
         packages, with their digests."""
         return self._ask(SourcesRequest(), Sources).sources if self._has_sources else {}

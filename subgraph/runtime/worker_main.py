@@ -65,6 +65,7 @@ from subgraph.runtime.protocol import (
 )
 from subgraph.storage import tensors
 from subgraph.storage.tensors import Record, Value
+from subgraph.types import Fields, StringMap
 
 
 def main() -> None:
@@ -86,7 +87,7 @@ def main() -> None:
         server.held = ()  # freed after the reply: large arrays take a while
 
 
-def _version(module: ModuleType, options: Mapping[str, Any]) -> str:
+def _version(module: ModuleType, options: Fields) -> str:
     """Return the version that a backend reports, for these options if its function takes them."""
     version: Callable[..., object] = getattr(module, "version", lambda: "")
     takes = getattr(version, "__code__", None)
@@ -284,7 +285,7 @@ class Server:
         Raises:
             BackendError: The runtime's message says that the device lacks a feature.
         """
-        lacks: Mapping[str, str] = getattr(self._module, "DEVICE_LACKS", {})
+        lacks: StringMap = getattr(self._module, "DEVICE_LACKS", {})
         if missing := next(
             (feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""
         ):
@@ -318,7 +319,7 @@ class Server:
                 self.models.pop(request.key, None)
                 return Done()
 
-    def about(self, options: Mapping[str, Any]) -> BackendInfo:
+    def about(self, options: Fields) -> BackendInfo:
         """Return the properties of the backend that the candidate's digest and the criterion need.
 
         Raises:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from subgraph.search.oracle import Answer, Items, Query, RegionOutcome
+from subgraph.types import Strings
 from subgraph.verdict import Signature
 
 
@@ -208,4 +209,4 @@ class Findings:
     stopped: str = ""
     budget_spent: bool = False
     notes: tuple[tuple[str, Items], ...] = ()
-    names: Sequence[tuple[str, ...]] = ()
+    names: Sequence[Strings] = ()

@@ -16,7 +16,7 @@ from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
-from subgraph.types import Shape
+from subgraph.types import Shape, Strings
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -170,7 +170,7 @@ class StoredFile:
     layout: Word = ""
 
 
-def parse_formats(text: str) -> tuple[str, ...]:
+def parse_formats(text: str) -> Strings:
     """`npy,bin` → ("npy", "bin").
 
     Raises:

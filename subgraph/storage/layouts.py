@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.lazy import np
-from subgraph.types import Shape
+from subgraph.types import Shape, Strings
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -64,8 +64,8 @@ def iter_axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> 
 class _Blocks:
     """A blocked layout and the sizes of its parts."""
 
-    parts: tuple[str, ...]
-    axes: tuple[str, ...]
+    parts: Strings
+    axes: Strings
     joined: int
     sizes: dict[str, int]
 
@@ -85,7 +85,7 @@ class _Blocks:
             self.parts.index(p) for p in chain.from_iterable(self._of(axis) for axis in self.axes)
         )
 
-    def _of(self, axis: str) -> tuple[str, ...]:
+    def _of(self, axis: str) -> Strings:
         return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")
 
     @property

@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from subgraph.errors import OutputError
 from subgraph.storage import folders, store_entry
 from subgraph.system import Lock, move
+from subgraph.types import Fields, JsonObject
 
 DEFAULT_LIMIT = 4 << 30  # bytes
 # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
@@ -56,7 +56,7 @@ class StoreEntry:
     """A document, and the folder with its files, which belongs to the store and must not be
     changed."""
 
-    document: dict[str, Any]
+    document: JsonObject
     folder: Path
 
 
@@ -143,7 +143,7 @@ class Store:
                     ) from e
                 self._stop_storing(e)
 
-    def put(self, key: str, document: Mapping[str, Any], folder: Path) -> StoreEntry:
+    def put(self, key: str, document: Fields, folder: Path) -> StoreEntry:
         """Keep a document and the files of a folder under a key; from here on the folder belongs to
         the store.
 
@@ -226,7 +226,7 @@ class Store:
 
     def memo(
         self, key: str, make: Callable[[Path], Mapping[str, object]]
-    ) -> tuple[dict[str, Any], Path]:
+    ) -> tuple[JsonObject, Path]:
         """The document and the folder under a key; where there is none, `make(folder)` runs, once
         for all threads.
 

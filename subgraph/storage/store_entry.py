@@ -9,9 +9,9 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 from subgraph.lazy import np
+from subgraph.types import JsonObject
 
 NAME = "entry.json"
 HEAD, TAIL = (
@@ -66,7 +66,7 @@ def _make_head(body: bytes) -> bytes:
     return (HEAD % hashlib.sha256(body).hexdigest()).encode()
 
 
-def read_verified(place: Path, key: str) -> dict[str, Any]:
+def read_verified(place: Path, key: str) -> JsonObject:
     """The document of an entry, after every byte was checked.
 
     Raises:

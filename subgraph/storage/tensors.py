@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from subgraph.errors import BackendError, InputError
 from subgraph.lazy import np
 from subgraph.storage import dtypes
-from subgraph.types import Shape
+from subgraph.types import Shape, Strings
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -77,7 +77,7 @@ class Record:
     form: str
     dtype: str
     shapes: tuple[Shape, ...]
-    files: tuple[str, ...]
+    files: Strings
 
     def within(self, folder: Path | str) -> Record:
         """The same record, whose files lie in this folder; absolute ones stay where they are."""

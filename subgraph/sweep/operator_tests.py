@@ -39,7 +39,7 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, list_arrays, load, parse_type, save, type_of
 from subgraph.text import nearest
-from subgraph.types import Array
+from subgraph.types import Array, JsonObject
 from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
@@ -192,7 +192,7 @@ class _OnnxTest:
     atol: float
 
 
-def _make(folder: Path) -> dict[str, Any]:
+def _make(folder: Path) -> JsonObject:
     """Write the archive to a folder; the document that lists its tests."""
     log.info("making onnx's operator tests, once for this folder of results")
     tests: list[OperatorTest] = []

@@ -34,6 +34,7 @@ from subgraph.sweep.expected import (
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.session import STORE
+from subgraph.types import Strings
 from subgraph.verdict import ENDED, Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -82,7 +83,7 @@ class Sweep:
     candidates: Sequence[Runtime]
     expected: ExpectedOutputs
     scratch: Path
-    only: tuple[str, ...] = ()
+    only: Strings = ()
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @contextmanager

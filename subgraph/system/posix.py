@@ -21,12 +21,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.lazy import LazyModule
 from subgraph.system.telemetry import without_telemetry
+from subgraph.types import Fields, StringMap, Strings
 
 if TYPE_CHECKING:
     import psutil
@@ -37,16 +38,14 @@ assert sys.platform != "win32"  # for mypy: the rest is not read there
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a command that was asked to end
 KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
-APART: Mapping[str, Any] = {
-    "start_new_session": True
-}  # options of `Popen`: Ctrl-C does not reach the process
+APART: Fields = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
 # in the environment of a group and of all that it starts, whatever session they move to
 MARK = "SUBCUT_WORKER"
 PYTHON = "bin/python"  # in a virtual environment
 SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
 LONGEST_PATH: int | None = None  # characters; a longer one has an error of its own here
 # What this system does less well than Linux, for `subcut doctor`.
-WEAKER: tuple[str, ...] = ()
+WEAKER: Strings = ()
 if sys.platform == "darwin":
     WEAKER = (
         (
@@ -88,7 +87,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         self,
         words: Sequence[str | Path],
         *,
-        env: Mapping[str, str] | None = None,
+        env: StringMap | None = None,
         memory: int | None = None,
         seconds: int | None = None,
         **options: Any,
@@ -356,7 +355,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def _waiting(words: Sequence[str | Path], env: Mapping[str, str] | None) -> list[str | Path]:
+def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | Path]:
     """A shell that becomes this command, without input, when it reads a line, and ends without one.
 
     Raises:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+
+from subgraph.types import StringMap
 
 OFF = {
     "ORT_DISABLE_TELEMETRY": "1",
@@ -11,7 +12,7 @@ OFF = {
 }  # onnxruntime also leaves a file `.ses` in $TMPDIR
 
 
-def without_telemetry(env: Mapping[str, str] | None = None) -> dict[str, str]:
+def without_telemetry(env: StringMap | None = None) -> dict[str, str]:
     """Return an environment, this process's own by default, with telemetry off unless the user
     decided on it."""
     return {**OFF, **(os.environ if env is None else env)}

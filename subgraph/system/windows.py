@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import wintypes
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from subgraph.lazy import LazyModule
 from subgraph.system.telemetry import without_telemetry
+from subgraph.types import Fields, StringMap, Strings
 
 if TYPE_CHECKING:
     import psutil
@@ -32,12 +33,12 @@ assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 TERMINATED = 143  # exit code of a command that was asked to end, as on Linux
 KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so when memory runs out
 # Options of `Popen`: Ctrl-C does not reach the process.
-APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+APART: Fields = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 PYTHON = "Scripts/python.exe"  # in a virtual environment
 SPECIAL_NAMES = True  # of devices (`nul.txt`), and of streams (`file:stream`)
 LONGEST_PATH: int | None = 259  # characters, unless LongPathsEnabled is set in the registry
 # What this system does less well than Linux, for `subcut doctor`.
-WEAKER: tuple[str, ...] = (
+WEAKER: Strings = (
     "without a console a run that the page stops is ended, not interrupted",
     "what a C library printed last before a crash may be lost",
 )
@@ -165,7 +166,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         self,
         words: Sequence[str | Path],
         *,
-        env: Mapping[str, str] | None = None,
+        env: StringMap | None = None,
         memory: int | None = None,
         seconds: int | None = None,
         **options: Any,

@@ -42,7 +42,7 @@ from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, written
 from subgraph.text import short
 from subgraph.trials.matching.matched_tensor import MatchedTensor
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
 BOUNDARY_MATCHES = "edge.json"
@@ -69,7 +69,7 @@ class CandidateModel:
     values: ReferenceValues | None
     unknown: str = "only its matches are known"
     refuted: Collection[tuple[str, str]] = ()
-    _regions: dict[tuple[tuple[int, ...], tuple[str, ...]], Region] = field(
+    _regions: dict[tuple[tuple[int, ...], Strings], Region] = field(
         default_factory=dict, init=False
     )
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
@@ -14,6 +12,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_model import CandidateModel
+from subgraph.types import Fields, JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +50,13 @@ class CandidateRuntime:
         return not self.own_model
 
 
-def find_changed_options(candidate: Candidate, options: Mapping[str, Any]) -> dict[str, Any]:
+def find_changed_options(candidate: Candidate, options: Fields) -> JsonObject:
     """Return the options that a candidate does not have yet."""
     present = {name: str(value) for name, value in candidate.options.items()}
     return {name: value for name, value in options.items() if present.get(name) != str(value)}
 
 
-def describe_changed_options(candidate: Candidate, options: Mapping[str, Any]) -> str:
+def describe_changed_options(candidate: Candidate, options: Fields) -> str:
     """Return the options that a candidate does not have yet, as in its specification."""
     changed = find_changed_options(candidate, options)
     return ",".join(f"{name}={value}" for name, value in changed.items())
@@ -76,7 +75,7 @@ class CandidateKey:
     """
 
     store: Store
-    identity: Mapping[str, Any]
+    identity: Fields
 
     @property
     def _generation(self) -> int:

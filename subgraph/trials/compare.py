@@ -79,6 +79,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
+from subgraph.types import JsonObject, Strings
 from subgraph.verdict import (
     Judgement,
     Signature,
@@ -174,15 +175,15 @@ class Comparison:
     ranking: Ranking
     rows: tuple[ComparisonRow, ...]
     stopped: bool = False
-    looks_like: tuple[str, ...] = ()
+    looks_like: Strings = ()
     wrong_input: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
     settlement: Settlement = UNDOUBTED
-    deviating_pieces: tuple[str, ...] = ()
+    deviating_pieces: Strings = ()
     forms: FormsTried = field(default_factory=FormsTried)
     disturbance: float = 0.0
     score: ScoreDocument | None = None
-    flaky_outputs: tuple[str, ...] = ()
+    flaky_outputs: Strings = ()
     precise: PreciseSetting | None = None
     own_graph: Graph | None = field(default=None, repr=False)
     power: PowerDocument | None = None
@@ -198,9 +199,9 @@ class Comparison:
         return self.written
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """`result` as JSON, as `subcut compare --json` prints it."""
-        document: dict[str, Any] = to_json(self.result)
+        document: JsonObject = to_json(self.result)
         return document
 
     def to_dataframe(self) -> Any:

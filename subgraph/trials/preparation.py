@@ -25,6 +25,7 @@ from subgraph.text import clean
 from subgraph.trials.forms import Form
 from subgraph.trials.region_runs import NotStored
 from subgraph.trials.trial import Trials
+from subgraph.types import Strings
 from subgraph.verdict import find_mute
 
 log = logging.getLogger("subcut")
@@ -43,7 +44,7 @@ class PreparedTrials:
     """
 
     trials: Trials
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
 
 
 def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:

@@ -41,7 +41,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 from subgraph.verdict import NUMBERS, Status, Verdict, is_mute
 
 log = logging.getLogger("subcut")
@@ -72,7 +72,7 @@ def explain_full_model(trials: Trials) -> Explanation | None:
     return None
 
 
-def find_flaky_outputs(trials: Trials, first: RunResult) -> tuple[str, ...]:
+def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
     """Return the outputs that differ in another run of the full model; none if it is slow or
     fails."""
     if first.failure or first.build + first.run > MAX_AGAIN_SECONDS:

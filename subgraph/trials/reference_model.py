@@ -29,6 +29,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.trials.other_inputs import OtherInputs
+from subgraph.types import StringMap
 from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
@@ -90,7 +91,7 @@ class ReferenceModel:
     comparable: Collection[str] | None = None
     shared_tensors: frozenset[str] | None = None
     roundings: Reference | None = None
-    unrounded: Mapping[str, str] = field(default_factory=dict)
+    unrounded: StringMap = field(default_factory=dict)
     choice: OutputChoice = field(default_factory=OutputChoice)
     cache: ReferenceCache = field(default_factory=ReferenceCache)
 

@@ -11,7 +11,7 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from subgraph.storage.tensors import Record, read_npy, written
 from subgraph.text import clean, count
 from subgraph.trials import score_backend
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Array
+from subgraph.types import Array, StringMap, Strings
 from subgraph.verdict import Judgement, Signature, Status, Verdict
 
 TIMEOUT = 600.0  # seconds for one call of a user's score
@@ -118,7 +118,7 @@ class ByScore:
     identity: Callable[[Sequence[Record]], Sequence[str]]
     float_score: float = math.nan
     _calls: Iterator[int] = field(default_factory=itertools.count)
-    _known: dict[tuple[str, ...], ScoreDocument] = field(default_factory=dict)
+    _known: dict[Strings, ScoreDocument] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -397,7 +397,7 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
 def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
     try:
         rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
-        by_name: Mapping[str, str] = {row[0]: row[-1] for row in rows if len(row) > 1}
+        by_name: StringMap = {row[0]: row[-1] for row in rows if len(row) > 1}
         words = (
             [by_name[name] for name in names]
             if names and {*names} <= by_name.keys()

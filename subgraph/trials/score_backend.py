@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from subgraph import plugins
+from subgraph.types import Fields, JsonObject
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -26,7 +27,7 @@ def version() -> str:
     return ""
 
 
-def load(model: str, options: Mapping[str, Any]) -> Run:
+def load(model: str, options: Fields) -> Run:
     """The function of the file, which takes a list with a dictionary, name → array, per sample."""
     spec = plugins.user_spec("score", Path(model))
     assert spec.loader
@@ -37,8 +38,8 @@ def load(model: str, options: Mapping[str, Any]) -> Run:
         raise ValueError(f"{model} has no function {options['function']}")
     takes_more = len(inspect.signature(function).parameters) > 1
 
-    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        parts: dict[str, dict[int, dict[str, Any]]] = {"o": {}, "i": {}, "t": {}}
+    def run(feeds: Fields) -> JsonObject:
+        parts: dict[str, dict[int, JsonObject]] = {"o": {}, "i": {}, "t": {}}
         for key, value in feeds.items():
             if key != "draws":
                 kind, sample, name = key.split("/", 2)

@@ -20,6 +20,7 @@ from subgraph.results.commands import ErrorResult
 from subgraph.system import APART, interrupt
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean
+from subgraph.types import JsonObject
 
 COMMAND = tuple(
     python("-c", "from subgraph.cli import main; main()")
@@ -81,12 +82,10 @@ class Runs:
 
     def __init__(
         self,
-        links: Callable[
-            [dict[str, Any], Sequence[str]], dict[str, Any]
-        ] = lambda document, words: {},
+        links: Callable[[JsonObject, Sequence[str]], JsonObject] = lambda document, words: {},
     ) -> None:
         """`links`: a run's document and words → further fields of its last event."""
-        self.events: list[dict[str, Any]] = []
+        self.events: list[JsonObject] = []
         self._links = links
         self._current: CommandRun | None = None
         self._number = self._id = 0
@@ -111,7 +110,7 @@ class Runs:
         threading.Thread(target=self._follow, args=(run, number), daemon=True).start()
         return number
 
-    def show(self, kind: str, command: str, document: dict[str, Any]) -> None:
+    def show(self, kind: str, command: str, document: JsonObject) -> None:
         """Show a result that is there already, as if its run had ended."""
         with self._changed:
             self._number += 1
@@ -135,7 +134,7 @@ class Runs:
         if run:
             run.end()
 
-    def after(self, number: int, seconds: float) -> list[dict[str, Any]] | None:
+    def after(self, number: int, seconds: float) -> list[JsonObject] | None:
         """Events with a greater id; waits for one, at most so long. None once the session is
         closed."""
         with self._changed:
@@ -156,7 +155,7 @@ class Runs:
             del self.events[drop]
         self._changed.notify_all()
 
-    def _add_end(self, run: int, document: dict[str, Any], words: Sequence[str]) -> None:
+    def _add_end(self, run: int, document: JsonObject, words: Sequence[str]) -> None:
         self._add(run, "end", document=document, **self._links(document, words))
 
     def _follow(self, run: CommandRun, number: int) -> None:
@@ -179,7 +178,7 @@ class Runs:
             self._add_end(number, _document("".join(output), process.returncode, last), run.words)
 
 
-def _event(line: str) -> dict[str, Any]:
+def _event(line: str) -> JsonObject:
     """A line of the child: an event, or a text of some library."""
     try:
         event = json.loads(line)
@@ -192,7 +191,7 @@ def _event(line: str) -> dict[str, Any]:
     )
 
 
-def _document(text: str, code: int, last: str) -> dict[str, Any]:
+def _document(text: str, code: int, last: str) -> JsonObject:
     """The document that the child printed, or one that says why there is none."""
     try:
         document = json.loads(text)

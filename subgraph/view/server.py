@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from subgraph.drawing import svg
 from subgraph.errors import SubcutError, UsageError
+from subgraph.types import JsonObject
 from subgraph.view.session import ViewSession, error_document
 
 ADDRESS = "127.0.0.1"
@@ -188,9 +189,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     # ------------------------------------------------------------ answers
 
-    def _answer(
-        self, give: Callable[[], None], asked: dict[str, Any], *, ends: bool = False
-    ) -> None:
+    def _answer(self, give: Callable[[], None], asked: JsonObject, *, ends: bool = False) -> None:
         """An error of ours is the answer."""
         try:
             give()
@@ -208,7 +207,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         else:
             self._refuse(404, "there is nothing of this name")
 
-    def _post(self, asked: dict[str, Any]) -> None:
+    def _post(self, asked: JsonObject) -> None:
         session = self.server.session
         if (
             self.path != "/api/stop"

@@ -42,6 +42,7 @@ from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
 from subgraph.trust import NamedCode
 from subgraph.trust import require as require_trust
+from subgraph.types import Fields, JsonObject, Strings
 from subgraph.view.opened import OpenedModel
 from subgraph.view.runs import Runs
 from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
@@ -112,7 +113,7 @@ class ViewSession:
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, int]] = {}  # run → its folder, and the node
         self._recorded: dict[
-            tuple[str, ...], Path
+            Strings, Path
         ] = {}  # a recording and what was fed → all its values, once stored
         self._cases: list[
             tuple[Path, str]
@@ -129,7 +130,7 @@ class ViewSession:
 
     # ------------------------------------------------------------ the model
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """The model's nodes, tensors and groups, and what can be run. Linear."""
         graph = self.graph
         around = self.drawer.openable
@@ -177,7 +178,7 @@ class ViewSession:
             drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)
             return drawn.to_json() | {"open": sorted(keys)}
 
-    def node(self, index: int) -> dict[str, Any]:
+    def node(self, index: int) -> JsonObject:
         """All that the file says of a node: attributes, tensors with types and shapes, metadata.
 
         Raises:
@@ -236,7 +237,7 @@ class ViewSession:
             )
         return found[0][0], [name for _, name in found]
 
-    def region(self, start: str, end: str) -> dict[str, Any]:
+    def region(self, start: str, end: str) -> JsonObject:
         """The region between two nodes, and the command line that cuts it. One of them may be
         empty.
 
@@ -283,7 +284,7 @@ class ViewSession:
 
     # ------------------------------------------------------------ runs
 
-    def run(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, asked: Fields) -> JsonObject:
         """Start `cut`, `compare` or `bisect`; only with candidates and recordings that were typed
         or are configured.
 
@@ -316,7 +317,7 @@ class ViewSession:
             )
         return {"run": self.runs.start(kind, [*words, *self._words_of_inputs(asked)])}
 
-    def _words_of_comparison(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_comparison(self, asked: Fields) -> list[str]:
         """Words that compare only what lies between start and end; of thousands of nodes none
         alone. A recording holds nothing of bodies: there all is compared."""
         start, end, recording = (_word(asked, key) for key in ("start", "end", "recording"))
@@ -331,7 +332,7 @@ class ViewSession:
             *(["--in-place"] if len(nodes) > MAX_ALONE and not recording else []),
         ]
 
-    def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_values(self, asked: Fields) -> JsonObject:
         """Start what writes the tensors that a node makes."""
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
@@ -378,7 +379,7 @@ class ViewSession:
             )
         return values
 
-    def _find_recording(self, asked: Mapping[str, Any]) -> Path | None:
+    def _find_recording(self, asked: Fields) -> Path | None:
         """Where the values of the chosen recording are stored; None before a run has done that."""
         recording = _word(asked, "recording")
         folder = (
@@ -386,7 +387,7 @@ class ViewSession:
         )
         return folder if folder and is_saved(folder) else None
 
-    def _words_of_inputs(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_inputs(self, asked: Fields) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
         return [
             *inputs,
@@ -395,7 +396,7 @@ class ViewSession:
             f"--output={self.options.output}",
         ]
 
-    def tensor(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def tensor(self, asked: Fields) -> JsonObject:
         """Pictures and statistics of one tensor, as `tensor_document` gives them.
 
         Either of those that a run of kind `values` wrote (`run`), or of those that are stored of
@@ -458,7 +459,7 @@ class ViewSession:
     def _cut_words(self, start: str, end: str) -> list[str]:
         return ["cut", self.model, *_ends(start, end)]
 
-    def _words_of_candidate(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
+    def _words_of_candidate(self, asked: Fields, *, several: bool) -> list[str]:
         """Words that choose the recording, or the candidate; `several`: with those that stand
         beside it."""
         candidate = _word(asked, "candidate")
@@ -483,7 +484,7 @@ class ViewSession:
         names = beside if several and candidate in beside else [candidate]
         return [word for name in names for word in self.options.candidates[name]]
 
-    def _words_of_files(self, asked: Mapping[str, Any]) -> list[str]:
+    def _words_of_files(self, asked: Fields) -> list[str]:
         """Options for what the model is fed."""
         words = []
         for file in asked.get("inputs") or []:
@@ -541,7 +542,7 @@ class ViewSession:
             raise UsageError("there is no such file in the output folder", code="view.unknown-file")
         return path
 
-    def find_links(self, document: object, words: Sequence[str]) -> dict[str, Any]:
+    def find_links(self, document: object, words: Sequence[str]) -> JsonObject:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result
         that may belong to another model than this one only that it is `stale`. `words`: of the run.
 
@@ -688,9 +689,7 @@ def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
             yield from _chain(finding.inside)
 
 
-def error_document(
-    session: ViewSession, error: SubcutError, asked: Mapping[str, Any]
-) -> dict[str, Any]:
+def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
     """An error as the page shows it; `swap`: start and end the other way round are a region."""
     start = asked.get("start")
     end = asked.get("end")
@@ -703,7 +702,7 @@ def error_document(
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
 
 
-def _constant(graph: Graph, name: str) -> dict[str, Any]:
+def _constant(graph: Graph, name: str) -> JsonObject:
     """What a constant holds: range, value if it is small, and how it spreads; nothing of a computed
     tensor."""
     measured = measure_weight(graph, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.cases.evidence import case_values
 from subgraph.documents import to_json
@@ -16,6 +16,7 @@ from subgraph.drawing import tensor as drawn
 from subgraph.errors import InputError, UsageError
 from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
+from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -77,7 +78,7 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
     ]
 
 
-def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
+def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> JsonObject:
     """One of the values, as plain data: at most some 600 kB, however large the tensor is.
 
     `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.

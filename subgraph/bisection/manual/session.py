@@ -43,6 +43,7 @@ from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
 from subgraph.system import Lock, flush
 from subgraph.text import clean, count
+from subgraph.types import StringMap, Strings
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -67,7 +68,7 @@ BEGIN = "subcut manual start MODEL begins one"
 class FedWords:
     """The part of a `Feeding` that the user's options say."""
 
-    inputs: tuple[str, ...]
+    inputs: Strings
     shapes: Mapping[str, Sequence[int]]
     seed: int
     picture: ImageOptions
@@ -118,7 +119,7 @@ class FedSample:
 
     label: str
     fed: Sequence[Record]
-    origins: Mapping[str, str]
+    origins: StringMap
     tensors: Sequence[Record]
     kinds: Mapping[str, OriginKind] = field(default_factory=dict)
 

@@ -31,6 +31,7 @@ from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_fo
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.types import Strings
 
 log = logging.getLogger("subcut")
 
@@ -44,7 +45,7 @@ class TaskFormat:
         form: the element type and the layout of .bin files.
     """
 
-    formats: tuple[str, ...] = FORMATS
+    formats: Strings = FORMATS
     form: TensorFormat = field(default_factory=TensorFormat)
 
     @classmethod

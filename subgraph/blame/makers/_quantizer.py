@@ -12,6 +12,7 @@ import onnx
 from subgraph.blame.makers import Making
 from subgraph.errors import UsageError
 from subgraph.text import nearest
+from subgraph.types import StringMap
 
 # An option -> its values: the default, the one in place of an omitted default, others. Names of
 # extra options begin with a capital.
@@ -49,7 +50,7 @@ class Quantizer:
     options: Options
     registries: Sequence[str]
 
-    def steps(self, making: Making, settings: Mapping[str, str]) -> list[str]:
+    def steps(self, making: Making, settings: StringMap) -> list[str]:
         """Return the operators that it quantizes, and `OPTION=VALUE` for each option.
 
         Raises:
@@ -65,7 +66,7 @@ class Quantizer:
         chosen = {name: settings.get(name, values[0]) for name, values in self.options.items()}
         return [*self._find_operators(making), *(f"{n}={value}" for n, value in chosen.items())]
 
-    def make(self, making: Making, settings: Mapping[str, str], **more: Any) -> None:
+    def make(self, making: Making, settings: StringMap, **more: Any) -> None:
         """Write the quantized model; a copy if no operator is quantized.
 
         Raises:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from subgraph.blame.makers import Making
 from subgraph.blame.makers._quantizer import OFF, ON, SHARED, TYPES, Quantizer
 from subgraph.runtime.load_inputs import load_sample
+from subgraph.types import JsonObject
 
 PACKAGE = "onnxruntime"
 OPTIONS = {
@@ -37,8 +37,8 @@ def make(making: Making, **settings: str) -> None:
 class _Samples:
     """The samples, one after the other, as the quantizer reads them."""
 
-    feeds: Iterator[dict[str, Any]]
+    feeds: Iterator[JsonObject]
 
-    def get_next(self) -> dict[str, Any] | None:
+    def get_next(self) -> JsonObject | None:
         """Return the next sample, None after the last."""
         return next(self.feeds, None)

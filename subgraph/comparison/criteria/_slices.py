@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from subgraph.comparison.criteria import MIN_ELEMENTS
-from subgraph.types import Array
+from subgraph.types import Array, Shape
 
 SUM = 1e-3  # so far from 1 a distribution may sum up
 
@@ -32,7 +32,7 @@ class Slices:
         counted: which elements count, booleans, flat; None for all.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     left_out: frozenset[int] = frozenset()
     counted: Array | None = None
 

@@ -37,7 +37,7 @@ from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
 # Ops that make no new values; a Cast to a wider type is one.
@@ -67,10 +67,10 @@ class RoundingSites:
     """
 
     order: tuple[int, ...]
-    entering: tuple[str, ...] = ()
-    rounded: tuple[str, ...] = ()
-    converted: tuple[str, ...] = ()
-    quantizers: tuple[str, ...] = ()
+    entering: Strings = ()
+    rounded: Strings = ()
+    converted: Strings = ()
+    quantizers: Strings = ()
     exact_reads: frozenset[tuple[int, int]] = frozenset()
     noisy: set[str] = field(default_factory=set)
     behind_choice: set[str] = field(default_factory=set)

@@ -7,7 +7,6 @@ without a schema (other domains, calls of local functions) make tensors of unkno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from subgraph.graph import protobuf
@@ -15,6 +14,7 @@ from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.walk import bodies
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.tensors import parse_type
+from subgraph.types import StringMap
 
 UNKNOWN = ""
 # Op -> type of its output if neither an input nor an attribute says it.
@@ -28,9 +28,9 @@ FIRST_CARRIED = {
 
 def element_types(
     graph: protobuf.GraphProto,
-    outer: Mapping[str, str],
+    outer: StringMap,
     opset: int,
-    known: Mapping[str, str] | None = None,
+    known: StringMap | None = None,
 ) -> dict[str, str]:
     """Type by name (`float32`) of all tensors of a sorted graph or body, and those of the scopes
     around it (`outer`).
@@ -52,7 +52,7 @@ def element_types(
 
 
 def body_inputs(
-    node: protobuf.NodeProto, body: protobuf.GraphProto, types: Mapping[str, str]
+    node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap
 ) -> dict[str, str]:
     """Types of a body's inputs, from the values that the node feeds into it."""
     first = FIRST_CARRIED.get(node.op_type)
@@ -61,7 +61,7 @@ def body_inputs(
     return {name: types.get(value, UNKNOWN) for name, value in zip(names, fed, strict=False)}
 
 
-def output_types(node: protobuf.NodeProto, types: Mapping[str, str], opset: int) -> list[str]:
+def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list[str]:
     """Types of a node's outputs, given those of its inputs."""
     inner = list(bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
@@ -83,7 +83,7 @@ def output_types(node: protobuf.NodeProto, types: Mapping[str, str], opset: int)
     return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 
-def _bound_types(known: Any, node: protobuf.NodeProto, types: Mapping[str, str]) -> dict[str, str]:
+def _bound_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> dict[str, str]:
     """The schema's type variables, as far as the inputs bind them."""
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
@@ -93,7 +93,7 @@ def _bound_types(known: Any, node: protobuf.NodeProto, types: Mapping[str, str])
     return bound
 
 
-def _output_type(variable: str, node: protobuf.NodeProto, bound: Mapping[str, str]) -> str:
+def _output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> str:
     if variable.startswith("tensor("):
         return parse_type(variable)[1]
     for attribute in node.attribute:

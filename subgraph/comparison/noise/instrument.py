@@ -47,6 +47,7 @@ from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.graph.walk import assign, bodies
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
+from subgraph.types import StringMap, Strings
 
 KEYS = (
     32  # random factors per float type: tensors take turns, since each needs two scalars of its own
@@ -72,10 +73,10 @@ class Instrumented:
 
     keys: str
     keyed: tuple[tuple[str, str], ...]
-    raw: Mapping[str, str]
-    shifts: Mapping[str, str]
+    raw: StringMap
+    shifts: StringMap
     check: str
-    moved: tuple[str, ...] = ()
+    moved: Strings = ()
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class Change:
 
     claim: Precision
     rounded: bool
-    entering: Mapping[str, str]
-    computed: Mapping[str, str]
-    types: Mapping[str, str]
+    entering: StringMap
+    computed: StringMap
+    types: StringMap
     channels: Mapping[str, ChannelRange] = field(default_factory=dict)
-    stepped: Mapping[str, str] = field(default_factory=dict)
+    stepped: StringMap = field(default_factory=dict)
     untied: Mapping[str, Sequence[int]] = field(default_factory=dict)
     certain: frozenset[str] = frozenset()
 
@@ -200,7 +201,7 @@ class _Instrumentation:
         for name, dtype in computed:
             yield from self._changed(name, dtype)
 
-    def _bodies(self, node: NodeProto, types: Mapping[str, str], fixed: Collection[str]) -> None:
+    def _bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))

@@ -48,7 +48,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, copied, load, save, type_of, written
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 if TYPE_CHECKING:
     from subgraph.comparison.noise.instrument import Instrumented
@@ -136,7 +136,7 @@ class NoiseSampler:
         return find_rounding_sites(self.graph, self.region, boundary, self.unrounded)
 
     @cached_property
-    def ranked(self) -> tuple[str, ...]:
+    def ranked(self) -> Strings:
         """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the
         region: perturbed runs give them beside the outputs."""
         ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)

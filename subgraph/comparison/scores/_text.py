@@ -7,19 +7,21 @@ class, whichever most steps have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+
+from subgraph.types import Fields
 
 Units = list[Hashable]
 NO_CLASS = -1  # of a step with NaN: it equals nothing
 
 
 def right_share(
-    outputs: Sequence[Mapping[str, Any]],
-    truth: Sequence[Mapping[str, Any]],
+    outputs: Sequence[Fields],
+    truth: Sequence[Fields],
     split: Callable[[str], Sequence[str]],
 ) -> float:
     """1 − edits / units of what is true, over all samples; `split`: the units of a text.

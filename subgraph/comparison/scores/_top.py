@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from subgraph.types import Fields
 
-def count_hits(
-    outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]], most: int
-) -> float:
+
+def count_hits(outputs: Sequence[Fields], truth: Sequence[Fields], most: int) -> float:
     """Return the share of hits of the first output, over its last axis; a batch counts as many.
 
     A sample with NaN is not a hit. Without labels, the float model's first class counts.

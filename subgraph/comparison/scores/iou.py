@@ -3,15 +3,16 @@ model's mask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+
+from subgraph.types import Fields
 
 LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
 
 
-def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """Of the first output: what is above one half; above 0 where the float model, or with labels
     the outputs, hold logits, values far below 0.
 

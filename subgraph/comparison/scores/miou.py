@@ -3,16 +3,17 @@ model's classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+
+from subgraph.types import Fields
 
 CLASSES = 1  # axis of the first output
 NO_CLASS = -1  # of a pixel with NaN
 
 
-def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """Over all samples; classes that neither side has do not count."""
     both: dict[int, int] = {}
     either: dict[int, int] = {}

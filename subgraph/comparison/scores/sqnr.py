@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+
+from subgraph.types import Fields
 
 EQUAL = 200.0  # dB, of outputs that are equal
 
 
-def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
     """10·log10(Σ reference² / Σ difference²), over all samples."""
     worst = EQUAL
     names = [n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"]

@@ -10,6 +10,7 @@ from subgraph.graph.opsets import schema
 from subgraph.graph.walk import VALUE_FIELDS
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
+from subgraph.types import StringMap
 
 # Kinds of facts that cost more than attributes do, the cheapest first. The last two infer shapes.
 COSTS = ("set", "given", "opset", "input", "outputs", "output", "maker", "of", "rank", "type")
@@ -53,7 +54,7 @@ class Alike:
         self._nodes, self._all = nodes, frozenset(range(len(nodes)))
         self._by_value: dict[str, dict[str | None, set[int]]] = {}
 
-    def fitting(self, when: Mapping[str, str]) -> list[LintNode]:
+    def fitting(self, when: StringMap) -> list[LintNode]:
         """The nodes of which all this holds, in their order. What is not known of a node does not hold."""  # noqa: E501
         left = self._all
         for key in sorted(when, key=_cost):

@@ -24,7 +24,7 @@ from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
@@ -43,8 +43,8 @@ class LayerText:
 
     name: str
     type: str
-    bottoms: tuple[str, ...]
-    tops: tuple[str, ...]
+    bottoms: Strings
+    tops: Strings
     fields: Parameters
     message: Message
 
@@ -108,8 +108,8 @@ class CaffeLayer:
 
     builder: Builder
     text: LayerText
-    bottoms: tuple[str, ...]
-    tops: tuple[str, ...]
+    bottoms: Strings
+    tops: Strings
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from subgraph.errors import ModelError
 from subgraph.origins.caffe.text import Message, Scalar, Value
 from subgraph.text import clean
+from subgraph.types import Fields, JsonObject
 
 # Per message: `name:kind`, with `=default`. A kind with `*` is repeated. `size` is an integer ≥ 0,
 # `word` an enumerator or string, `skip` is read by Caffe for training or speed only.
@@ -187,11 +188,11 @@ class Parameters:
         ModelError: a field is unknown, or its value is not of its kind; names the line.
     """
 
-    _values: Mapping[str, Any] = {}  # so that `__getattr__` ends before it is set
+    _values: Fields = {}  # so that `__getattr__` ends before it is set
 
     def __init__(self, name: str, message: Message | None, where: str) -> None:
         kinds = _read_kinds(name)
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for field, (kind, repeated, default) in kinds.items():
             if repeated:
                 values[field] = []

@@ -16,7 +16,7 @@ import numpy as np
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.storage.tensors import shape_text
-from subgraph.types import Array
+from subgraph.types import Array, JsonObject
 
 MAX_EXPONENT = 88  # e to this power is the largest float32
 
@@ -29,7 +29,7 @@ def convert_inner_product(layer: CaffeLayer) -> None:
     outputs = p.num_output
     width = prod(shape[axis:])
     weight_shape = (width, outputs) if p.transpose else (outputs, width)
-    values: dict[str, Any] = {"weight": layer.weight(0, weight_shape, "weight", "filter")}
+    values: JsonObject = {"weight": layer.weight(0, weight_shape, "weight", "filter")}
     if p.bias_term:
         values["bias"] = layer.weight(1, (outputs,), "bias", "offset")
     flat = len(shape) == 2 and axis == 1
@@ -350,7 +350,7 @@ def convert_reduction(layer: CaffeLayer) -> None:
         raise layer.refuse(f"has the operation {p.operation}", f"known: {', '.join(ops)}")
     axes = list(range(axis, len(layer.shape)))
     reduced = f"{op} <keepdims = 0, axes = {axes}> (x)"
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     if op == "ReduceSum":  # has its axes as an input since opset 13
         reduced = "ReduceSum <keepdims = 0> (x, axes)"
         values["axes"] = axes

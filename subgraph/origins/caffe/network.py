@@ -22,6 +22,7 @@ from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
+from subgraph.types import StringMap, Strings
 
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
 PRODUCER = "subcut from Caffe"
@@ -72,9 +73,9 @@ class ConvertedLayer:
     """A layer with the tensors that its blobs became."""
 
     text: LayerText
-    bottoms: tuple[str, ...]
-    tops: tuple[str, ...]
-    nodes: tuple[str, ...]
+    bottoms: Strings
+    tops: Strings
+    nodes: Strings
     weights: tuple[WeightBlob, ...]
 
 
@@ -316,7 +317,7 @@ def _declare(
         yield name
 
 
-def _find_bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) -> str:
+def _find_bottom(text: LayerText, blob: str, current: StringMap, where: str) -> str:
     if blob not in current:
         near = nearest(blob, current)[:1]
         hint = (
@@ -333,7 +334,7 @@ def _find_bottom(text: LayerText, blob: str, current: Mapping[str, str], where: 
     return current[blob]
 
 
-def _name_tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tuple[str, ...]:
+def _name_tops(text: LayerText, current: StringMap, builder: Builder) -> Strings:
     """The tensors that a layer makes: a new top keeps its name, one that is written over takes the
     layer's."""
     tops = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 import numpy as np
 from onnx import helper, parser
 
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.storage.tensors import shape_text
+from subgraph.types import JsonObject
 
 
 def convert_concat(layer: CaffeLayer) -> None:
@@ -229,7 +229,7 @@ def convert_interp(layer: CaffeLayer) -> None:
         sizes = [n + (n - 1) * (p.zoom_factor - 1) for n in sizes]
     if p.height and p.width and not (p.shrink_factor or p.zoom_factor):
         sizes = [p.height, p.width]
-    values: dict[str, Any] = {"sizes": (*shape[:2], *sizes)}
+    values: JsonObject = {"sizes": (*shape[:2], *sizes)}
     text = 'y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners">'
     text += " (x, , , sizes)"
     if inner != list(shape[2:]):
@@ -252,7 +252,7 @@ def convert_arg_max(layer: CaffeLayer) -> None:
     # TopK takes the earlier of equal values, Caffe the later one: so along the reversed axis.
     text = f"""{flatten}reverse = Slice (x, starts, ends, axes, steps)
         top, places = TopK <axis = {axis}> (reverse, k)"""
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "starts": [-1],
         "ends": [-size - 1],
         "axes": [axis],

@@ -3,10 +3,9 @@ converts one type."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.fields import Parameters
+from subgraph.types import JsonObject
 
 
 def _find_per_axis(
@@ -148,7 +147,7 @@ def _add_pool(
     spans = [n + 2 * q - k for n, k, q in zip(places, kernel, pad, strict=True)]
     floor = sizes == [span // s + 1 for span, s in zip(spans, stride, strict=True)]
     ceil = sizes == [-(-span // s) + 1 for span, s in zip(spans, stride, strict=True)]
-    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
+    attributes: JsonObject = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
     if op == "AveragePool" and any(pad):
         if floor:
             attributes["count_include_pad"] = 1

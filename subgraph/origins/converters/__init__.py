@@ -27,6 +27,7 @@ from pathlib import Path
 
 from subgraph import children
 from subgraph.storage.file_kinds import Family, recognize, recognize_folder
+from subgraph.types import Strings
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Converter:
 
     name: str
     script: str
-    requirements: tuple[str, ...]
+    requirements: Strings
     size: str = ""
 
     def command(self, python: Path, *words: str | Path) -> list[str]:

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
@@ -19,6 +18,7 @@ from subgraph.origins.converted import convert_once
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
 from subgraph.storage.digest import file_digest
 from subgraph.system import free_memory
+from subgraph.types import JsonObject
 from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
@@ -56,7 +56,7 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
     folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    limits: dict[str, Any] = {"memory": free_memory(), "seconds": PROCESSOR_SECONDS}
+    limits: JsonObject = {"memory": free_memory(), "seconds": PROCESSOR_SECONDS}
     try:
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.graph.quantization import TFLITE, TFLITE_SHIFT
 from subgraph.storage.file_kinds import TFLITE_PRODUCER
-from subgraph.types import Array
+from subgraph.types import Array, JsonObject
 
 ALIGNMENT = 16  # bytes, of each buffer: `force_align` in the schema
 VERSION = 3  # of the schema
@@ -130,7 +130,7 @@ class _SubgraphReader:
             k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")
         ]:
             raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
-        attributes: dict[str, Any] = {"operator": self._alone(op, code)}
+        attributes: JsonObject = {"operator": self._alone(op, code)}
         for word, ports in (("input_", inputs), ("", outputs)):
             scales = [self._scale(k) for k in ports]
             if any(step for step, _ in scales):

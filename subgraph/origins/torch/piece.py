@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from subgraph.graph.graph import Graph
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.program import Node, Place, Program
 from subgraph.reach import reach
+from subgraph.types import Fields, JsonObject
 
 INNER = re.compile(r"val_\d+")  # how the exporter names what only ONNX has
 
@@ -92,7 +93,7 @@ class ExportedModel:
             )
         return ProgramPart(inputs, outputs, frozenset(steps))
 
-    def run(self, piece: ProgramPart, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, piece: ProgramPart, feeds: Fields) -> JsonObject:
         """The outputs of a piece: arrays, or numbers.
 
         Raises:

@@ -11,7 +11,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
@@ -21,7 +21,7 @@ from subgraph.lazy import np
 from subgraph.origins.source import PREFIX, find_innermost_call, read_node_metadata
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
 from subgraph.text import short_path
-from subgraph.types import Array
+from subgraph.types import Array, Fields, JsonObject
 
 Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
@@ -52,7 +52,7 @@ def import_torch() -> Any:
 
 
 def iter_programs(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+    module: Any, args: Sequence[Any], kwargs: Fields, **options: Any
 ) -> Iterator[Program]:
     """The module as the exporter sees it: first without running the exporter, then as it decomposes
     it itself.
@@ -175,7 +175,7 @@ def parse_name(statement: str) -> str:
 def run(
     program: Program,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Fields,
     seen: Callable[[Node, Any], None],
 ) -> Any:
     """Run a program; `seen` is told each node and its value. Returns the values of the output node.
@@ -195,7 +195,7 @@ def run(
         return interpreter.run(*_iter_inputs(program, args, kwargs))
 
 
-def _iter_inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_inputs(program: Program, args: Sequence[Any], kwargs: Fields) -> Iterator[Any]:
     """What enters the program's graph, in its order: weights and buffers by name, then the user's
     own."""
     given = iter(flatten((tuple(args), dict(kwargs))))
@@ -204,7 +204,7 @@ def _iter_inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any
         yield own[spec.arg.name] if spec.arg.name in own else next(given)
 
 
-def find_weights(program: Program) -> dict[str, Any]:
+def find_weights(program: Program) -> JsonObject:
     """Weights, buffers and constants, by the node through which they enter the program's graph."""
     known = {**program.constants, **program.state_dict}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from subgraph.origins.torch import scopes
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.text import clean, count
+from subgraph.types import Fields
 
 log = logging.getLogger("subcut")
 
@@ -64,7 +65,7 @@ def record(
     model: str | Path,
     folder: str | Path,
     *,
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Fields | None = None,
     **export: Any,
 ) -> TorchRecording:
     """Run a module and write the values of the ONNX model's tensors that it computes.
@@ -149,7 +150,7 @@ class _Values:
 def _run(
     module: Any,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Fields,
     graph: Graph,
     values: _Values,
     export: Any,

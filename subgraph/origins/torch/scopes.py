@@ -10,7 +10,7 @@ it, if there are as many of both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.types import read_type
 from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
 from subgraph.origins.torch.program import import_torch
+from subgraph.types import Fields, JsonObject, Shape
 
 Seen = Callable[[str, Any], None]  # is told an ONNX tensor's name and the value
 FOLDED = (
@@ -105,7 +106,7 @@ class ScopedTensors:
         ):
             yield from pairs
 
-    def _may_have(self, tensor: str, shape: tuple[int, ...]) -> bool:
+    def _may_have(self, tensor: str, shape: Shape) -> bool:
         declared = self._types.get(tensor)
         dims = read_type(declared)[2] if declared is not None else None
         return dims is None or (
@@ -128,9 +129,7 @@ def _read_scopes(graph: Graph, index: int) -> list[str]:
     return ["/".join(pieces[:k]) for k in range(len(pieces) + 1)]
 
 
-def run(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Graph, seen: Seen
-) -> Any:
+def run(module: Any, args: Sequence[Any], kwargs: Fields, graph: Graph, seen: Seen) -> Any:
     """Run the module; `seen` is told each tensor whose value is known. Returns what the module
     returns."""
     recorder = _Recorder(module, ScopedTensors(graph), seen)
@@ -158,7 +157,7 @@ class _Recorder:
         self._calls: dict[
             tuple[str, str], list[Any]
         ] = {}  # scope and operator → values, None for inner ones
-        self._told: dict[str, Any] = {}
+        self._told: JsonObject = {}
 
     # ------------------------------------------------------------ modules
 

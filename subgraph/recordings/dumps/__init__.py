@@ -32,7 +32,7 @@ from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Tensors
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, Strings
 
 NONE = 0  # not this format
 BARE = 1  # bytes or numbers that could be of many formats
@@ -176,9 +176,9 @@ class DumpEntry:
     node: str = ""
     role: str = "output"
     index: int = 0
-    originals: tuple[str, ...] = ()
+    originals: Strings = ()
     original_index: int = 0
-    fused: tuple[str, ...] = ()
+    fused: Strings = ()
     original_shape: Shape | None = None
     original_layout: str = ""
     side: str = ""

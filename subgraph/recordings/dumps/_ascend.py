@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
+from subgraph.types import Fields, JsonObject, Shape, Strings
 
 # OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP; newer names end with .TASK_TYPE.CONTEXT.THREAD.DEVICE
 NAME = re.compile(
@@ -129,8 +130,8 @@ class Origin:
 
     name: str
     index: int
-    fused: tuple[str, ...]
-    shape: tuple[int, ...] | None
+    fused: Strings
+    shape: Shape | None
     layout: str
 
     def of(self, entry: DumpEntry) -> DumpEntry:
@@ -160,16 +161,16 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     return out
 
 
-def _iter_ops(data: Any) -> Iterator[dict[str, Any]]:
+def _iter_ops(data: Any) -> Iterator[JsonObject]:
     for graph in _filter_dicts(data.get("graph") if isinstance(data, dict) else None):
         yield from _filter_dicts(graph.get("op"))
 
 
-def _filter_dicts(value: Any) -> list[dict[str, Any]]:
+def _filter_dicts(value: Any) -> list[JsonObject]:
     return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
-def _parse_attributes(item: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_attributes(item: Fields) -> JsonObject:
     """[{key, value: {s|i|b|list}}] as a plain mapping."""
     attributes = {}
     for pair in _filter_dicts(item.get("attr")):
@@ -181,9 +182,7 @@ def _parse_attributes(item: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _parse_origin(
-    op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: Mapping[str, Any]
-) -> Origin:
+def _parse_origin(op: Fields, of_op: Fields, k: int, of_output: Fields) -> Origin:
     """`of_op`, `of_output`: the attributes of an op and of its output `k`."""
     listed = of_op.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from subgraph.recordings.files import Files, fill_open_dimension
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
-from subgraph.types import Array, Shape
+from subgraph.types import Array, JsonObject, Shape
 
 MANIFEST = "manifest.json"
 EXPORT = "subcut.export/"  # how the schema of its manifest begins
@@ -171,7 +170,7 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
         ) from e
 
 
-def _parse_spec(item: dict[str, Any]) -> TensorSpec:
+def _parse_spec(item: JsonObject) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
@@ -200,7 +199,7 @@ def read_exported_scales(files: Files) -> dict[str, Scale | None]:
     return {file: spec.scale for file, (_, spec) in read_manifest(files).items()}
 
 
-def _parse_exported_spec(item: dict[str, Any]) -> TensorSpec:
+def _parse_exported_spec(item: JsonObject) -> TensorSpec:
     """As `_parse_spec`, of what `subcut export` wrote, whose shape is that of the file."""
     spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
@@ -211,7 +210,7 @@ def _parse_exported_spec(item: dict[str, Any]) -> TensorSpec:
     return replace(spec, shape=shape, stored=stored)
 
 
-def _parse_scale(item: dict[str, Any]) -> Scale | None:
+def _parse_scale(item: JsonObject) -> Scale | None:
     """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of
     `"axis"`."""
     steps, zeros = (

@@ -25,6 +25,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
+from subgraph.types import Shape, Strings
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
@@ -63,7 +64,7 @@ def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
 
 def _find_latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
     """The latest file of each op in each folder -> the parts of its name."""
-    latest: dict[tuple[str, ...], tuple[int, str, re.Match[str]]] = {}
+    latest: dict[Strings, tuple[int, str, re.Match[str]]] = {}
     for file in files.names:
         name = _parse_name(file, real_names)
         if name:
@@ -162,7 +163,7 @@ def _iter_file_entries(
         )
 
 
-def _find_shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
+def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:
     """(shape as stored, why it cannot be read); without a shape the values are flat, as in
     msaccucmp."""
     size = int(blob.size)

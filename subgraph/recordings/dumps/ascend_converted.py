@@ -25,6 +25,7 @@ from subgraph.recordings.dumps import (
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
+from subgraph.types import Shape
 
 plain = _ascend.plain
 _NAME = re.compile(
@@ -45,7 +46,7 @@ class _FileName:
     time: int
     role: str
     index: int
-    shape: tuple[int, ...] | None
+    shape: Shape | None
     layout: str
     dtype: str
 

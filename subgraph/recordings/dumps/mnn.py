@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import (
@@ -24,6 +23,7 @@ from subgraph.recordings.dumps import (
 from subgraph.recordings.files import Files
 from subgraph.storage import folders
 from subgraph.storage.tensors import Tensors
+from subgraph.types import JsonObject
 
 HOLDS = ("float32",)
 LIST = "input.json"
@@ -74,7 +74,7 @@ def _match_op(files: Files, file: str) -> re.Match[str] | None:
     return op if op and _text.is_numeric(files, file) else None
 
 
-def _read_lists(files: Files) -> dict[str, dict[str, Any]]:
+def _read_lists(files: Files) -> dict[str, JsonObject]:
     """Folder ("" or ending in `/`) -> its input.json."""
     lists = {}
     for name in files.names:
@@ -90,7 +90,7 @@ def _read_lists(files: Files) -> dict[str, dict[str, Any]]:
 
 
 def _iter_listed(
-    files: Files, folder: str, data: dict[str, Any], hints: DumpHints
+    files: Files, folder: str, data: JsonObject, hints: DumpHints
 ) -> Iterator[DumpEntry]:
     try:
         inputs = {str(i["name"]): tuple(int(d) for d in i["shape"]) for i in data["inputs"]}

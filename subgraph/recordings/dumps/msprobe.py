@@ -9,7 +9,7 @@ PyTorch; of a function `KIND.NAME.N.forward`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from subgraph.recordings.dumps import (
     refuse_reading,
 )
 from subgraph.recordings.files import Files
+from subgraph.types import Fields
 
 LIST = "dump.json"
 # Module.layer1.0.conv1.Conv2d.forward.0: the module, its class, and which call
@@ -90,7 +91,7 @@ def _make_entry(
     )
 
 
-def _read_lists(files: Files) -> dict[str, Mapping[str, Any]]:
+def _read_lists(files: Files) -> dict[str, Fields]:
     """Folder ("" or ending in `/`) -> the calls in its dump.json."""
     lists = {}
     for name in files.names:

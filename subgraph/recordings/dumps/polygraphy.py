@@ -28,7 +28,7 @@ from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors
-from subgraph.types import Array
+from subgraph.types import Array, JsonObject
 
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
 _CLASS = "polygraphy_class"
@@ -86,7 +86,7 @@ def _parse_json(files: Files, file: str) -> Any:
         raise files.damaged(file, f"no JSON: {e}") from e
 
 
-def _iter_results(data: dict[str, Any]) -> Iterator[_Row]:
+def _iter_results(data: JsonObject) -> Iterator[_Row]:
     """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left
     out."""
     for pair in _get_list(data.get("lst")):

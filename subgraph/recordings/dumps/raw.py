@@ -15,6 +15,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
+from subgraph.types import Shape
 
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name != "string")
 ENDS = (".bin", ".raw")
@@ -27,7 +28,7 @@ class ListedFile:
     name: str
     file: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 def detect(files: Files) -> int:

@@ -19,6 +19,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import Files, is_possible_shape
 from subgraph.storage.folders import safe_name
+from subgraph.types import JsonObject
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
 DTYPES = parse_pairs(
@@ -43,7 +44,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 yield _make_entry(files, file, name, item, start)
 
 
-def _read_header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
+def _read_header(files: Files, file: str) -> tuple[int, JsonObject]:
     """(offset of the values, the header). Raises InputError: it is damaged."""
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):

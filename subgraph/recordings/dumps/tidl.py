@@ -21,6 +21,7 @@ from functools import partial
 from subgraph.precision import Precision
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, refuse_reading
 from subgraph.recordings.files import Files
+from subgraph.types import Shape
 
 INFO = "layer_info.txt"
 _TRACE = re.compile(
@@ -100,7 +101,7 @@ def _find_base(trace: re.Match[str]) -> str:
     return trace["base"].removeprefix("tidl_trace").strip("_")
 
 
-def _find_shape(trace: re.Match[str]) -> tuple[int, ...]:
+def _find_shape(trace: re.Match[str]) -> Shape:
     """Batch (1 if the name has none), the two further dimensions where they are not 1, channels,
     height, width."""
     *before, channel = map(int, trace["dims"].split("_"))

@@ -129,7 +129,7 @@ def _is_blocked(stored: Shape, shape: Shape) -> bool:
     return (n, h, w) == (shape[0], *shape[2:]) and (blocks - 1) * c0 < shape[1] <= blocks * c0
 
 
-def _drop_ones(shape: Shape) -> tuple[int, ...]:
+def _drop_ones(shape: Shape) -> Shape:
     return tuple(s for s in shape if s != 1)
 
 

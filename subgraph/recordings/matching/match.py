@@ -40,7 +40,7 @@ from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 
 
 def match_sample(
@@ -140,7 +140,7 @@ class _Matching:
             self._leave_out(entry, Reason.UNREADABLE, e.what)
         return entry not in self.left_out
 
-    def _chain(self, tensor: str) -> tuple[str, ...]:
+    def _chain(self, tensor: str) -> Strings:
         return find_fused_results(self.graph, tensor, self._known)
 
     @cached_property
@@ -307,7 +307,7 @@ class _Matching:
             if a is not None and (a.dtype.kind == "f" or a.dtype.name in CODES)
         )
 
-    def _later(self, tensor: str) -> tuple[str, ...]:
+    def _later(self, tensor: str) -> Strings:
         """Later tensors of the same shape that a fused node may hold instead."""
         reference = self._fit.reference(tensor)
         later = takewhile(lambda n: n not in self.matches, self._chain(tensor))

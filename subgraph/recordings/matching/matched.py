@@ -26,7 +26,7 @@ from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
-from subgraph.types import Array
+from subgraph.types import Array, StringMap, Strings
 
 log = logging.getLogger("subcut")
 
@@ -99,8 +99,8 @@ class TensorMatch:
     is_order_unknown: bool = False
     distance: float = math.nan
     name_says: str = ""
-    alternatives: tuple[str, ...] = ()
-    twins: tuple[str, ...] = ()
+    alternatives: Strings = ()
+    twins: Strings = ()
     confirmed_in: str = ""
     scale: Scale | None = None
     forms: tuple[TensorMatch, ...] = ()
@@ -227,9 +227,7 @@ class MatchedSample:
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
 
-    def save_all(
-        self, names: Iterable[str], folder: Path, stems: Mapping[str, str]
-    ) -> dict[str, Record]:
+    def save_all(self, names: Iterable[str], folder: Path, stems: StringMap) -> dict[str, Record]:
         """`save` of these tensors, those apart that were not recorded or, with a warning, cannot be
         read."""
         saved = {}

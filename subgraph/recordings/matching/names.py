@@ -15,6 +15,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.recordings.dumps import DumpEntry
+from subgraph.types import Strings
 
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
 # quantizer, tpu-mlir.
@@ -137,7 +138,7 @@ class ModelNames:
         names = [*list_likely_names(recorded), _OUTPUT_NUMBER.sub("", recorded)]
         return next(filter(None, (self._forms.get(self._plain(name)) for name in names)), None)
 
-    def likely(self, recorded: str) -> tuple[str, ...]:
+    def likely(self, recorded: str) -> Strings:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""
         found: list[str] = []
         for stem in list_likely_names(recorded):
@@ -160,7 +161,7 @@ class ModelNames:
         return [self._nodes[ends[len(name)]]] if ends.get(len(name)) else []
 
 
-def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
+def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> Strings:
     """What a fused node may hold under this name: the results behind it, as long as each has one
     reader."""
     chain: list[str] = []
@@ -187,7 +188,7 @@ def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
     return last if ends and len(inner) <= 1 else None
 
 
-def find_dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
+def find_dropped_input(graph: Graph, tensor: str) -> Strings:
     """What an activation reads, whose name a tool may keep for it: one that it drops as the
     rounding clips too."""
     maker = graph.maker.get(tensor)

@@ -52,6 +52,7 @@ from functools import cache
 from typing import Any
 
 from subgraph import plugins
+from subgraph.types import Fields, JsonObject, Strings
 
 Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS above
 
@@ -75,7 +76,7 @@ class Capabilities:
         options: As `OPTIONS` of the module.
     """  # noqa: E501
 
-    commands: tuple[str, ...] = ()
+    commands: Strings = ()
     script: str = ""
     custom_ops: bool = False
     tflite_operators: bool = False
@@ -83,7 +84,7 @@ class Capabilities:
     npm: bool = False
     variants: str = ""
     alone: bool = False
-    reference: Mapping[str, Any] = field(default_factory=dict)
+    reference: Fields = field(default_factory=dict)
     options: Options = field(default_factory=dict)
 
 
@@ -92,7 +93,7 @@ def capabilities(backend: str) -> Capabilities:
     """Return the facts that a backend states; the defaults for one that is not in this folder."""
     if backend not in plugins.own_names("backends"):
         return Capabilities()
-    stated: dict[str, Any] = {
+    stated: JsonObject = {
         f.name: plugins.constant("backends", backend, f.name.upper()) for f in fields(Capabilities)
     }
     return Capabilities(**{name: value for name, value in stated.items() if value is not None})

@@ -20,6 +20,7 @@ from subgraph.lazy import np
 from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, np_dtype
+from subgraph.types import Fields
 from subgraph.version import install
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def package(module: str, extra: str) -> ModuleType:
         ) from e
 
 
-def check_options(backend: str, options: Mapping[str, Any], allowed: Options) -> None:
+def check_options(backend: str, options: Fields, allowed: Options) -> None:
     """Check that a backend has these options.
 
     Raises:
@@ -89,7 +90,7 @@ def check_options(backend: str, options: Mapping[str, Any], allowed: Options) ->
             )
 
 
-def threads(backend: str, options: Mapping[str, Any]) -> int:
+def threads(backend: str, options: Fields) -> int:
     """The option `threads`; 1 by default, so that sums are computed in the same order each time.
 
     Raises:

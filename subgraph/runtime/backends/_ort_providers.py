@@ -6,7 +6,7 @@ of `runtime.devices`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from subgraph.lazy import ort
 from subgraph.precision import Precision
 from subgraph.runtime.devices import Device, of_provider
 from subgraph.system.hardware import load_library
+from subgraph.types import Fields, StringMap
 
 CPU = "CPUExecutionProvider"
 SUFFIX = "ExecutionProvider"
@@ -31,24 +32,24 @@ TINY = bytes.fromhex(
 )
 
 
-def named(options: Mapping[str, Any]) -> list[str]:
+def named(options: Fields) -> list[str]:
     """The names of the providers that are asked for, the CPU's if none is."""
     if plugin := str(options.get("ep", "")):
         return [plugin if plugin.endswith(SUFFIX) else f"{plugin}{SUFFIX}"]
     return str(options.get("providers", CPU)).split("+")
 
 
-def is_plain(options: Mapping[str, Any]) -> bool:
+def is_plain(options: Fields) -> bool:
     """Return whether the CPU's provider is the only one that is requested."""
     return named(options) == [CPU]
 
 
-def devices(options: Mapping[str, Any]) -> list[Device]:
+def devices(options: Fields) -> list[Device]:
     """Return the known facts about each provider."""
     return [of_provider(name) for name in named(options)]
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """The coarsest that the first provider may compute in, by its options and their defaults."""
     first = devices(options)[0]
     lower = [
@@ -59,12 +60,12 @@ def precision(options: Mapping[str, Any]) -> str:
     return max(map(Precision, (first.precision, *lower)), key=Precision.roundoff)
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+def switches(options: Fields) -> dict[str, StringMap]:
     """Return the optimizations of the providers that may make a difference."""
     return dict(chain.from_iterable(device.switches.items() for device in devices(options)))
 
 
-def exact(options: Mapping[str, Any]) -> dict[str, str]:
+def exact(options: Fields) -> dict[str, str]:
     """The options that lower the precision, turned off."""
     return {
         key: "0"
@@ -75,7 +76,7 @@ def exact(options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def caveat(options: Mapping[str, Any]) -> str:
+def caveat(options: Fields) -> str:
     """A precision below float32 that nobody asked for; what computes in the device's place."""
     first = devices(options)[0]
     by_default = {
@@ -92,12 +93,12 @@ def caveat(options: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def provider_options(options: Mapping[str, Any], own: Collection[str]) -> dict[str, str]:
+def provider_options(options: Fields, own: Collection[str]) -> dict[str, str]:
     """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""  # noqa: E501
     return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
 
 
-def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[Any] | None:
+def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] | None:
     """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
 
     Raises:
@@ -124,7 +125,7 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
     return [(names[0], given), *names[1:]] if given else list(names)
 
 
-def require(options: Mapping[str, Any], session: Any) -> None:
+def require(options: Fields, session: Any) -> None:
     """The provider that was asked for is in the session.
 
     Raises:
@@ -139,7 +140,7 @@ def require(options: Mapping[str, Any], session: Any) -> None:
         )
 
 
-def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | None) -> str:
+def unusable(options: Fields, settings: Any, providers: list[Any] | None) -> str:
     """Return the reason why a provider takes no model at all, not even one ReLU; "" if it takes
     that."""
     try:
@@ -150,9 +151,7 @@ def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | N
     return ""
 
 
-def assigned(
-    model: Path, options: Mapping[str, Any], settings: Any, own: Collection[str]
-) -> list[str]:
+def assigned(model: Path, options: Fields, settings: Any, own: Collection[str]) -> list[str]:
     """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
 
     What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).
@@ -211,7 +210,7 @@ def _lacks(provider: str) -> str:
     return of_provider(provider).missing() or "subcut doctor"
 
 
-def _find_plugin_devices(options: Mapping[str, Any]) -> list[Any]:
+def _find_plugin_devices(options: Fields) -> list[Any]:
     """The devices of a plug-in, whose library is registered.
 
     Raises:

@@ -64,6 +64,7 @@ from subgraph.storage.tensors import (
     unpack,
 )
 from subgraph.system import crash_name
+from subgraph.types import Fields, StringMap
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
@@ -122,7 +123,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     ]
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
@@ -140,7 +141,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
 
 
 class _Commands:
-    def __init__(self, model: Path, options: Mapping[str, Any]) -> None:
+    def __init__(self, model: Path, options: Fields) -> None:
         convert, run = (str(options.get(step) or "") for step in ("convert", "run"))
         self._cwd = str(options.get("folder") or "") or None
         self._run = words_of("run", run, converted=bool(convert))
@@ -215,7 +216,7 @@ class _Commands:
 
 
 def _run_command(
-    step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None
+    step: str, words: Sequence[str], places: StringMap, cwd: str | None = None
 ) -> None:
     first, *rest = (fill(word, places) for word in words)
     command = [system.program(first, cwd), *rest]

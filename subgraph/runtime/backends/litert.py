@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version as package_version
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value
+from subgraph.types import Fields, JsonObject
 
 RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
 TFLITE_OPERATORS = True
@@ -39,12 +40,12 @@ def warm() -> None:
     _foreign.package("ai_edge_litert.interpreter", "tflite")
 
 
-def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def exact(options: Fields) -> JsonObject | None:
     """Its reference kernels."""
     return None if options.get("kernels") == "reference" else {**options, "kernels": "reference"}
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """XNNPACK, and its own optimized kernels."""
     return {
         "XNNPACK": {**options, "kernels": "builtin"},
@@ -52,7 +53,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Build an interpreter of a model of TensorFlow Lite's operators.
 
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
@@ -125,9 +126,7 @@ class _LiteRTModel:
         }
 
 
-def _pair_tensors(
-    ports: list[_foreign.Port], details: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _pair_tensors(ports: list[_foreign.Port], details: list[JsonObject]) -> list[JsonObject]:
     """The interpreter's tensor of each port: by name, else by position."""
     named = {str(d["name"]): d for d in details}
     if all(port.name in named for port in ports):

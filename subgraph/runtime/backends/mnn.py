@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import flush_c
+from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "mnn", "0"
@@ -53,13 +54,13 @@ def warm() -> None:
     _foreign.package("_tools", "mnn")
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes nothing."""  # noqa: E501
     _foreign.check_options("mnn", options, OPTIONS)
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """Precisions below its highest, and shapes that may change, with which it computes otherwise."""  # noqa: E501
     return {
         "lower precision": {**options, "precision": "high"},
@@ -67,7 +68,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Convert, and build from the converted file.
 
     `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from subgraph.runtime import command_line
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import vulkan
+from subgraph.types import Fields, JsonObject
 
 RELEASES = (
     "ncnn",
@@ -82,26 +83,26 @@ def _ncnn() -> Any:
     return _foreign.package("ncnn", "ncnn")
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """Return the precision of the computation: float32, unless the defaults of ncnn and pnnx are
     requested."""
     _foreign.check_options("ncnn", options, OPTIONS)
     return str(options.get("precision", "fp32"))
 
 
-def caveat(options: Mapping[str, Any]) -> str:
+def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU."""
     instead = vulkan.emulated() if str(options.get("vulkan", 0)) == "1" else ""
     return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
 
 
-def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def exact(options: Fields) -> JsonObject | None:
     """float32, and Conv without Winograd's approximation."""
     plain = {**options, "precision": "fp32", "winograd": "0"}
     return None if plain == dict(options) else plain
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """Half precision, Vulkan, and ways of computing that are exact in real numbers only."""
     found = {name: {**options, name: "0"} for name in PARTS if str(options.get(name, 1)) != "0"}
     if options.get("precision") == "fp16":
@@ -111,7 +112,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Convert by pnnx, and build from what it has written.
 
     `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.graph.opsets import opset_of
 from subgraph.storage.tensors import Tensors, Value
+from subgraph.types import Fields
 
 MULTI = True
 QUANTIZERS_OPSET = 19  # the first in which the evaluator has QuantizeLinear and DequantizeLinear
@@ -26,7 +27,7 @@ def warm() -> None:
     import onnx.reference  # noqa: F401
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Read the model; ops are looked up now, so an unknown one is refused here. It has no options.
 
     Raises:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value
+from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
@@ -34,13 +35,13 @@ def warm() -> None:
     _foreign.package("cv2.dnn", "opencv")
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """Always float32, also for float16 models."""
     _foreign.check_options("opencv", options, OPTIONS)
     return "fp32"
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """Winograd's convolutions, fused layers, and the new engine."""
     classic = {"engine": "classic"}
     found = {
@@ -51,7 +52,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Read the model.
 
     `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the

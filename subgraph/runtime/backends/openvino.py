@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
@@ -13,6 +13,7 @@ from subgraph.errors import BackendError, Refused
 from subgraph.lazy import np
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "openvino", "2024.4"
@@ -43,7 +44,7 @@ def warm() -> None:
     _core()
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """Return the precision that a compiled model reports on this machine, which may differ from the
     option."""
     return CLAIMS.get(
@@ -51,13 +52,13 @@ def precision(options: Mapping[str, Any]) -> str:
     )
 
 
-def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def exact(options: Fields) -> Fields | None:
     """The options with float32 in the place of a lower precision."""
     rest = {k: v for k, v in options.items() if k != HINT}
     return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """Dynamic quantization, and all that its mode for speed allows."""
     found = {
         "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},
@@ -68,7 +69,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def caveat(options: Mapping[str, Any]) -> str:
+def caveat(options: Fields) -> str:
     """A precision below float32 that the options do not name, or another one than they name."""
     claim = precision(options)
     option = str(options.get("precision", ""))
@@ -82,7 +83,7 @@ def caveat(options: Mapping[str, Any]) -> str:
     return ""
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Read and compile.
 
     `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
@@ -153,11 +154,11 @@ def _core() -> Any:
     return _runtime().Core()
 
 
-def _device(options: Mapping[str, Any]) -> str:
+def _device(options: Fields) -> str:
     return str(options.get("device", "CPU"))
 
 
-def _config(options: Mapping[str, Any]) -> dict[str, str]:
+def _config(options: Fields) -> dict[str, str]:
     """OpenVINO's properties.
 
     Raises:

@@ -32,6 +32,7 @@ from subgraph.storage.tensors import (
     unpack,
 )
 from subgraph.text import nearest
+from subgraph.types import Fields, JsonObject
 
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
@@ -73,25 +74,25 @@ def version() -> str:
     return str(ort.__version__)
 
 
-def precision(options: Mapping[str, Any]) -> str:
+def precision(options: Fields) -> str:
     """Return the precision in which the provider computes, by its options and their defaults;
     float32 on the CPU."""
     return "fp32" if _uses_cpu(options) else _providers().precision(options)
 
 
-def caveat(options: Mapping[str, Any]) -> str:
+def caveat(options: Fields) -> str:
     """A precision below float32 that is a provider's default, and an emulator that answers for a device."""  # noqa: E501
     return "" if _uses_cpu(options) else _providers().caveat(options)
 
 
-def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def exact(options: Fields) -> Fields | None:
     """The options in full precision, where a provider computes in less; else without optimizations."""  # noqa: E501
     if not _uses_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """Activations in int8 beside 4-bit weights, weights packed ahead, memory that tensors share,
     kernels for int8, and threads, which add up in another order."""
     found = {
@@ -107,7 +108,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Run:
+def load(model: Path, options: Fields) -> Run:
     """Build a session.
 
     `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
@@ -162,7 +163,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     return _Session(session)
 
 
-def _uses_cpu(options: Mapping[str, Any]) -> bool:
+def _uses_cpu(options: Fields) -> bool:
     """Return whether no other provider is requested. Each search starts processes for which nothing
     else is imported."""
     return "ep" not in options and options.get("providers", CPU) == CPU
@@ -172,7 +173,7 @@ def _providers() -> ModuleType:
     return import_module("subgraph.runtime.backends._ort_providers")
 
 
-def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
+def computed_by(model: Path, options: Fields) -> list[str]:
     """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""  # noqa: E501
     if _uses_cpu(options):
         return []
@@ -180,7 +181,7 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
     return list(_providers().assigned(model, options, make_settings(options), OPTIONS))
 
 
-def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
+def passes(model: Path, options: Fields) -> list[str]:
     """The optimizer passes that change what onnxruntime makes of a model: without each alone it makes another graph.
 
     There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
@@ -212,11 +213,11 @@ def words() -> frozenset[str]:
     return frozenset(word.decode() for word in found if not word.isupper() and not word.islower())
 
 
-def _find_disabled_passes(options: Mapping[str, Any]) -> list[str]:
+def _find_disabled_passes(options: Fields) -> list[str]:
     return [name for name in str(options.get(PASSES, "")).split("+") if name]
 
 
-def _hash_optimized_graph(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
+def _hash_optimized_graph(model: Path, options: Fields, off: Sequence[str]) -> str:
     """A hash of the graph that is run in the place of a model; of the reason where there is none."""  # noqa: E501
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
@@ -252,7 +253,7 @@ def _summary(model: Path) -> str:
     return digest(*sorted(digest(*node) for node in nodes))
 
 
-def make_settings(options: Mapping[str, Any]) -> Any:
+def make_settings(options: Fields) -> Any:
     """Return the session options of onnxruntime for these options of the backend."""
     settings = ort.SessionOptions()
     level = str(options.get("opt", "all"))

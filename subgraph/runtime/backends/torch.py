@@ -18,6 +18,7 @@ from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.types import Fields, JsonObject
 
 SCRIPT = "file"
 OPTIONS = {"file": None, "build": None, "model": None}
@@ -34,7 +35,7 @@ def warm() -> None:
     programs.import_torch()
 
 
-def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
+def tensors(model: Path, options: Fields) -> list[str]:
     """The tensors of the whole model that are values of the module.
 
     Raises:
@@ -43,7 +44,7 @@ def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
     return list(_export(*_module(options), str(model), True).places)
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Find the part of the module between the model's inputs and outputs.
 
     `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
@@ -66,7 +67,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[st
     return run
 
 
-def _module(options: Mapping[str, Any]) -> tuple[str, str]:
+def _module(options: Fields) -> tuple[str, str]:
     """The file and the function that make the module.
 
     Raises:
@@ -115,7 +116,7 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     return ExportedModel(program, graph, whole=whole)
 
 
-def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], JsonObject]:
     """The module, the arguments and the options of its export, as the user's function gives them.
 
     Raises:

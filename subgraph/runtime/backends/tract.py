@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value
+from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "tract", "0"
 TYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
-OPTIONS: dict[str, Any] = {}
+OPTIONS: JsonObject = {}
 TRACE = "Stack backtrace:"  # follows the message in its errors
 
 
@@ -28,7 +29,7 @@ def warm() -> None:
     _foreign.package("tract", "tract")
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Read, type and optimize the model. It has no options.
 
     Raises:

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from subgraph.storage.cache import cache_folder
 from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
+from subgraph.types import Fields, JsonObject
 
 MULTI = NPM = True
 DEVICE_LACKS = LACKS
@@ -92,7 +93,7 @@ PLACE = re.compile(
 )  # before the message: where it was built
 
 
-def version(options: Mapping[str, Any]) -> str:
+def version(options: Fields) -> str:
     """The release, and the browser's.
 
     Raises:
@@ -122,7 +123,7 @@ def _browser_version(browser: str) -> str:
     return clean(" ".join(words)) or place.name
 
 
-def caveat(options: Mapping[str, Any]) -> str:
+def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU, and the packages that npm fetches."""
     release = str(options.get("version", NEWEST))
     said = []
@@ -136,12 +137,12 @@ def caveat(options: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def exact(options: Fields) -> JsonObject | None:
     """Without optimizations."""
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
-def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def switches(options: Fields) -> dict[str, JsonObject]:
     """WebAssembly's threads; WebGPU's layout, and WebAssembly in a GPU's place."""
     ep = str(options.get("ep", "wasm"))
     found = {}
@@ -179,7 +180,7 @@ def warm() -> None:
     _foreign.package("playwright.sync_api", "web")
 
 
-def load(model: Path, options: Mapping[str, Any]) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     """Build a session in the page.
 
     `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
@@ -252,7 +253,7 @@ class _Page:
         self._page.evaluate("at => import(at)", f"{self.server.address}/{SCRIPT.name}")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> _Page:
+    def of(cls, options: Fields) -> _Page:
         """The page for these options: the last one, if they are its own and nothing went wrong in it."""  # noqa: E501
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
@@ -263,7 +264,7 @@ class _Page:
             cls._last = cls(*asked)
         return cls._last
 
-    def ask(self, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, function: str, request: Fields) -> JsonObject:
         """Return the reply of a function of the page's script; with `error`, its text, if it
         throws.
 
@@ -274,7 +275,7 @@ class _Page:
             WorkerDied: the page crashed.
         """  # noqa: E501
         try:
-            said: dict[str, Any] = self._page.evaluate(
+            said: JsonObject = self._page.evaluate(
                 f"request => self.subcut.{function}(request)", {**request, "living": [*self.living]}
             )
         except Exception as e:
@@ -455,7 +456,7 @@ class ReleaseServer:
         self._taken = {}
         return list(self._given)
 
-    def array(self, one: Mapping[str, Any], port: _foreign.Port) -> Any:
+    def array(self, one: Fields, port: _foreign.Port) -> Any:
         """An output that the page has sent."""
         data = self._taken.pop(one["at"], b"")
         dtype = np_dtype(one["type"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, NotInstalled
 from subgraph.text import clean
+from subgraph.types import Fields, JsonObject
 from subgraph.version import install
 
 log = logging.getLogger("subcut")
@@ -63,7 +64,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
     except BaseException:
         client.close(timeout=2)
         raise
-    kwargs: dict[str, Any] = {"resources": dict(resources)} if resources else {}
+    kwargs: JsonObject = {"resources": dict(resources)} if resources else {}
     executor: Executor = DaskExecutor(client, pure=False, **kwargs)
     return executor
 
@@ -108,7 +109,7 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
         )
 
 
-def _has(worker: Mapping[str, Any], resources: Mapping[str, float]) -> bool:
+def _has(worker: Fields, resources: Mapping[str, float]) -> bool:
     return all(worker["resources"].get(name, 0) >= value for name, value in resources.items())
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from subgraph.errors import UsageError
+from subgraph.types import Fields, Strings
 
 MAX_LOSSES = 2  # in a row; then a host is used only where no other is left
 POLL = 0.2  # seconds between two looks whether anybody still waits
@@ -60,7 +60,7 @@ class Hosts:
 # ------------------------------------------------------------ the project file
 
 
-def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
+def parse_resources(where: str, table: Fields) -> dict[str, float]:
     """Return the resources that each run takes of a worker, by name.
 
     Raises:
@@ -76,7 +76,7 @@ def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(count) for name, count in table.items()}
 
 
-def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> tuple[str, ...]:
+def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
     """The hosts of a candidate's table, whose commands are its `steps`.
 
     Raises:

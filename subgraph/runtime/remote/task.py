@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, SubcutError
@@ -33,6 +32,7 @@ from subgraph.runtime.worker_pool import Cancel, Workers
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.system import Lock
+from subgraph.types import Fields, StringMap, Strings
 from subgraph.version import __version__
 
 LEASH = 0.3  # seconds between two looks whether a run is still wanted
@@ -66,7 +66,7 @@ class ClusterTask(TaskVersion):
     job: Job | None = None
     token: str = ""
     packed: Job | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: StringMap = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class TaskReply:
         missing: Digests of the files that the worker lacks.
     """
 
-    error: Mapping[str, Any] | None = None
+    error: Fields | None = None
     about: BackendInfo | None = None
     result: StoredResult | None = None
     ended: bool = False
     by_content: bool = False
-    missing: tuple[str, ...] = ()
+    missing: Strings = ()
 
 
 def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
@@ -283,7 +283,7 @@ def _make_store() -> Path:
     return stack.enter_context(folders.temporary("subcut-content"))
 
 
-def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path) -> list[str]:
+def _place(files: StringMap, content: Mapping[str, bytes], folder: Path) -> list[str]:
     """Put files where their names say, below a folder; the digests of those that are neither kept
     nor sent.
 

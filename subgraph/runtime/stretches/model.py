@@ -34,6 +34,7 @@ from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
+from subgraph.types import StringMap
 
 log = logging.getLogger("subcut")
 
@@ -66,7 +67,7 @@ class Process(Protocol):
         Files go to `folder`, for as long as the call takes.
         """
 
-    def run_held(self, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+    def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         """As `Reference.run`."""
 
     def release(self) -> None:
@@ -105,7 +106,7 @@ class StretchedModel:
         run = _Nodes(self.graph, self.graph.outputs)
         return next_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
 
-    def run(self, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+    def run(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         """As `Reference.run`.
 
         Raises:
@@ -122,7 +123,7 @@ class StretchedModel:
             except OSError as e:
                 raise folders.make_write_error(folder, e) from e
 
-    def _run(self, folder: Path, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+    def _run(self, folder: Path, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         nodes = _Nodes(self.graph, outputs)
         stamps = self._stamps()
         state = self._enter(folder, nodes, feeds)

@@ -30,7 +30,7 @@ from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
-from subgraph.types import Array
+from subgraph.types import Array, Shape, StringMap
 
 NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
@@ -58,7 +58,7 @@ class ModelValues:
 def match_tensors(
     reference: ModelValues,
     candidate: ModelValues,
-    tensor_map: Mapping[str, str] | None = None,
+    tensor_map: StringMap | None = None,
     known: Mapping[str, MatchedTensor] | None = None,
     refuted: Collection[tuple[str, str]] = (),
     misshapen: Collection[str] = (),
@@ -407,7 +407,7 @@ def _near_values(
     own: Mapping[str, Scale],
 ) -> dict[str, list[Near]]:
     """By tensor of the reference's model, the matches whose values are near."""
-    by_sizes: dict[tuple[int, ...], list[MatchedTensor]] = {}
+    by_sizes: dict[Shape, list[MatchedTensor]] = {}
     profiles: dict[tuple[int, ...], list[Array]] = {}
     for match in free:
         value = candidate.value(match.name)

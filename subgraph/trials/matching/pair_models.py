@@ -32,7 +32,7 @@ from subgraph.trials.matching.match_tensors import (
 )
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.trials.matching.meaning import MeaningTests
-from subgraph.types import Array
+from subgraph.types import Array, Shape, StringMap
 
 log = logging.getLogger("subcut")
 
@@ -47,7 +47,7 @@ def pair_models(
     reference: Reference,
     values: ReferenceValues,
     scratch: Path,
-    tensor_map: Mapping[str, str] | None = None,
+    tensor_map: StringMap | None = None,
     choice: OutputChoice | None = None,
 ) -> CandidateModel:
     """Match tensors of the candidate's model `other` on the first sample. One run of each model on
@@ -95,7 +95,7 @@ def _match_by_meaning(
     theirs: ModelValues,
     values: ReferenceValues,
     scratch: Path,
-    tensor_map: Mapping[str, str] | None,
+    tensor_map: StringMap | None,
 ) -> CandidateModel:
     """Match tensors by name and by value, without those whose names are refuted."""
     match = partial(match_tensors, ours, theirs, tensor_map)
@@ -241,7 +241,7 @@ def _inputs_of(
     return words
 
 
-def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]:
+def _perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
     """The order of axes that gives the declared dimensions; () where the present one does, or none,
     or several do.
 
