@@ -40,7 +40,7 @@ import onnxruntime as ort
 
 from fixtures.caffe import layer, net, resnet50, write
 from subgraph.graph import protobuf
-from subgraph.origins.caffe.files import CaffeModel
+from subgraph.origins.caffe.conversion import CaffeModel
 from subgraph.types import Array
 
 LIMIT = 1e-5

@@ -27,7 +27,7 @@ from subgraph.drawing.layered import layered
 from subgraph.drawing.layout import SHOWN, Drawer
 from subgraph.drawing.network import Network
 from subgraph.graph.graph import load
-from subgraph.inspection.network import network
+from subgraph.inspection.drawn_network import network
 
 PATIENCE = 60  # seconds for a peer
 REPEATS = 5

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.runtime.load_inputs import MAX_RANDOM
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array

@@ -18,8 +18,8 @@ from subgraph.demo.files import files
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.inputs import Feeding
+from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.power import measure_power
-from subgraph.trials.session import Setup, open_with_processes
 
 FAULTS = 60
 CRITERIA = ("noise", "numpy:rtol=1e-3,atol=1e-5", "numpy:rtol=1e-2,atol=1e-2", "cosine>0.999")

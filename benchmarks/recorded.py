@@ -23,8 +23,8 @@ from benchmarks.measure import floor
 from benchmarks.report import table
 from fixtures import device
 from subgraph.graph.graph import load
-from subgraph.recordings import compare, interval
-from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
+from subgraph.recordings import compare_recording, interval
+from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 
@@ -46,7 +46,7 @@ def tried(
             ) as recorded,
             recorded.open_judge(graph, reference, home / "out") as (judge, runs),
         ):
-            found = interval.find_intervals(compare.compare_run(judge, runs[0]))
+            found = interval.find_intervals(compare_recording.compare_run(judge, runs[0]))
         if not found:
             return False, 0
         nodes = found[0].region.nodes

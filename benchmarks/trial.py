@@ -37,7 +37,7 @@ from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 
 FOLDER = Path("build/bench")

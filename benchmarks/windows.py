@@ -35,7 +35,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import Record, load
-from subgraph.trials import session
+from subgraph.trials import open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
 
@@ -146,11 +146,11 @@ class Unconverted(Exception):
 def opened(task: Task, folder: Path) -> Iterator[Trials]:
     """Trials of a network on onnxruntime."""
     graph = load_graph(task.model)
-    setup = session.Setup(ORT, Feeding(task.inputs), folder / "out", OURS, stored=False)
+    setup = open_trials.Setup(ORT, Feeding(task.inputs), folder / "out", OURS, stored=False)
     with (
         Reference(options={"threads": 1}) as reference,  # two tasks run at once
         Workers(ORT) as workers,
-        session.open_trials(graph, setup, reference, workers) as trials,
+        open_trials.open_trials(graph, setup, reference, workers) as trials,
     ):
         yield trials
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
     from subgraph.search.findings import Findings, Step
-    from subgraph.trials.compare import Comparison, compare
+    from subgraph.trials.compare_tensors import Comparison, compare
     from subgraph.verdict import Signature, Status, Verdict
 
 # Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little
@@ -69,7 +69,7 @@ _MODULES = {
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
     "search.findings": "Findings Step",
-    "trials.compare": "Comparison compare",
+    "trials.compare_tensors": "Comparison compare",
     "verdict": "Signature Status Verdict",
 }
 # Results that a notebook shows as HTML, by module; graphs and cuts also as drawings.
@@ -80,7 +80,7 @@ _SHOWN = {
     "graph.region": "Region",
     "results.plan": "PlanDocument",
     "search.findings": "Findings Step",
-    "trials.compare": "Comparison",
+    "trials.compare_tensors": "Comparison",
     "verdict": "Judgement Verdict",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -29,8 +29,8 @@ from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.doubt import Doubt, find_doubt
 from subgraph.trials.forms import Form
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap
 from subgraph.verdict import Status, Verdict

@@ -21,12 +21,12 @@ from subgraph.drawing.svg import Marks, svg
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.inspection.network import network
+from subgraph.inspection.drawn_network import network
 from subgraph.reports import text as text_report
 from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
 from subgraph.text import clean, clean_lines, count
-from subgraph.trials.compare import Comparison
+from subgraph.trials.compare_tensors import Comparison
 from subgraph.verdict import Judgement, Status, Verdict
 
 WIDTH = 900.0  # pixels of a drawing

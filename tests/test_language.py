@@ -98,7 +98,7 @@ CLEAN = (
     "subgraph/graph/properties.py",
     "subgraph/graph/quantization.py",
     "subgraph/graph/shape_inference.py",
-    "subgraph/graph/types.py",
+    "subgraph/graph/value_types.py",
 )
 
 

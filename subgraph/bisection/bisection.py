@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from subgraph.bisection import result_folder
+from subgraph.bisection.body_search import InnerRuns, InnerSearch
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.inside import InnerRuns, InnerSearch
 from subgraph.bisection.items import items_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
@@ -38,9 +38,9 @@ from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
+from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.power import measure_power
 from subgraph.trials.preparation import age, prepare
-from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject

@@ -31,7 +31,7 @@ from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
-from subgraph.trials.compare import add_ranking, describe_model, iter_flaky_notes, ranking
+from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
 from subgraph.trials.constant_side import find_needed_makers
 from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge

@@ -10,7 +10,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import Items, ItemStatuses, Query, QueryKind
-from subgraph.trials import compare
+from subgraph.trials import compare_tensors
 from subgraph.trials.attribution import error_of
 from subgraph.trials.judge import Judge
 from subgraph.trials.local_errors import locally_wrong
@@ -102,4 +102,4 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
     if not is_read or whole.nodes in seen.nondeterministic:
         return 0.0
     tapped = tap_region(nodes, tuple(range(len(nodes.groups))))
-    return compare.measure_disturbance(seen.result(trials, whole), trials.run(tapped))
+    return compare_tensors.measure_disturbance(seen.result(trials, whole), trials.run(tapped))

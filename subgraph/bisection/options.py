@@ -12,7 +12,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.region import find_region
 from subgraph.search import Settings
 from subgraph.storage.folders import safe_name
-from subgraph.trials.session import Setup
+from subgraph.trials.open_trials import Setup
 from subgraph.types import Strings
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's

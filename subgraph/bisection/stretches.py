@@ -15,7 +15,7 @@ from operator import add
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.runtime.stretches.model import held_bytes
-from subgraph.runtime.stretches.plan import Cost, stretches
+from subgraph.runtime.stretches.split import Cost, stretches
 from subgraph.search import (
     Finding,
     FindingKind,

@@ -21,18 +21,18 @@ from subgraph.blame.draws import fix_parameters
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load
+from subgraph.graph.nested import bodies
 from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
-from subgraph.graph.walk import bodies
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status, Verdict
 

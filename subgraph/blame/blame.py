@@ -30,7 +30,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
-from subgraph.trials.session import Setup, with_candidate
+from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap, Strings
 from subgraph.verdict import Signature, Status, Verdict

@@ -22,7 +22,7 @@ from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.text import clean
-from subgraph.trials.session import Setup, open_trials, with_candidate
+from subgraph.trials.open_trials import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 

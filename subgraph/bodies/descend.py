@@ -18,7 +18,7 @@ from subgraph.graph import graph as graphs
 from subgraph.graph import protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import common_type
+from subgraph.graph.value_types import common_type
 from subgraph.origins.converted import convert_once
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

@@ -33,7 +33,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
-from subgraph.graph.types import common_type, open_dimensions
+from subgraph.graph.value_types import common_type, open_dimensions
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes

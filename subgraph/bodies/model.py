@@ -16,7 +16,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
 from subgraph.graph.graph import CONSTANT, Graph
-from subgraph.graph.walk import all_nodes, assign, free_names, operator, tensors_in
+from subgraph.graph.nested import all_nodes, assign, free_names, operator, tensors_in
 from subgraph.types import Fields, Strings
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import iter_named_bodies, operator
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.walk import iter_named_bodies, operator
 from subgraph.text import nearest
 
 FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from subgraph.bodies.model import Body
 from subgraph.graph import region as regions
 from subgraph.graph.cut import build_model
-from subgraph.graph.types import set_tensor
-from subgraph.graph.walk import assign
+from subgraph.graph.nested import assign
+from subgraph.graph.value_types import set_tensor
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto

@@ -20,10 +20,10 @@ from subgraph.cases.layout import MODEL
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, types_contradict
+from subgraph.graph.nested import attribute
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opset_conversion import convert_model
 from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
-from subgraph.graph.walk import attribute
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference

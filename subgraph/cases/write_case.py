@@ -415,8 +415,8 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
-        from subgraph.origins.caffe import files as caffe
-        from subgraph.origins.caffe.files import find_model
+        from subgraph.origins.caffe import conversion as caffe
+        from subgraph.origins.caffe.conversion import find_model
 
         nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}
         caffe.write_region(

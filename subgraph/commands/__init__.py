@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from subgraph import system
 from subgraph.text import masked

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
+from subgraph.commands import Result, body_names, command_line, known, log, options, resolve, steps
 from subgraph.commands.live import FIRST_ANSWER
 from subgraph.commands.loop import bisect_loop
 from subgraph.commands.options import Number, Text, option
@@ -31,10 +31,10 @@ from subgraph.text import prediction
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
-    from subgraph.recordings.runs import RecordedRun, RecordingOptions
+    from subgraph.recordings.device_runs import RecordedRun, RecordingOptions
     from subgraph.runtime.reference import Reference
     from subgraph.search import Settings, Step
-    from subgraph.trials.session import Setup
+    from subgraph.trials.open_trials import Setup
 
 ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
 MIN_SECONDS = 1e-3  # for the search, once the model is read
@@ -179,10 +179,10 @@ def opened(
     """
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
+    from subgraph.recordings.device_runs import open_runs
     from subgraph.recordings.interval import weigh_nodes
-    from subgraph.recordings.runs import open_runs
     from subgraph.runtime.remote.remote_pool import open_workers
-    from subgraph.trials.session import open_trials
+    from subgraph.trials.open_trials import open_trials
 
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
@@ -195,7 +195,7 @@ def opened(
             setup = replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
-        there = inside.opened(
+        there = body_names.opened(
             graph, [end for end in ends if end], setup.feeding, reference, setup.output
         )
         graph, feeding, names = stack.enter_context(there)
@@ -240,7 +240,7 @@ def log_steps(bisection: Bisection) -> Result:
 
 def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     """`outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
-    from subgraph.trials.compare import ranking
+    from subgraph.trials.compare_tensors import ranking
     from subgraph.verdict import NUMBERS, Status, name_failure
 
     verdict = step.answer.verdict

@@ -88,7 +88,7 @@ def blame(
     limit = parse_seconds(max_time)
     began = time.monotonic()
     from subgraph.search import Settings
-    from subgraph.trials.session import Setup
+    from subgraph.trials.open_trials import Setup
 
     if model and model.lower().endswith(".zip"):
         model = str(unpacked_folder(Path(model), None))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, inside, log, options, resolve, table
+from subgraph.commands import Result, body_names, command_line, log, options, resolve, table
 from subgraph.commands.following import convert_words
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.recorded import (
@@ -28,7 +28,7 @@ from subgraph.text import aligned, masked, short
 if TYPE_CHECKING:
     from subgraph.results.compare import ComparisonDocument
     from subgraph.runtime.reference import Reference
-    from subgraph.trials.session import Setup
+    from subgraph.trials.open_trials import Setup
 
 FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
@@ -216,9 +216,14 @@ def _compare(
     from subgraph.reports import listed
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.value_pairs import require_free_folder, save_values
-    from subgraph.trials.compare import compare_tensors, document, select_tensors, value_pairs
+    from subgraph.trials.compare_tensors import (
+        compare_tensors,
+        document,
+        select_tensors,
+        value_pairs,
+    )
+    from subgraph.trials.open_trials import open_trials
     from subgraph.trials.preparation import prepare
-    from subgraph.trials.session import open_trials
 
     with open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(model_path)
@@ -227,7 +232,7 @@ def _compare(
                 "inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed
             )
         named = (*choice.at, *choice.start, *choice.end)
-        there = inside.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
+        there = body_names.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
         graph, feeding, names = stack.enter_context(there)
         setup = replace(setup, feeding=feeding)
         suffix = "-at" if choice.is_part else ""
@@ -245,7 +250,7 @@ def _compare(
                 in_place=choice.in_place,
                 power=choice.power,
             )
-            held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
+            held = [] if choice.is_part or choice.outputs else body_names.bodies(graph)
             unseen = (
                 [
                     f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME"

@@ -327,7 +327,7 @@ def _compare(
     outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
     from subgraph.documents import from_json
-    from subgraph.recordings.runs import RecordedFolder, RecordingOptions
+    from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
     from subgraph.results.recorded import RecordedDocument
 

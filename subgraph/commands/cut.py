@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import project
 from subgraph.cases import layout
-from subgraph.commands import Result, inside, log, options
+from subgraph.commands import Result, body_names, log, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
@@ -160,7 +160,7 @@ def cut(
     with contextlib.nullcontext() if is_idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
-            from subgraph.origins.caffe.files import expand_layers
+            from subgraph.origins.caffe.conversion import expand_layers
 
             request = replace(request, start=tuple(expand_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
@@ -171,7 +171,7 @@ def cut(
             )
             return _make_result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with inside.opened(graph, ends, asked.feeding, reference, place.parent) as (
+        with body_names.opened(graph, ends, asked.feeding, reference, place.parent) as (
             opened,
             feeding,
             names,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, inside, options, table
+from subgraph.commands import Result, body_names, options, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -122,7 +122,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
     around = [shown.around] if shown.around else []
     start = marked.start or []
     named = (*around, *start, *(marked.end or ()))
-    with inside.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (
+    with body_names.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (
         there,
         _,
         names,
@@ -140,7 +140,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
-    from subgraph.inspection.network import inner_networks, labeled
+    from subgraph.inspection.drawn_network import inner_networks, labeled
     from subgraph.inspection.weights import weight_notes
 
     graph = part.graph

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph.commands import Result, command_line, inside, log, options
+from subgraph.commands import Result, body_names, command_line, log, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
@@ -65,7 +65,7 @@ def dump(
         graph = load(asked.model_path)
         formats, tensor_format = asked.formats(form, "npy")
         folder = Path(output) if output else asked.output / "dump"
-        with inside.opened(graph, words, asked.feeding, reference, folder.parent) as (
+        with body_names.opened(graph, words, asked.feeding, reference, folder.parent) as (
             graph,
             feeding,
             names_there,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, inside, log, options
+from subgraph.commands import Result, body_names, log, options
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -172,7 +172,7 @@ def _make_document(
         with (
             folders.temporary() as folder,
             default_for(graph) if fed else nullcontext() as reference,
-            inside.opened(graph, words, fed or Feeding(), reference, folder) as (
+            body_names.opened(graph, words, fed or Feeding(), reference, folder) as (
                 there,
                 feeding,
                 names,
@@ -205,7 +205,7 @@ def _describe(
     if not start and not end:
         whole = describe.model_document(graph, fed)
         return replace(
-            whole, notes=[*whole.notes, *(f"inside: {body}" for body in inside.bodies(graph))]
+            whole, notes=[*whole.notes, *(f"inside: {body}" for body in body_names.bodies(graph))]
         )
     try:
         return describe.region_document(graph, start, end, fed)

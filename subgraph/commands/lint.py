@@ -147,7 +147,7 @@ def _add_runtime(context: LintContext, candidate: Candidate, settings: Project) 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Does the model fix a dimension of this input at another size?"""
-    from subgraph.graph.types import read_type
+    from subgraph.graph.value_types import read_type
 
     if name not in graph.inputs:
         return False

@@ -16,11 +16,11 @@ from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
-    from subgraph.decoding.search import LoopSearch
+    from subgraph.decoding.step_search import LoopSearch
     from subgraph.results.loop import LoopDocument
     from subgraph.runtime.reference import Reference
     from subgraph.search import Settings
-    from subgraph.trials.session import Setup
+    from subgraph.trials.open_trials import Setup
 
 MIN_SECONDS = 1e-3  # for the search in the step
 
@@ -47,8 +47,8 @@ def bisect_loop(
     from subgraph.decoding.decoder import resolve_decoder
     from subgraph.decoding.inputs import read_inputs
     from subgraph.decoding.result_folder import find_free_place, render_text, save
-    from subgraph.decoding.search import LoopSearch
-    from subgraph.decoding.walk import trace_reference
+    from subgraph.decoding.run_steps import trace_reference
+    from subgraph.decoding.step_search import LoopSearch
     from subgraph.documents import to_json
     from subgraph.graph.graph import load
     from subgraph.graph.model_file import copy_model
@@ -56,7 +56,7 @@ def bisect_loop(
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage import folders
-    from subgraph.trials.session import open_trials
+    from subgraph.trials.open_trials import open_trials
 
     file = loop_files.read_loop_file(loop)
     graph = load(model_path).prepare()

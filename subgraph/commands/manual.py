@@ -28,7 +28,7 @@ from subgraph.trust import remember
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.bisection.manual.session import Session
+    from subgraph.bisection.manual.manual_session import Session
     from subgraph.trials.trial import Trials
 
 BATCHES = (1, MAX_BATCH)
@@ -81,11 +81,11 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, session
-    from subgraph.bisection.manual import session as sessions
+    from subgraph.bisection.manual import advance, manual_session
+    from subgraph.bisection.manual import manual_session as sessions
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
-    from subgraph.trials.session import open_trials
+    from subgraph.trials.open_trials import open_trials
 
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     settings = asked.settings
@@ -93,7 +93,7 @@ def start(
     criterion = asked.criterion
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
-    request = session.ManualRequest(
+    request = manual_session.ManualRequest(
         name=name,
         export=TaskFormat.parse(export).words,
         batch=batch,
@@ -103,7 +103,7 @@ def start(
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
-        feeding=session.FedWords(**feeding.options),
+        feeding=manual_session.FedWords(**feeding.options),
         command=command_line(),
         notes=(),
         force=result.force,
@@ -114,9 +114,11 @@ def start(
         reference = stack.enter_context(asked.reference())
         graph = load(model_path)
         notes = resolve.log_random_inputs(feeding)
-        request = replace(request, feeding=session.FedWords(**feeding.options), notes=notes)
-        identity = session.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
-        manual = session.Session(
+        request = replace(request, feeding=manual_session.FedWords(**feeding.options), notes=notes)
+        identity = manual_session.ModelIdentity(
+            str(model_path.resolve()), advance.model_digest(graph)
+        )
+        manual = manual_session.Session(
             folder=folder,
             request=request,
             model=identity,
@@ -206,13 +208,13 @@ def take(
       subcut manual take
       subcut manual take from_board --number 3
     """
-    from subgraph.bisection.manual import session
+    from subgraph.bisection.manual import manual_session
 
     with _open_session(output, name) as manual:
         manual, killed = _finish_killed(manual, trust)
         source = None if folder is None else Path(folder)
         try:
-            taken = session.take(manual, source, number)
+            taken = manual_session.take(manual, source, number)
         except (UsageError, InputError):
             if killed is None:
                 raise
@@ -254,10 +256,10 @@ def undo(
     trust: options.Trust = False,
 ) -> Result:
     """Take back the answers of the last command."""
-    from subgraph.bisection.manual import session
+    from subgraph.bisection.manual import manual_session
 
     with _open_session(output, name) as manual:
-        manual, numbers = session.undo(manual, commands)
+        manual, numbers = manual_session.undo(manual, commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
         return _continue(manual, trust)
 
@@ -269,7 +271,7 @@ def reset(
     yes: bool = option("--yes -y", None, "Do not ask."),
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
-    from subgraph.bisection.manual import session as sessions
+    from subgraph.bisection.manual import manual_session as sessions
 
     folder = sessions.find(_find_parent(output), name)
     with sessions.lock_folder(folder):
@@ -310,8 +312,8 @@ def _find_parent(output: str | None) -> Path:
 @contextmanager
 def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
     """The session that the options name, locked in the block."""
-    from subgraph.bisection.manual import session as sessions
-    from subgraph.bisection.manual.session import Session
+    from subgraph.bisection.manual import manual_session as sessions
+    from subgraph.bisection.manual.manual_session import Session
 
     folder = sessions.find(_find_parent(output), name)
     with sessions.lock_folder(folder):
@@ -327,7 +329,7 @@ def _answer(
 ) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers
     are there."""
-    from subgraph.bisection.manual import session
+    from subgraph.bisection.manual import manual_session
 
     chosen = [_parse_task_number(text) for text in numbers or ()]
     with _open_session(output, name) as manual:
@@ -336,7 +338,7 @@ def _answer(
             answered = [answer.number for answer in manual.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
                 return killed
-        return _continue(session.answer(manual, chosen, word), trust)
+        return _continue(manual_session.answer(manual, chosen, word), trust)
 
 
 def _finish_killed(manual: Session, trust: bool) -> tuple[Session, Result | None]:
@@ -364,7 +366,7 @@ def _continue(manual: Session, trust: bool) -> Result:
         UsageError: the model is gone, or has changed; or the state names code that is not trusted.
     """
     from subgraph.bisection.manual import advance
-    from subgraph.trials.session import open_trials
+    from subgraph.trials.open_trials import open_trials
 
     path = Path(manual.model.path)
     if not path.is_file():

@@ -12,8 +12,8 @@ from subgraph import system
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.bisection.manual.search import ManualBisection
-    from subgraph.bisection.manual.session import Session
+    from subgraph.bisection.manual.manual_search import ManualBisection
+    from subgraph.bisection.manual.manual_session import Session
 
 DEVICE = "device"
 

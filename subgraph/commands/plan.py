@@ -24,9 +24,9 @@ from subgraph.project import parse_seconds
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
+    from subgraph.plan.find_plan import Planner
     from subgraph.plan.places import Twin
-    from subgraph.plan.plan import Planner
-    from subgraph.plan.search import Found
+    from subgraph.plan.smallest_set import Found
     from subgraph.results.plan import PlanDocument, PlanScales, PlanScore, TriedList
     from subgraph.trials.reference_model import ReferenceModel
     from subgraph.trials.score import Wanted
@@ -94,8 +94,8 @@ def plan(
     """
     from subgraph.cases.case import ResultPlace, free_place, source_of
     from subgraph.graph.graph import load
+    from subgraph.plan.find_plan import Planner
     from subgraph.plan.places import Unit
-    from subgraph.plan.plan import Planner
     from subgraph.plan.result_folder import save
     from subgraph.storage.folders import safe_name
 
@@ -183,7 +183,7 @@ def _open(
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.folders import scratch
     from subgraph.trials.matching.pair_models import pair_models
-    from subgraph.trials.session import open_trials, with_own_model
+    from subgraph.trials.open_trials import open_trials, with_own_model
 
     setup = replace(asked.setup(candidate_options), score=wanted)
     by_command = setup.candidate.keeps_nodes
@@ -249,7 +249,7 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> float:
     from subgraph.errors import ModelError
     from subgraph.graph.graph import load
     from subgraph.graph.opsets import opset_of
-    from subgraph.plan.plan import distance
+    from subgraph.plan.find_plan import distance
     from subgraph.runtime.reference_values import ReferenceValues
 
     graph = load(asked.model_path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from subgraph.cases.write_case import CaseRequest
     from subgraph.comparison.where import OutputChoice
     from subgraph.graph.graph import Graph
-    from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
+    from subgraph.recordings.device_runs import RecordedFolder, RecordedRun, RecordingOptions
     from subgraph.results.common import NextCommand
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
@@ -72,7 +72,7 @@ class TensorChoice:
         return replace(self, at=named[0], start=named[1], end=named[2])
 
     def words(self, model: ReferenceModel) -> Sequence[str]:
-        """Names and globs for `trials.compare`; empty for all tensors.
+        """Names and globs for `trials.compare_tensors`; empty for all tensors.
 
         Raises:
             UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that
@@ -106,7 +106,7 @@ def recording_options(
     Raises:
         UsageError: a layout or a precision is unknown, or the map cannot be read.
     """
-    from subgraph.recordings.runs import RecordingOptions
+    from subgraph.recordings.device_runs import RecordingOptions
     from subgraph.runtime import candidate
     from subgraph.trials.matching.match_tensors import read_map
 
@@ -121,7 +121,7 @@ def recording_options(
 
 def _parse_folder(word: str) -> RecordedFolder:
     """`board:int8=dumps/board`: a folder, with its label and precision."""
-    from subgraph.recordings.runs import RecordedFolder
+    from subgraph.recordings.device_runs import RecordedFolder
     from subgraph.runtime import candidate
 
     label, sign, path = word.partition("=")
@@ -166,15 +166,15 @@ def compare_recorded(
     """
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
-    from subgraph.recordings import msaccucmp, runs
-    from subgraph.recordings.compare import Choice
+    from subgraph.recordings import device_runs, msaccucmp
+    from subgraph.recordings.compare_recording import Choice
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import make_document
     from subgraph.recordings.run_comparison import iter_value_pairs
     from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
     from subgraph.storage.value_pairs import require_free_folder, save_values
-    from subgraph.trials.compare import select_tensors
+    from subgraph.trials.compare_tensors import select_tensors
 
     asked = _mark_module(asked, recordings)
     criterion = asked.criterion
@@ -183,7 +183,7 @@ def compare_recorded(
     npu = criterion == MSACCUCMP
     with (
         asked.reference() as reference,
-        runs.open_runs(graph := load(path), recordings, feeding) as recorded,
+        device_runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.open_judge(
             graph, reference, asked.output, criterion, choice=recordings.choice
         ) as (judge, limited),
@@ -225,7 +225,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     case."""
     from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
-    from subgraph.recordings import interval, result_folder, runs
+    from subgraph.recordings import device_runs, interval, result_folder
     from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
 
     asked = _mark_module(asked, recordings)
@@ -234,7 +234,10 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     force = asked.result.force
     graph = load(asked.model_path)
     feeding = asked.feeding
-    with asked.reference() as reference, runs.open_runs(graph, recordings, feeding) as recorded:
+    with (
+        asked.reference() as reference,
+        device_runs.open_runs(graph, recordings, feeding) as recorded,
+    ):
         candidate = recorded.candidate
         fed = recorded.feeding
         reads = [graph.path, *recordings.paths]
@@ -290,13 +293,13 @@ def cut_recorded(
     recorded."""
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
-    from subgraph.recordings import result_folder, runs
-    from subgraph.recordings.compare import match_run
+    from subgraph.recordings import device_runs, result_folder
+    from subgraph.recordings.compare_recording import match_run
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
-    with runs.open_runs(graph, recordings, request.feeding) as recorded:
+    with device_runs.open_runs(graph, recordings, request.feeding) as recorded:
         fed = recorded.feeding
-        one = runs.RecordedRuns([runs.choose_device_run(recorded.runs)], fed)
+        one = device_runs.RecordedRuns([device_runs.choose_device_run(recorded.runs)], fed)
         with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (
             judge,
             (run,),
@@ -314,7 +317,7 @@ def cut_recorded(
 def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote
     of a module."""
-    from subgraph.recordings.runs import is_of_module
+    from subgraph.recordings.device_runs import is_of_module
 
     of_module = any(is_of_module(folder.path) for folder in recordings.folders)
     return replace(asked, translated=True) if of_module else asked
@@ -324,8 +327,8 @@ def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     """Return the probability of each node to be the culprit, by its index, according to
     recordings."""
     from subgraph.recordings import interval
-    from subgraph.recordings.compare import compare_run
-    from subgraph.recordings.runs import limit_samples
+    from subgraph.recordings.compare_recording import compare_run
+    from subgraph.recordings.device_runs import limit_samples
 
     samples = len(judge.model.values.samples)
     return interval.weigh_intervals(

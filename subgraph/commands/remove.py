@@ -59,7 +59,7 @@ def remove(
       subcut remove model.onnx stem/relu -o without.onnx
       subcut remove model.onnx --from head/softmax -o head.onnx --tail tail.onnx
     """
-    from subgraph.editing import inside
+    from subgraph.editing import body_edit
     from subgraph.editing.effect import edge_values
     from subgraph.editing.remove import bypass, remove_tail
 
@@ -96,7 +96,7 @@ def remove(
                 return bypass(there, chosen)
 
             with folders.temporary() as temporary:
-                draft = inside.edit_inside(graph, nodes, edit, temporary)
+                draft = body_edit.edit_inside(graph, nodes, edit, temporary)
             head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:

@@ -50,7 +50,7 @@ def replace(
     Examples:
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
-    from subgraph.editing import inside
+    from subgraph.editing import body_edit
     from subgraph.editing.opsets import load_at_opset
 
     if not by:
@@ -89,7 +89,7 @@ def replace(
             ends = [_name_tensor(graph, word) for word in ends]
             graph = load_at_opset(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
-        draft = inside.edit_inside(graph, ends, edit, temporary / "inside")
+        draft = body_edit.edit_inside(graph, ends, edit, temporary / "inside")
         draft.remarks += _describe_raise(older, graph, feeding, reference) if opset else []
         with draft.write(new) as aside:
             lines, rows = edited.compared(older, aside, feeding, reference)

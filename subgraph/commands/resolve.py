@@ -48,8 +48,8 @@ from subgraph.types import JsonObject, Strings
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.candidate_runtime import CandidateRuntime
+    from subgraph.trials.open_trials import Setup
     from subgraph.trials.score import Wanted
-    from subgraph.trials.session import Setup
 
 T = TypeVar("T")
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
@@ -359,7 +359,7 @@ class Asked:
         Raises:
             UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
         """
-        from subgraph.trials.session import Setup
+        from subgraph.trials.open_trials import Setup
 
         if not options.other_model and is_named_as_model(options.spec or ""):
             options = replace(options, spec=None, other_model=options.spec)

@@ -37,7 +37,7 @@ from subgraph.trust import require as require_trust
 from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
-    from subgraph.view.session import ViewOptions
+    from subgraph.view.page_session import ViewOptions
 
 PORTS = (1, 65_535)
 MAX_DEPTH = 8  # of bodies in bodies whose documents are checked
@@ -98,8 +98,8 @@ def view(
       subcut view subcut_out/plan-int8
     """
     from subgraph.view.opened import open_model
+    from subgraph.view.page_session import ViewSession
     from subgraph.view.server import ViewServer
-    from subgraph.view.session import ViewSession
 
     settings = project.load()
     found = _read_run(model)
@@ -308,7 +308,7 @@ def view_options(
 ) -> ViewOptions:
     """The words that each run gets, and the candidates by name; what a project file names keeps
     that file as origin."""
-    from subgraph.view.session import ViewOptions
+    from subgraph.view.page_session import ViewOptions
 
     candidates: dict[str, Sequence[str]] = {
         spec: [f"--candidate={spec}"] for spec in runs.candidates or ()

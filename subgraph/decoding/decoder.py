@@ -16,7 +16,7 @@ from typing import Any
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap
 

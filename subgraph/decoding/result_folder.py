@@ -17,7 +17,7 @@ from subgraph.graph.graph import Graph
 from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.storage import folders
 from subgraph.text import clean, count
-from subgraph.trials.session import Setup
+from subgraph.trials.open_trials import Setup
 
 
 def render_text(document: LoopDocument) -> str:

@@ -19,9 +19,9 @@ from subgraph.comparison.pair import Pair, comparable
 from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
+from subgraph.graph.nested import attribute
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.region import Region
-from subgraph.graph.walk import attribute
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record
 from subgraph.trials.judge import Judge

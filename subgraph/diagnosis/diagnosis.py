@@ -20,11 +20,11 @@ from itertools import chain, islice
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise.analysis import rounds
 from subgraph.comparison.noise.noise import OutputNoise
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
-from subgraph.comparison.precision import FLOATS
 from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.diagnosis.approximations import looks_like
 from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
@@ -43,7 +43,7 @@ from subgraph.text import count
 from subgraph.trials import computed_by
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.judge import Judge
-from subgraph.trials.session import with_candidate, with_own_model
+from subgraph.trials.open_trials import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap

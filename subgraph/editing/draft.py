@@ -17,9 +17,7 @@ from typing import Any
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.opset_conversion import convert_model
-from subgraph.graph.opsets import canonical_domain, list_changed, read_imports
-from subgraph.graph.walk import (
+from subgraph.graph.nested import (
     FunctionKey,
     all_graphs,
     all_nodes,
@@ -33,6 +31,8 @@ from subgraph.graph.walk import (
     tensor_names,
     tensors_in,
 )
+from subgraph.graph.opset_conversion import convert_model
+from subgraph.graph.opsets import canonical_domain, list_changed, read_imports
 from subgraph.storage import dtypes, folders
 from subgraph.text import clean, count
 from subgraph.types import StringMap

@@ -12,7 +12,7 @@ import numpy as np
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.types import holds_maps
+from subgraph.graph.value_types import holds_maps
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

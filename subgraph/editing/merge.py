@@ -9,8 +9,8 @@ from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import read_type
-from subgraph.graph.walk import assign
+from subgraph.graph.nested import assign
+from subgraph.graph.value_types import read_type
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap
 

@@ -13,8 +13,8 @@ from subgraph.editing.replace import find_owned_nodes
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.nested import assign, rename
 from subgraph.graph.region import build_region
-from subgraph.graph.walk import assign, rename
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.types import JsonObject

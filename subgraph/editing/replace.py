@@ -12,9 +12,9 @@ from typing import Any
 from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import assign
 from subgraph.graph.region import Region
-from subgraph.graph.types import DeclaredType, read_type
-from subgraph.graph.walk import assign
+from subgraph.graph.value_types import DeclaredType, read_type
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from subgraph.editing.draft import Draft
 from subgraph.graph import protobuf
-from subgraph.graph.walk import assign, attribute
+from subgraph.graph.nested import assign, attribute
 from subgraph.inspection.scaling import RULE_OF, Scaling
 
 EPSILON = 1e-5  # of a norm that names none

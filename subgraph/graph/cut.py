@@ -18,6 +18,15 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph, as_graph
+from subgraph.graph.nested import (
+    all_tensors,
+    attribute,
+    bodies,
+    find_called,
+    list_captured,
+    model_nodes,
+    tensors_in,
+)
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
@@ -31,7 +40,7 @@ from subgraph.graph.properties import (
     SAME_INPUTS,
 )
 from subgraph.graph.region import Region
-from subgraph.graph.types import (
+from subgraph.graph.value_types import (
     DeclaredTensor,
     allows,
     common_type,
@@ -40,15 +49,6 @@ from subgraph.graph.types import (
     open_dimensions,
     read_type,
     set_tensor,
-)
-from subgraph.graph.walk import (
-    all_tensors,
-    attribute,
-    bodies,
-    find_called,
-    list_captured,
-    model_nodes,
-    tensors_in,
 )
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records

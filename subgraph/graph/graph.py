@@ -21,10 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.operators import require_expandable
-from subgraph.graph.opsets import STANDARD
-from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
-from subgraph.graph.walk import (
+from subgraph.graph.nested import (
     BODILESS,
     FunctionKey,
     all_nodes,
@@ -34,6 +31,9 @@ from subgraph.graph.walk import (
     list_captured,
     operator,
 )
+from subgraph.graph.operators import require_expandable
+from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
 from subgraph.reach import reach
 from subgraph.text import nearest
 from subgraph.types import JsonObject, Strings

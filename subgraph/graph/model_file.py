@@ -10,8 +10,8 @@ from pathlib import Path
 from subgraph.errors import OutputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import is_fixed, pin
-from subgraph.graph.walk import all_tensors
+from subgraph.graph.nested import all_tensors
+from subgraph.graph.value_types import is_fixed, pin
 from subgraph.storage.digest import digest, file_digest
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
+from subgraph.graph.nested import FunctionKey, attribute
 from subgraph.graph.opsets import history, schema
-from subgraph.graph.walk import FunctionKey, attribute
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count

@@ -14,10 +14,10 @@ from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
+from subgraph.graph.nested import assign, model_nodes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import drop_defaults, misfit
 from subgraph.graph.opsets import STANDARD, opset_of
-from subgraph.graph.walk import assign, model_nodes
 from subgraph.text import clean, count
 
 HIDDEN = "subcut.hidden"  # domain of nodes that the converter does not see

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from subgraph.graph import protobuf
-from subgraph.graph.walk import functions_of, model_nodes
+from subgraph.graph.nested import functions_of, model_nodes
 
 MIN_OPSET = 7  # onnx converts no further back
 STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators

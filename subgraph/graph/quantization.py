@@ -7,8 +7,8 @@ from itertools import chain
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES
-from subgraph.graph.walk import attribute
 from subgraph.storage.scale import Scale
 
 # Operators that turn what they compute into steps, also of a scale that they find as they run.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import all_nodes, assign, functions_of, operator
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import type_text
 from subgraph.graph.opsets import (
@@ -31,7 +32,6 @@ from subgraph.graph.opsets import (
     read_imports,
     schema,
 )
-from subgraph.graph.walk import all_nodes, assign, functions_of, operator
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, TypeProto

@@ -20,7 +20,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.operators import format_type, type_text
 from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title

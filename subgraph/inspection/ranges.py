@@ -24,7 +24,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.types import tensor_type
+from subgraph.graph.value_types import tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for

@@ -22,8 +22,8 @@ from itertools import chain
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import list_captured
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.walk import list_captured
 
 RULES = """
 0         Abs AveragePool CumSum DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND

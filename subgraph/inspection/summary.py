@@ -12,7 +12,7 @@ from typing import Any
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.walk import operator
+from subgraph.graph.nested import operator
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count

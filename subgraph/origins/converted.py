@@ -14,7 +14,7 @@ from pathlib import Path
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.walk import all_tensors, assign
+from subgraph.graph.nested import all_tensors, assign
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import Part, digest, file_digest

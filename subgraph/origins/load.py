@@ -77,8 +77,8 @@ def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) 
     """The ONNX file to work on: the file itself, or what it was converted to.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`,
-            `origins.torch.export` and `origins.tflite.files`.
+        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.conversion`,
+            `origins.torch.export` and `origins.tflite.conversion`.
     """
     family = find_family(path)
     if weights and family is not Family.CAFFE:
@@ -88,7 +88,7 @@ def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) 
             code="option.conflict",
         )
     if family is Family.CAFFE:
-        from subgraph.origins.caffe.files import to_onnx
+        from subgraph.origins.caffe.conversion import to_onnx
 
         return to_onnx(path, weights)
     if family is Family.TORCH_PROGRAM:
@@ -96,9 +96,9 @@ def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) 
 
         return export.convert_program(path, trust)
     if family is Family.TFLITE:
-        from subgraph.origins.tflite import files
+        from subgraph.origins.tflite import conversion
 
-        return files.to_onnx(*split_signature(path))
+        return conversion.to_onnx(*split_signature(path))
     if family in FORMATS:
         from subgraph.origins import converted
 
@@ -110,9 +110,9 @@ def write_own_format(cut: Path, folder: Path) -> None:
     """Write `model.tflite` beside a cut of a TensorFlow Lite model; nothing beside another.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `origins.tflite.files.to_tflite`.
+        UsageError, ModelError, OutputError: as of `origins.tflite.conversion.to_tflite`.
     """
     if is_of_tflite(cut):
-        from subgraph.origins.tflite.files import to_tflite
+        from subgraph.origins.tflite.conversion import to_tflite
 
         to_tflite(cut, folder / "model.tflite", cut.name)

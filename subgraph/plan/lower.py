@@ -21,8 +21,8 @@ from subgraph.editing.draft import Draft
 from subgraph.editing.opsets import load_at_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import rename
 from subgraph.graph.opsets import opset_of
-from subgraph.graph.walk import rename
 from subgraph.plan.places import (
     FLOAT,
     OUTPUT,

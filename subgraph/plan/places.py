@@ -19,12 +19,12 @@ import numpy as np
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.properties import CHANNEL_AXES, OUTPUT_SCALES, QUANTIZED_WEIGHTS
 from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
-from subgraph.graph.types import read_type
-from subgraph.graph.walk import bodies
+from subgraph.graph.value_types import read_type
 from subgraph.precision import Precision
 from subgraph.storage.scale import Scale
 from subgraph.trials.candidate_model import CandidateModel

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from subgraph.errors import InputError
-from subgraph.recordings.compare import ALL, Choice, compare_run
+from subgraph.recordings.compare_recording import ALL, Choice, compare_run
+from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordedRun
 from subgraph.results.recorded import Departure
 from subgraph.trials.judge import Judge
 from subgraph.types import StringMap

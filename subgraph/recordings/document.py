@@ -19,7 +19,7 @@ from subgraph.results.recorded import (
     UnmatchedEntry,
 )
 from subgraph.text import count
-from subgraph.trials.compare import describe_model
+from subgraph.trials.compare_tensors import describe_model
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Status

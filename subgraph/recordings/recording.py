@@ -20,6 +20,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
+from subgraph.recordings.dump_files import DamagedFile, Files, scan
 from subgraph.recordings.dumps import (
     DumpEntry,
     DumpHints,
@@ -28,7 +29,6 @@ from subgraph.recordings.dumps import (
     keep_name,
     refuse_reading,
 )
-from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.tensors import Tensors

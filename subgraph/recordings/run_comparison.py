@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
 from subgraph.precision import Precision
+from subgraph.recordings.device_runs import AXIS_ORDERS, RecordedRun
 from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Reason, TensorMatch
-from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count

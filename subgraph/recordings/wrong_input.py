@@ -17,13 +17,13 @@ from itertools import takewhile
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
 from subgraph.reach import reach
+from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
 from subgraph.recordings.matching.match import match_sample
 from subgraph.recordings.matching.matched import EXACT
 from subgraph.recordings.reference_tensors import capture_tensors, read_reference_value
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.reference_model import ReferenceModel

@@ -19,8 +19,8 @@ from onnx import ModelProto, NodeProto, helper
 from subgraph import plugins
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import all_nodes, all_tensors
 from subgraph.graph.onnx_process import OnnxProcess
-from subgraph.graph.walk import all_nodes, all_tensors
 from subgraph.rewrites._barriers import STRONGEST, Barrier
 from subgraph.rewrites._region_model import FLOATS, Form, RegionModel, Substitution
 from subgraph.types import Array, StringMap

@@ -11,10 +11,10 @@ import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from subgraph.graph import protobuf
+from subgraph.graph.nested import all_nodes, attribute, bodies
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
-from subgraph.graph.walk import all_nodes, attribute, bodies
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

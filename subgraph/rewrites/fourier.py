@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.walk import attribute
+from subgraph.graph.nested import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,

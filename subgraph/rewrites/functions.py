@@ -7,8 +7,8 @@ from typing import Any
 from onnx import FunctionProto, NodeProto
 
 from subgraph.graph import protobuf
+from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, newest_opsets, schema
-from subgraph.graph.walk import bodies
 from subgraph.rewrites._region_model import RegionModel, Substitution
 from subgraph.types import JsonObject
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from subgraph.graph.nested import attribute
 from subgraph.graph.properties import OVERFLOWS
-from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
+from subgraph.graph.nested import attribute
 from subgraph.graph.properties import WINDOWS
-from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     FLOATS,
     RegionModel,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import NodeProto, TensorProto
 
+from subgraph.graph.nested import bodies
 from subgraph.graph.properties import TYPED
-from subgraph.graph.walk import bodies
 from subgraph.rewrites._region_model import Form, RegionModel, Substitution
 
 WIDER = {

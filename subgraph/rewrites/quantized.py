@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.walk import attribute
+from subgraph.graph.nested import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,

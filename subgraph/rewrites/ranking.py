@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from subgraph.graph.walk import attribute
+from subgraph.graph.nested import attribute
 from subgraph.rewrites._region_model import RegionModel, Substitution, of
 
 INT32 = TensorProto.INT32

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.walk import attribute
+from subgraph.graph.nested import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,

@@ -8,9 +8,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from subgraph.graph import protobuf
+from subgraph.graph.nested import attribute
 from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.properties import BROADCASTS, POOLS, WINDOWS
-from subgraph.graph.walk import attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,

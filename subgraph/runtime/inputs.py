@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from subgraph.errors import InputError, UnknownName, UsageError, name_setting
 from subgraph.graph import protobuf
+from subgraph.graph.nested import attribute
 from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
-from subgraph.graph.types import read_type
-from subgraph.graph.walk import attribute
+from subgraph.graph.value_types import read_type
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name

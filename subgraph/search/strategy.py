@@ -34,7 +34,7 @@ from subgraph.search.passes import accumulated
 from subgraph.search.passes.alike import merge_alike
 from subgraph.search.passes.baseline import MIN_RATE, baseline
 from subgraph.search.passes.confirm import measure_rate
-from subgraph.search.passes.inside import look_inside
+from subgraph.search.passes.intermediate import look_inside
 from subgraph.search.state import Baseline, SearchState
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved

@@ -31,7 +31,7 @@ from subgraph.errors import BackendError, InputError, Refused, SubcutError, Unkn
 from subgraph.graph import graph as graphs
 from subgraph.graph.opsets import newest_opsets, opset_of
 from subgraph.graph.properties import RANDOM_OPS
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders

@@ -33,7 +33,7 @@ from subgraph.sweep.expected import (
     make_plain_candidate,
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
-from subgraph.trials.session import STORE
+from subgraph.trials.open_trials import STORE
 from subgraph.types import Strings
 from subgraph.verdict import ENDED, Signature, Status, Verdict
 

@@ -28,10 +28,10 @@ from subgraph.graph.cut import (
     frozen_constant,
 )
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
+from subgraph.graph.nested import attribute
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
-from subgraph.graph.types import read_type, set_tensor
-from subgraph.graph.walk import attribute
+from subgraph.graph.value_types import read_type, set_tensor
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues

@@ -18,7 +18,7 @@ from pathlib import Path
 from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest, write_pinned
 from subgraph.graph.region import Region
-from subgraph.graph.types import common_type
+from subgraph.graph.value_types import common_type
 from subgraph.results.common import FormDocument
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest

@@ -36,10 +36,10 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.trials.candidate_runtime import find_changed_options
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float, measure_distance, read_outputs
+from subgraph.trials.open_trials import with_candidate
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
-from subgraph.trials.session import with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Strings
 from subgraph.verdict import NUMBERS, Status, Verdict, is_mute

@@ -16,7 +16,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
 from subgraph.trials.candidate_model import load_own_model
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 
 

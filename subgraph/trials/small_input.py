@@ -17,13 +17,13 @@ import numpy as np
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.graph import load
 from subgraph.graph.region import Region
-from subgraph.graph.types import open_dimensions
+from subgraph.graph.value_types import open_dimensions
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import written
 from subgraph.trials.constant_side import fails_alike
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status, Verdict

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from subgraph.drawing import svg
 from subgraph.errors import SubcutError, UsageError
 from subgraph.types import JsonObject
-from subgraph.view.session import ViewSession, error_document
+from subgraph.view.page_session import ViewSession, error_document
 
 ADDRESS = "127.0.0.1"
 STATIC = {

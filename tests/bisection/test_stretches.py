@@ -18,8 +18,8 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.search import QueryKind, Settings
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.region_runs import RegionRuns
-from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
 from tests.helpers.documents import problem

@@ -30,7 +30,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load, save
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.documents import problem
 from tests.helpers.facts import has_line

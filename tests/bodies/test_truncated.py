@@ -15,7 +15,7 @@ from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import split
 from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncate_loop
 from subgraph.graph import graph as graphs
-from subgraph.graph.walk import all_nodes
+from subgraph.graph.nested import all_nodes
 
 X = bodies.values(1)
 TYPES = {

@@ -1,7 +1,7 @@
 """A decoder, step by step: the step and the node that go wrong, for faults that are planted in a
 step.
 
-Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `decoding.result_folder`,
+Covers `decoding.run_steps`, `decoding.step_search`, `decoding.inputs`, `decoding.result_folder`,
 `results.loop` and `commands.loop`.
 """
 

@@ -1,7 +1,7 @@
 """What is done wrong with `bisect --loop`: another file, a candidate that gives too little, a
 folder without cases.
 
-Covers `decoding.search`, `decoding.walk`, `decoding.inputs` and `cases.find_case`.
+Covers `decoding.step_search`, `decoding.run_steps`, `decoding.inputs` and `cases.find_case`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subgraph.decoding import walk
+from subgraph.decoding import run_steps
 from subgraph.decoding.decoder import LoopFile, Slicing, resolve_decoder
 from subgraph.decoding.inputs import LoopInputs, read_inputs
 from subgraph.runtime.inputs import Feeding
@@ -118,7 +118,7 @@ def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference
     scratch.mkdir()
     given = inputs(here, LoopFile(slices={"x": Slicing(1, 1, 0)}))
     limited: Any = SimpleNamespace(limit=4 * 144, run=reference.run, load=reference.load)
-    found = walk.trace_reference(given, limited, given.decoder.graph.path, scratch)
+    found = run_steps.trace_reference(given, limited, given.decoder.graph.path, scratch)
     assert len(found.states) < 8
 
 
@@ -141,5 +141,5 @@ def test_outputs_of_a_step_are_distinct_from_constant_inputs(tmp_path: Path) -> 
     walked: Any = SimpleNamespace(
         decoder=decoder, state_before=lambda k: before, feeds=lambda k, states: []
     )
-    (step,) = walk.follow(walked, run, 1, 1, tmp_path / "steps")
+    (step,) = run_steps.follow(walked, run, 1, 1, tmp_path / "steps")
     assert [r["hn"].shapes for r in (step.raw, step.made)] == [((0, 4),), ((2, 4),)]

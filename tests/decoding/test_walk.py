@@ -1,7 +1,7 @@
 """The reference walks over the steps of a loop: which states it keeps, and what rounding does to
 it.
 
-Covers `decoding.walk` and `decoding.walk`.
+Covers `decoding.run_steps` and `decoding.run_steps`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.decoding import walk
+from subgraph.decoding import run_steps
 from subgraph.decoding.decoder import LoopFile, Slicing, resolve_decoder
 from subgraph.decoding.inputs import read_inputs
-from subgraph.decoding.walk import Trace, measure_relative_error, measure_rounding, trace_reference
+from subgraph.decoding.run_steps import (
+    Trace,
+    measure_relative_error,
+    measure_rounding,
+    trace_reference,
+)
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -64,7 +69,7 @@ def test_states_that_are_not_kept_are_computed_again(
     (tmp_path / "all").mkdir()
     every = walked(text, tmp_path / "all", reference)
     (tmp_path / "few").mkdir()
-    monkeypatch.setattr(walk, "MAX_BYTES", 6 * 144)  # of six states
+    monkeypatch.setattr(run_steps, "MAX_BYTES", 6 * 144)  # of six states
     few = walked(text, tmp_path / "few", reference)
     assert len(every.states) == STEPS + 1 and len(few.states) <= 8
     for k in (0, 5, STEPS - 1, 11):

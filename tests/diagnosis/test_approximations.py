@@ -17,7 +17,7 @@ from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.similar_outputs import WrongOutput
 from tests.helpers import text_models
 from tests.helpers.facts import has_line

@@ -2,7 +2,7 @@
 commands.
 
 Covers `diagnosis.diagnosis`, `diagnosis.conclusions`, `trials.similar_outputs` and
-`trials.compare`.
+`trials.compare_tensors`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials import session
+from subgraph.trials import open_trials
 from subgraph.trials.ask import Processes
-from subgraph.trials.compare import compare_tensors
+from subgraph.trials.compare_tensors import compare_tensors
 from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
@@ -75,10 +75,10 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
         def opened(samples: int = 1, text: str = IMAGE, **options: str) -> Trials:
             graph = text_models.load(tmp_path, text, w=weight())
             mistaken = replace(candidate.parse(mistaken_candidate.HERE), options=options)
-            setup = session.Setup(
+            setup = open_trials.Setup(
                 mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT
             )
-            trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
+            trials = stack.enter_context(open_trials.open_trials(graph, setup, reference, workers))
             trials.runtime.__dict__["about"] = workers_about(workers, options)
             return trials
 

@@ -1,4 +1,4 @@
-"""Cutting a region out as a model of its own. Covers `graph.cut` and `graph.types`."""
+"""Cutting a region out as a model of its own. Covers `graph.cut` and `graph.value_types`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fixtures import graphs, oracle
 from subgraph.errors import ModelError
 from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut, structure_problem
-from subgraph.graph.types import DeclaredTensor
+from subgraph.graph.value_types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 from tests.helpers.facts import has_line

@@ -11,14 +11,16 @@ import onnx
 import onnxruntime as ort
 
 from fixtures.caffe import layer, net
-from subgraph.origins.caffe import network, text
+from subgraph.origins.caffe import message_text, onnx_model
 from subgraph.types import Array
 
 X = (2, 6, 7, 5)
 
 
-def convert(prototxt: str, seed: int = 1) -> network.CaffeNetwork:
-    return network.convert(text.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed)
+def convert(prototxt: str, seed: int = 1) -> onnx_model.CaffeNetwork:
+    return onnx_model.convert(
+        message_text.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed
+    )
 
 
 def run(prototxt: str, feeds: dict[str, Array]) -> tuple[list[Array], list[Array]]:

@@ -14,7 +14,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials import session
+from subgraph.trials import open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import fake_candidate
 
@@ -44,14 +44,14 @@ def faulty_trials(
     **faults: str,
 ) -> Iterator[Trials]:
     """Trials of the fake candidate with these faults; the store lies beside the model."""
-    setup = session.Setup(
+    setup = open_trials.Setup(
         faulty_candidate(**faults),
         Feeding(inputs=inputs),
         graph.path.parent / "out",
         criterion,
         freeze,
     )
-    with session.open_trials(graph, setup, reference, workers) as trials:
+    with open_trials.open_trials(graph, setup, reference, workers) as trials:
         yield trials
 
 

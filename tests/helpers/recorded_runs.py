@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subgraph.view.runs import Runs
+from subgraph.view.command_runs import Runs
 
 
 def record_runs(runs: Runs) -> list[list[str]]:

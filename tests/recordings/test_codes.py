@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from fixtures.oracle import tapped
 from subgraph.graph.graph import load
 from subgraph.graph.quantization import code_scales
-from subgraph.recordings.compare import compare_run
+from subgraph.recordings.compare_recording import compare_run
+from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.document import choose_exit_code
 from subgraph.recordings.matching.align import absorb_requantization
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.scale import Scale

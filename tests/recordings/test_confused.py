@@ -18,8 +18,8 @@ from onnx import numpy_helper
 from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.graph.graph import load
-from subgraph.recordings import interval, recording, runs
-from subgraph.recordings.compare import compare_run
+from subgraph.recordings import device_runs, interval, recording
+from subgraph.recordings.compare_recording import compare_run
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -93,10 +93,12 @@ def dump(tmp_path: Path) -> Path:
 def compared(dump: Path) -> tuple[RunComparison, list[list[str]]]:
     """The recording, and the operators of each of its intervals."""
     graph = load(dump.parent / "m.onnx")
-    options = runs.RecordingOptions((runs.RecordedFolder(dump),))
+    options = device_runs.RecordingOptions((device_runs.RecordedFolder(dump),))
     with (
         Reference() as reference,
-        runs.open_runs(graph, options, Feeding(inputs=(str(dump.parent / "x.npy"),))) as recorded,
+        device_runs.open_runs(
+            graph, options, Feeding(inputs=(str(dump.parent / "x.npy"),))
+        ) as recorded,
         recorded.open_judge(graph, reference, dump.parent / "out") as (judge, found),
     ):
         done = compare_run(judge, found[0])

@@ -32,6 +32,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, SubcutError, UnknownName
 from subgraph.graph import graph
 from subgraph.recordings import recording
+from subgraph.recordings.dump_files import scan
 from subgraph.recordings.dumps import (
     BARE,
     MARKED,
@@ -44,7 +45,6 @@ from subgraph.recordings.dumps import (
     _ascend,
     _text,
 )
-from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
 from tests.helpers import text_models
 from tests.helpers.examples import ALL, examples

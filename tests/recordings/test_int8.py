@@ -1,6 +1,7 @@
 """Recordings of int8: a value is recorded in several forms, and nodes requantize what they read.
 
-Covers `recordings.compare` and `recordings.interval`; the forms are those of OpenVINO's NNCF.
+Covers `recordings.compare_recording` and `recordings.interval`; the forms are those of NNCF in
+OpenVINO.
 """
 
 from __future__ import annotations

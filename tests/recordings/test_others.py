@@ -28,8 +28,8 @@ from fixtures import ROOT, producers
 from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.graph.graph import load
-from subgraph.recordings import interval, recording, runs
-from subgraph.recordings.compare import compare_run
+from subgraph.recordings import device_runs, interval, recording
+from subgraph.recordings.compare_recording import compare_run
 from subgraph.recordings.document import choose_exit_code
 from subgraph.recordings.matching.align import iter_alignments, iter_foldings
 from subgraph.recordings.matching.matched import Reason
@@ -96,13 +96,13 @@ def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
     def compare(folder: Path, model: str = "resnet.onnx", fed: bool = True) -> Found:
         graph = load(others / model)
         feeding = Feeding(inputs=(str(others / "x.npy"),) if fed else ())
-        options = runs.RecordingOptions((runs.RecordedFolder(folder),))
+        options = device_runs.RecordingOptions((device_runs.RecordedFolder(folder),))
         with (
             Reference() as reference,
-            runs.open_runs(graph, options, feeding) as recorded,
+            device_runs.open_runs(graph, options, feeding) as recorded,
             recorded.open_judge(graph, reference, tmp_path) as (judge, found),
         ):
-            (run,) = runs.limit_samples(found, len(judge.model.values.samples))
+            (run,) = device_runs.limit_samples(found, len(judge.model.values.samples))
             done = compare_run(judge, run)
             places = [
                 [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)

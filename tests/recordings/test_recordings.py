@@ -1,7 +1,7 @@
 """Recordings against a model: matching, judging, intervals, cases.
 
-Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`,
-`recordings.compare`, `recordings.document`, `recordings.interval`, `recordings.result_folder` and
+Covers `recordings.device_runs`, `recordings.matching.match`, `recordings.reference_tensors`,
+`recordings.compare_recording`, `recordings.document`, `recordings.interval` and
 `recordings.result_folder`.
 """
 
@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from benchmarks.recorded import tried
 from fixtures import ROOT, device
 from subgraph.graph.graph import load
-from subgraph.recordings import compare, interval, msaccucmp, recording
+from subgraph.recordings import compare_recording, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
+from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers import fake_candidate, text_models
@@ -308,7 +308,7 @@ def test_law_what_is_matched_holds_that_tensor(
         ) as recorded,
         recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
-        (found,) = compare.match_run(judge, runs[0])
+        (found,) = compare_recording.match_run(judge, runs[0])
     for tensor, held in found.matches.items():
         if tensor != "data":
             assert np.array_equal(held.entry.read(), values[tensor])
@@ -541,7 +541,7 @@ def test_recording_and_lint_are_weights_of_the_search(
         open_runs(graph, RecordingOptions((RecordedFolder(here / "dump"),)), Feeding()) as recorded,
         recorded.open_judge(graph, reference, here / "out") as (judge, runs),
     ):
-        seen = [compare.compare_run(judge, run) for run in runs]
+        seen = [compare_recording.compare_run(judge, run) for run in runs]
         weights = interval.weigh_nodes(graph, interval.weigh_intervals(seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
@@ -663,7 +663,7 @@ def seen_in(
         recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
         then()
-        found = compare.compare_run(judge, runs[0])
+        found = compare_recording.compare_run(judge, runs[0])
         places = [one.region.nodes for one in interval.find_intervals(found)]
     return found, contrast.choose_exit_code([found]), places
 

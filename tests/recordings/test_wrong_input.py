@@ -16,10 +16,10 @@ import pytest
 from subgraph.errors import UnknownName
 from subgraph.graph.graph import load
 from subgraph.recordings import interval
-from subgraph.recordings.compare import compare_run
+from subgraph.recordings.compare_recording import compare_run
+from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.document import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison, iter_value_pairs
-from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.types import Array

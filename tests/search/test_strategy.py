@@ -3,7 +3,7 @@ candidates.
 
 Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`,
 `search.passes.alike`, `search.passes.baseline`, `search.passes.confirm`,
-`search.passes.everywhere` and `search.passes.inside`.
+`search.passes.everywhere` and `search.passes.intermediate`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from subgraph.trials.doubt import (
     find_doubt,
     settle_rounding,
 )
-from subgraph.trials.session import Setup, open_with_processes
+from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.verdict import Status
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted

@@ -17,7 +17,7 @@ import pytest
 from subgraph.graph.graph import load
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.compare import Comparison, compare_tensors
+from subgraph.trials.compare_tensors import Comparison, compare_tensors
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.trial import Trials

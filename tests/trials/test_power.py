@@ -14,7 +14,7 @@ from subgraph.results.common import PowerDocument
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import power
-from subgraph.trials.compare import compare
+from subgraph.trials.compare_tensors import compare
 from subgraph.trials.power import measure_power
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models

@@ -21,8 +21,8 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import score_backend
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.score import Wanted, parse_drop, read_labels, said
-from subgraph.trials.session import Setup, open_trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.facts import has_line

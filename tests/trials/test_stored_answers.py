@@ -21,7 +21,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage import tensors
-from subgraph.trials import preparation, session
+from subgraph.trials import open_trials, preparation
 from subgraph.trials.preparation import age, drop_if_changed
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -62,11 +62,11 @@ class Board(Workers):
     def command(self, act: Callable[[Trials], object]) -> list[str]:
         """What a command says that repeats one run, then does this."""
         feeding = Feeding((str(self._folder / "x.npy"),))
-        setup = session.Setup(
+        setup = open_trials.Setup(
             self.candidate, feeding, self._folder / "out", "numpy:rtol=1e-3,atol=1e-5"
         )
         graph = load(self._folder / "m.onnx")
-        with session.open_trials(graph, setup, self._reference, self) as trials:
+        with open_trials.open_trials(graph, setup, self._reference, self) as trials:
             said = drop_if_changed(trials)
             act(trials)
             return [said, age(trials)]

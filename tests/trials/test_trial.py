@@ -2,7 +2,7 @@
 
 Covers `trials.trial`, `trials.ask`, `trials.region_runs`,
 `trials.model_writer`, `trials.candidate_runtime`, `trials.reference_model`,
-`trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
+`trials.pooled_runs`, `trials.open_trials` and `runtime.cached_runs`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import pooled_runs
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
 from tests.helpers import text_models

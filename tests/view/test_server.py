@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pytest
 
 from subgraph.errors import UsageError
+from subgraph.view.command_runs import Runs
 from subgraph.view.opened import open_model
-from subgraph.view.runs import Runs
+from subgraph.view.page_session import ViewOptions, ViewSession
 from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
-from subgraph.view.session import ViewOptions, ViewSession
 from tests.helpers.chain_models import chain
 from tests.helpers.recorded_runs import record_runs
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.search import ManualBisection, Pending
-from subgraph.bisection.manual.session import (
+from subgraph.bisection.manual.manual_search import ManualBisection, Pending
+from subgraph.bisection.manual.manual_session import (
     WORDS,
     FedSample,
     LoggedTask,
@@ -33,8 +33,8 @@ from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import count
+from subgraph.trials.open_trials import Setup
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
 MAX_NAMED = 3  # nodes that are left out; a region is then named by them

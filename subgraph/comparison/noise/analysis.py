@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from subgraph.comparison.float_types import FLOATS, coarsest
 from subgraph.comparison.noise.perturb import is_exact
-from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
+from subgraph.graph.nested import all_nodes, attribute, find_called
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import (
     BODY_OPS,
@@ -32,7 +33,6 @@ from subgraph.graph.properties import (
 )
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
-from subgraph.graph.walk import all_nodes, attribute, find_called
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.storage import dtypes

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from subgraph.graph import protobuf
+from subgraph.graph.nested import bodies
 from subgraph.graph.opsets import STANDARD, schema
-from subgraph.graph.walk import bodies
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.tensors import parse_type
 from subgraph.types import StringMap

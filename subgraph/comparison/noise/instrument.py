@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from subgraph.comparison.float_types import FLOATS, wider
 from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
 from subgraph.comparison.noise.element_types import body_inputs, element_types, output_types
 from subgraph.comparison.noise.rounding_nodes import (
@@ -41,10 +42,9 @@ from subgraph.comparison.noise.rounding_nodes import (
     write_shifted,
     write_stepped,
 )
-from subgraph.comparison.precision import FLOATS, wider
+from subgraph.graph.nested import assign, bodies
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
-from subgraph.graph.walk import assign, bodies
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import StringMap, Strings

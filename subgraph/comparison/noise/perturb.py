@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from subgraph.comparison.precision import FLOATS, mask_plateau, wider
+from subgraph.comparison.float_types import FLOATS, mask_plateau, wider
 from subgraph.precision import Precision
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array

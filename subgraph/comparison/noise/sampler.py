@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.analysis import (
     RoundingSites,
@@ -34,7 +35,6 @@ from subgraph.comparison.noise.instrument import (
     set_outputs,
 )
 from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
-from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region

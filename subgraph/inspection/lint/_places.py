@@ -18,10 +18,10 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.nested import attribute, bodies, iter_named_bodies, list_captured
 from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, schema
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.types import tensor_type
-from subgraph.graph.walk import attribute, bodies, iter_named_bodies, list_captured
+from subgraph.graph.value_types import tensor_type
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 
 from subgraph import known
+from subgraph.graph.nested import VALUE_FIELDS
 from subgraph.graph.opsets import schema
-from subgraph.graph.walk import VALUE_FIELDS
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
 from subgraph.types import StringMap

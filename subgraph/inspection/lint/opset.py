@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from subgraph.graph.nested import operator
 from subgraph.graph.operators import drop_defaults, element_text, misfit, type_text
 from subgraph.graph.opsets import schema
-from subgraph.graph.walk import operator
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes

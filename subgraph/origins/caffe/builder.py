@@ -21,7 +21,7 @@ from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
-from subgraph.origins.caffe.text import Message
+from subgraph.origins.caffe.message_text import Message
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.types import Array, Strings

@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any
 
 from subgraph.errors import ModelError
-from subgraph.origins.caffe.text import Message, Scalar, Value
+from subgraph.origins.caffe.message_text import Message, Scalar, Value
 from subgraph.text import clean
-from subgraph.types import Fields, JsonObject
+from subgraph.types import JsonObject
 
 # Per message: `name:kind`, with `=default`. A kind with `*` is repeated. `size` is an integer ≥ 0,
 # `word` an enumerator or string, `skip` is read by Caffe for training or speed only.
@@ -188,7 +188,7 @@ class Parameters:
         ModelError: a field is unknown, or its value is not of its kind; names the line.
     """
 
-    _values: Fields = {}  # so that `__getattr__` ends before it is set
+    _values: Mapping[str, Any] = {}  # so that `__getattr__` ends before it is set
 
     def __init__(self, name: str, message: Message | None, where: str) -> None:
         kinds = _read_kinds(name)

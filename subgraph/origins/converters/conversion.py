@@ -14,7 +14,7 @@ from subgraph import children, system
 from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
 from subgraph.origins.torch.program import import_torch
 from subgraph.types import Fields, JsonObject, Shape

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.files import is_possible_shape
+from subgraph.recordings.dump_files import is_possible_shape
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale

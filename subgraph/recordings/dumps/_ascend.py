@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.types import Fields, JsonObject, Shape, Strings
 

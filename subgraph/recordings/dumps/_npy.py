@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
+from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type
-from subgraph.recordings.files import Files, is_possible_shape
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
 from subgraph.types import Array, Shape

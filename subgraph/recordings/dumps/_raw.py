@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.recordings.dump_files import Files, fill_open_dimension
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, refuse_reading
-from subgraph.recordings.files import Files, fill_open_dimension
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from subgraph.recordings.dump_files import HEAD_BYTES, Files
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
-from subgraph.recordings.files import HEAD_BYTES, Files
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
 

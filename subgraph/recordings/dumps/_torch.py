@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from subgraph.recordings.dump_files import ZIP_ERRORS, Files, is_possible_shape
 from subgraph.recordings.dumps import parse_pairs
-from subgraph.recordings.files import ZIP_ERRORS, Files, is_possible_shape
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
 

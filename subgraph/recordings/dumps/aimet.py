@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw
-from subgraph.recordings.files import Files
 
 ORDER = "layer_output_name_order.json"
 _OUTPUT = re.compile(r"(?P<side>(?:.*/)?)outputs/layer_outputs_(?P<sample>\d+)/(?P<name>.+)\.raw")

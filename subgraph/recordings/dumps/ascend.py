@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -20,7 +21,6 @@ from subgraph.recordings.dumps import (
     _raw,
     iter_checked_arrays,
 )
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names

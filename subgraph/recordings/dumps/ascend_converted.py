@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -22,7 +23,6 @@ from subgraph.recordings.dumps import (
     _npy,
     _raw,
 )
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
 from subgraph.types import Shape

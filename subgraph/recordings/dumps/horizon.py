@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -17,7 +18,6 @@ from subgraph.recordings.dumps import (
     _raw,
     _text,
 )
-from subgraph.recordings.files import Files
 
 _OUTPUT = re.compile(r"model_infer_output_(?P<index>\d+)__?(?P<tensor>.+)\.(?P<end>bin|txt)")
 _LAYER = re.compile(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from subgraph.errors import InputError
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     BARE,
     MARKED,
@@ -20,7 +21,6 @@ from subgraph.recordings.dumps import (
     _text,
     iter_checked_arrays,
 )
-from subgraph.recordings.files import Files
 from subgraph.storage import folders
 from subgraph.storage.tensors import Tensors
 from subgraph.types import JsonObject

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -23,7 +24,6 @@ from subgraph.recordings.dumps import (
     _torch,
     refuse_reading,
 )
-from subgraph.recordings.files import Files
 from subgraph.types import Fields
 
 LIST = "dump.json"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
-from subgraph.recordings.files import Files
 from subgraph.types import Array, Shape
 
 ENDS = (".txt", ".log")

@@ -12,6 +12,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
+from subgraph.recordings.dump_files import ZIP, ZIP_ERRORS, Files
 from subgraph.recordings.dumps import (
     NONE,
     TYPED,
@@ -21,7 +22,6 @@ from subgraph.recordings.dumps import (
     _raw,
     iter_checked_arrays,
 )
-from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, iter_checked_arrays
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
 from subgraph.types import Array

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -24,7 +25,6 @@ from subgraph.recordings.dumps import (
     _text,
     parse_pairs,
 )
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.types import Shape
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     MARKED,
     NONE,
@@ -24,7 +25,6 @@ from subgraph.recordings.dumps import (
     iter_checked_arrays,
     refuse_reading,
 )
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
-from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.documents import to_json
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
-from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import encode_raw
 from subgraph.storage.folders import safe_names

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
-from subgraph.recordings.files import Files
 
 MAP = "map_name_to_file.txt"
 ERRORS = "error_analysis.txt"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import (
     NONE,
     TYPED,
@@ -17,7 +18,6 @@ from subgraph.recordings.dumps import (
     _raw,
     parse_pairs,
 )
-from subgraph.recordings.files import Files, is_possible_shape
 from subgraph.storage.folders import safe_name
 from subgraph.types import JsonObject
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     BARE,
     NONE,
@@ -20,7 +21,6 @@ from subgraph.recordings.dumps import (
     refuse_reading,
 )
 from subgraph.recordings.dumps._raw import count_bytes, fit_size
-from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 

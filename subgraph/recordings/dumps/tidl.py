@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from subgraph.precision import Precision
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, refuse_reading
-from subgraph.recordings.files import Files
 from subgraph.types import Shape
 
 INFO = "layer_info.txt"

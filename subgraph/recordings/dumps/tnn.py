@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from subgraph.errors import InputError
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, iter_checked_arrays
-from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
 from subgraph.types import Array, Shape
 

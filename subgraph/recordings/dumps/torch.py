@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from subgraph.recordings.dump_files import ZIP, Files
 from subgraph.recordings.dumps import (
     NONE,
     TYPED,
@@ -15,7 +16,6 @@ from subgraph.recordings.dumps import (
     _torch,
     refuse_reading,
 )
-from subgraph.recordings.files import ZIP, Files
 from subgraph.storage.folders import safe_name
 
 ENDS = (".pt", ".pth")

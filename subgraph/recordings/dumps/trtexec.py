@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints
-from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array, Shape
 

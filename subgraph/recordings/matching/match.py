@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import takewhile
 
 from subgraph.errors import InputError
+from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, BlockSums, replace_nan
 from subgraph.recordings.matching.fit import Fit
@@ -37,7 +38,6 @@ from subgraph.recordings.matching.names import (
 )
 from subgraph.recordings.matching.unnamed import Unnamed
 from subgraph.recordings.reference_tensors import capture_tensors
-from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
 from subgraph.types import Array, Strings

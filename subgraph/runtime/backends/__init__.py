@@ -49,7 +49,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
 
 from subgraph import plugins
 from subgraph.types import Fields, JsonObject, Strings

@@ -12,7 +12,7 @@ from subgraph.errors import BackendError, InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.graph import load as load_graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel

@@ -29,7 +29,7 @@ from subgraph.graph.model_file import external_files
 from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.plan import Cost, next_end, peak
+from subgraph.runtime.stretches.split import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, copied
 from subgraph.system import KILLED

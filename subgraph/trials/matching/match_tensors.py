@@ -23,9 +23,9 @@ from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
-from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.scale import Scale
 from subgraph.text import nearest

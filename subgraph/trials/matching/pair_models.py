@@ -16,7 +16,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import scales_of
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues

@@ -1,8 +1,8 @@
 """`subcut manual` with a scripted board: the result of the automatic bisection, in few rounds, and
 nothing gets lost.
 
-Covers `bisection.manual.advance`, `bisection.manual.search`,
-`bisection.manual.outputs`, `bisection.manual.session`,
+Covers `bisection.manual.advance`, `bisection.manual.manual_search`,
+`bisection.manual.outputs`, `bisection.manual.manual_session`,
 `bisection.manual.tasks`, `commands.manual_tasks` and
 `commands.next_on_device`.
 """

@@ -2,7 +2,7 @@
 operations add nothing.
 
 Covers `comparison.noise.noise`, `comparison.noise.analysis`, `comparison.noise.perturb`,
-`comparison.noise.rounding_nodes`, `comparison.noise.sampler` and `comparison.precision`.
+`comparison.noise.rounding_nodes`, `comparison.noise.sampler` and `comparison.float_types`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from onnx import helper
 
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.noise.rounding_nodes import (
@@ -27,7 +28,6 @@ from subgraph.comparison.noise.rounding_nodes import (
     noise_scale,
     write_perturbed,
 )
-from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.precision import Precision

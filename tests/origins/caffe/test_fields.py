@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from subgraph.errors import ModelError
-from subgraph.origins.caffe import text
+from subgraph.origins.caffe import message_text
 from subgraph.origins.caffe.fields import Parameters
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 
 def read(name: str, data: str) -> Parameters:
-    return Parameters(name, text.parse(data, Path("n")), "n")
+    return Parameters(name, message_text.parse(data, Path("n")), "n")
 
 
 def test_defaults_and_values() -> None:

@@ -1,7 +1,7 @@
 """A .tflite, cut in its own format: bit-equal to the whole, smaller, and what cannot be cut is
 named.
 
-Covers `origins.tflite.files` and `origins.tflite.child` as well, and the backend.
+Covers `origins.tflite.conversion` and `origins.tflite.child` as well, and the backend.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from subgraph.graph.graph import load
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.session import Setup, open_with_processes
+from subgraph.trials.open_trials import Setup, open_with_processes
 from tests.helpers import text_models
 
 Weights = dict[str, npt.NDArray[np.float32]]

@@ -45,8 +45,8 @@ from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
+from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession
 from subgraph.view.server import ViewServer
-from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
@@ -315,7 +315,7 @@ def test_tensors_of_a_run_in_a_body_have_its_prefix(loop: ViewSession) -> None:
 def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
+    monkeypatch.setattr("subgraph.view.page_session.MAX_ALONE", 3)
     candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
     vars(session)["options"] = replace(
         session.options, candidates=candidates, beside=("a.py", "b.py")
@@ -453,7 +453,7 @@ def test_stored_cut_is_shown_without_a_run(session: ViewSession) -> None:
 def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subgraph.view.session.MAX_KEPT", 2)
+    monkeypatch.setattr("subgraph.view.page_session.MAX_KEPT", 2)
     record_runs(session.runs)
     for node in range(4):
         session.run({"kind": "values", "node": node, "candidate": "ort"})

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from subgraph.errors import ModelError
-from subgraph.origins.caffe import text
-from subgraph.origins.caffe.text import Message, Scalar
+from subgraph.origins.caffe import message_text
+from subgraph.origins.caffe.message_text import Message, Scalar
 from tests.helpers.refusals import raises
 
 PATH = Path("net.prototxt")
 
 
 def parse(data: str) -> Message:
-    return text.parse(data, PATH)
+    return message_text.parse(data, PATH)
 
 
 def flat(message: Message) -> list[object]:
@@ -44,7 +44,7 @@ def test_all_forms_of_a_value() -> None:
 
 def test_written_text_is_read_again() -> None:
     tree = parse('name: "a\\\\b\\"\\n" layer { type: "X" p { q: 1 q: 2 } }')
-    assert flat(parse(text.write(tree))) == flat(tree)
+    assert flat(parse(message_text.write(tree))) == flat(tree)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_damage_is_named_with_its_line(data: str, code: str, about: str) -> None
 def test_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.prototxt").write_bytes(b"name: \xff")
     with raises(ModelError, "caffe.not-text", "byte 6"):
-        text.read(tmp_path / "a.prototxt")
+        message_text.read(tmp_path / "a.prototxt")
     with raises(ModelError, "model.unreadable"):
-        text.read(tmp_path / "none.prototxt")
+        message_text.read(tmp_path / "none.prototxt")

@@ -19,7 +19,7 @@ from subgraph.origins.caffe import detection, layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
-from subgraph.origins.caffe.text import Message, Scalar
+from subgraph.origins.caffe.message_text import Message, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import StringMap, Strings

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from subgraph.graph.graph import load
-from subgraph.inspection.network import network, type_text
+from subgraph.inspection.drawn_network import network, type_text
 
 
 def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:

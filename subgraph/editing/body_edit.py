@@ -19,8 +19,8 @@ from subgraph.editing.draft import Draft
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.nested import assign, functions_of, iter_named_bodies
 from subgraph.graph.opsets import read_imports
-from subgraph.graph.walk import assign, functions_of, iter_named_bodies
 
 Edit = Callable[[Graph, tuple[str, ...]], Draft]
 

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from subgraph.errors import UsageError
-from subgraph.view import runs
-from subgraph.view.runs import Runs
+from subgraph.view import command_runs
+from subgraph.view.command_runs import Runs
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -22,7 +22,9 @@ from tests.helpers.run_command import PATIENCE
 
 def script(text: str) -> Any:
     """Instead of subcut's own command: a script in Python."""
-    return mock.patch.object(runs, "COMMAND", (runs.COMMAND[0], "-I", "-S", "-c", text))
+    return mock.patch.object(
+        command_runs, "COMMAND", (command_runs.COMMAND[0], "-I", "-S", "-c", text)
+    )
 
 
 def ended(session: Runs) -> dict[str, Any]:
@@ -57,9 +59,9 @@ def test_run_imports_nothing_of_the_folder_and_asks_nobody(
     (tmp_path / "json.py").write_text("raise SystemExit(77)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    *python, _, _ = runs.COMMAND
+    *python, _, _ = command_runs.COMMAND
     with mock.patch.object(
-        runs, "COMMAND", (*python, "-S", "-c", "import json; print(json.dumps({'n': 1}))")
+        command_runs, "COMMAND", (*python, "-S", "-c", "import json; print(json.dumps({'n': 1}))")
     ):
         session = Runs()
         with mock.patch("subprocess.Popen", wraps=subprocess.Popen) as popen:
@@ -98,7 +100,7 @@ def test_one_run_at_a_time_which_can_be_stopped() -> None:
 def test_lines_of_progress_go_first_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_KEPT", 10)
+    monkeypatch.setattr(command_runs, "MAX_KEPT", 10)
     session = Runs()
     session.show("cut", "a", {})
     with script("import sys; [print(k, file=sys.stderr) for k in range(50)]"):
@@ -139,7 +141,7 @@ def test_untrusted_project_file_runs_nothing(
     from subgraph.commands.options import InputOptions
     from subgraph.commands.view import RunOptions, view_options
     from subgraph.view.opened import open_model
-    from subgraph.view.session import ViewSession
+    from subgraph.view.page_session import ViewSession
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

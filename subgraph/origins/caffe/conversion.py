@@ -16,9 +16,9 @@ from pathlib import Path
 from subgraph.errors import OutputError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.origins.caffe import caffemodel, network, text
-from subgraph.origins.caffe.network import PRODUCER, CaffeNetwork, ConvertedLayer
-from subgraph.origins.caffe.text import Message
+from subgraph.origins.caffe import caffemodel, message_text, onnx_model
+from subgraph.origins.caffe.message_text import Message
+from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
@@ -34,7 +34,7 @@ class CaffeModel:
     weights: Path | None
     seed: int = 0
 
-    def convert(self, drawn: Path | None = None) -> network.CaffeNetwork:
+    def convert(self, drawn: Path | None = None) -> onnx_model.CaffeNetwork:
         """The network with its ONNX model; the weights stay in the caffemodel. `drawn`: as of
         `network.convert`.
 
@@ -42,8 +42,8 @@ class CaffeModel:
             ModelError: as `network.convert`, `caffemodel.read` and `text.read`.
         """
         blobs = caffemodel.read(self.weights) if self.weights else None
-        return network.convert(
-            text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn
+        return onnx_model.convert(
+            message_text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn
         )
 
 
@@ -153,7 +153,7 @@ def write_region(
             )
     try:
         (folder / f"{stem}.prototxt").write_text(
-            text.write(_make_tree(network, layers)), encoding="utf-8"
+            message_text.write(_make_tree(network, layers)), encoding="utf-8"
         )
     except OSError as e:
         raise OutputError(

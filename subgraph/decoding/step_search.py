@@ -25,7 +25,7 @@ from pathlib import Path
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge
-from subgraph.decoding.walk import (
+from subgraph.decoding.run_steps import (
     KEY,
     CandidateStep,
     Records,
@@ -52,7 +52,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
 from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, StringMap
 from subgraph.verdict import Status, explain_silence

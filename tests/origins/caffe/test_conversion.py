@@ -12,7 +12,7 @@ import pytest
 import subgraph
 from fixtures.caffe import layer, net, resnet50, write
 from subgraph.errors import UsageError
-from subgraph.origins.caffe import files
+from subgraph.origins.caffe import conversion
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
 
@@ -35,12 +35,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_other_half_is_found(tmp_path: Path) -> None:
     prototxt = write(SMALL, tmp_path / "a.prototxt")
     weights = tmp_path / "a.caffemodel"
-    assert files.find_model(prototxt) == files.CaffeModel(prototxt, weights)
-    assert files.find_model(weights) == files.CaffeModel(prototxt, weights)
-    assert files.find_model(prototxt, "random:3") == files.CaffeModel(prototxt, None, 3)
+    assert conversion.find_model(prototxt) == conversion.CaffeModel(prototxt, weights)
+    assert conversion.find_model(weights) == conversion.CaffeModel(prototxt, weights)
+    assert conversion.find_model(prototxt, "random:3") == conversion.CaffeModel(prototxt, None, 3)
     other = weights.rename(tmp_path / "b.caffemodel")
-    assert files.find_model(prototxt).weights == other  # the only one
-    assert files.find_model(prototxt, str(other)).weights == other
+    assert conversion.find_model(prototxt).weights == other  # the only one
+    assert conversion.find_model(prototxt, str(other)).weights == other
 
 
 @pytest.mark.parametrize(
@@ -65,30 +65,30 @@ def test_missing_file_has_a_hint(
     for name in names:
         (tmp_path / name).touch()
     with raises(UsageError, code, about) as refusal:
-        files.find_model(tmp_path / "a.prototxt", weights)
+        conversion.find_model(tmp_path / "a.prototxt", weights)
     assert hint in refusal.value.hint
 
 
 def test_caffemodel_alone(tmp_path: Path) -> None:
     (tmp_path / "a.caffemodel").touch()
     with raises(UsageError, "caffe.file-missing", ".prototxt"):
-        files.find_model(tmp_path / "a.caffemodel")
+        conversion.find_model(tmp_path / "a.caffemodel")
 
 
 def test_converted_model_is_used_again_until_its_files_change(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prototxt = write(SMALL, tmp_path / "a.prototxt")
-    first = files.to_onnx(prototxt)
+    first = conversion.to_onnx(prototxt)
     assert first.name == "a.prototxt"
     assert cache in first.parents
     stamp = first.stat().st_mtime_ns
-    assert files.to_onnx(prototxt) == first
+    assert conversion.to_onnx(prototxt) == first
     assert first.stat().st_mtime_ns == stamp
     write(SMALL, prototxt, seed=1)
-    assert files.to_onnx(prototxt) != first
+    assert conversion.to_onnx(prototxt) != first
     monkeypatch.setattr("subgraph.origins.converted.LIMIT", 3 * first.stat().st_size)
-    latest = [files.to_onnx(prototxt, f"random:{seed}") for seed in range(5)]
+    latest = [conversion.to_onnx(prototxt, f"random:{seed}") for seed in range(5)]
     assert {p.name for p in first.parent.parent.iterdir()} <= {p.parent.name for p in latest}
     assert 1 <= len([*first.parent.parent.iterdir()]) <= 3
     assert latest[-1].is_file()
@@ -97,7 +97,7 @@ def test_converted_model_is_used_again_until_its_files_change(
 def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert files.to_onnx(write(SMALL, tmp_path / "a.prototxt")).is_file()
+    assert conversion.to_onnx(write(SMALL, tmp_path / "a.prototxt")).is_file()
 
 
 def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
         layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 300}), x=(1, 100)
     )
     path = write(wide, tmp_path / "a.prototxt")
-    blob = files.find_model(path).convert().layers[0].weights[0]
+    blob = conversion.find_model(path).convert().layers[0].weights[0]
     model = onnx.load(subgraph.load(path).path, format="protobuf")
     weight = next(i for i in model.graph.initializer if i.name == "fc.weight")
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
@@ -120,11 +120,11 @@ def test_large_filter_repeats_its_random_weights(
     path.write_text(
         net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 30}), x=(1, 100))
     )
-    converted = files.to_onnx(path, "random:0")
+    converted = conversion.to_onnx(path, "random:0")
     assert [p.name for p in converted.parent.iterdir()] == ["a.prototxt"]
     weight, _ = onnx.load(converted, format="protobuf").graph.initializer
     values = onnx.numpy_helper.to_array(weight)
-    (fc,) = files.find_model(path, "random:0").convert().layers
+    (fc,) = conversion.find_model(path, "random:0").convert().layers
     np.testing.assert_array_equal(values, fc.weights[0].array())
     assert (
         values.shape == (30, 100)

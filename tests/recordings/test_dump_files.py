@@ -11,8 +11,8 @@ import pytest
 from subgraph import plugins
 from subgraph.errors import InputError
 from subgraph.recordings import recording
+from subgraph.recordings.dump_files import Files, scan
 from subgraph.recordings.dumps import DumpHints, _npy
-from subgraph.recordings.files import Files, scan
 from tests.helpers.made_dumps import ONE, OURS
 from tests.helpers.refusals import raises
 

@@ -22,12 +22,12 @@ from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
+from subgraph.recordings.dump_files import fill_open_dimension, scan, split_numbers
 from subgraph.recordings.dumps import DumpEntry, WrittenNames, keep_name
-from subgraph.recordings.files import fill_open_dimension, scan, split_numbers
 from subgraph.recordings.matching.align import CODES, iter_alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
@@ -39,7 +39,7 @@ from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_te
 from subgraph.text import clean, count, nearest
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.types import Array, StringMap, Strings
 
 log = logging.getLogger("subcut")

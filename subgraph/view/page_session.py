@@ -27,7 +27,7 @@ from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
 from subgraph.inspection.describe import node_descriptions
-from subgraph.inspection.network import inner_networks, network
+from subgraph.inspection.drawn_network import inner_networks, network
 from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.sizes import known_dims, short_size
 from subgraph.inspection.summary import file_summary, weight_summary
@@ -43,8 +43,8 @@ from subgraph.text import clean, is_text
 from subgraph.trust import NamedCode
 from subgraph.trust import require as require_trust
 from subgraph.types import Fields, JsonObject, Strings
+from subgraph.view.command_runs import Runs
 from subgraph.view.opened import OpenedModel
-from subgraph.view.runs import Runs
 from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page

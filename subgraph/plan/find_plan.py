@@ -30,15 +30,15 @@ from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lower_model
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
-from subgraph.plan.search import Found, smallest
+from subgraph.plan.smallest_set import Found, smallest
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
+from subgraph.trials.open_trials import with_own_model
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import ReferenceMovement, explain_full_model
 from subgraph.trials.score import Judged, not_run
-from subgraph.trials.session import with_own_model
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Status

@@ -30,7 +30,7 @@ from subgraph.search import FindingKind, Findings, Step
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
-from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks import bodies as benchmark
 from fixtures import bodies, bodies_wrong
-from subgraph.bisection.inside import first_wrong, most_halvings
+from subgraph.bisection.body_search import first_wrong, most_halvings
 from subgraph.results.bisect import InnerFinding, InsideDocument
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers.facts import has_line

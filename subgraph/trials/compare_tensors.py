@@ -25,7 +25,7 @@ from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, as_graph
 from subgraph.graph.region import Region
-from subgraph.inspection.network import labeled
+from subgraph.inspection.drawn_network import labeled
 from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import Source, find_source
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
@@ -70,13 +70,13 @@ from subgraph.trials.doubt import (
 )
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.judge import Judge
+from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.power import measure_power
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.preparation import PreparedTrials, age, prepare
 from subgraph.trials.questions import ReferenceMovement, explain_full_model, find_flaky_outputs
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, Strings

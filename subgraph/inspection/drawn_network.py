@@ -14,7 +14,7 @@ from subgraph.drawing.network import Network
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import read_type
+from subgraph.graph.value_types import read_type
 from subgraph.inspection.sizes import known_dims
 from subgraph.inspection.weights import weight_notes
 from subgraph.storage.tensors import shape_text

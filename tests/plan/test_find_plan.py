@@ -25,8 +25,8 @@ from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
+from subgraph.plan.find_plan import Planner, distance
 from subgraph.plan.places import Unit, lower_by_command
-from subgraph.plan.plan import Planner, distance
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from subgraph.results.plan import PlanDocument

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from subgraph.graph import opsets, walk
+from subgraph.graph import nested, opsets
 
 
 def _constant(name: str) -> onnx.NodeProto:
@@ -43,19 +43,28 @@ def _nested() -> onnx.ModelProto:
 def test_nodes_come_outer_first_and_in_order() -> None:
     model = _nested()
     branch = ["If", "Outer", "Outer", "Constant"]
-    assert [n.op_type for n in walk.all_nodes(model.graph.node)] == ["If", *branch, *branch]
-    assert [n.op_type for n in walk.model_nodes(model)] == ["If", *branch, *branch, "Relu", "Inner"]
-    assert [g.name for g in walk.all_graphs(model.graph)] == ["g", *["branch", "deep", "deep"] * 2]
+    assert [n.op_type for n in nested.all_nodes(model.graph.node)] == ["If", *branch, *branch]
+    assert [n.op_type for n in nested.model_nodes(model)] == [
+        "If",
+        *branch,
+        *branch,
+        "Relu",
+        "Inner",
+    ]
+    assert [g.name for g in nested.all_graphs(model.graph)] == [
+        "g",
+        *["branch", "deep", "deep"] * 2,
+    ]
 
 
 def test_bodies_are_named_by_their_attributes() -> None:
     (node,) = _nested().graph.node
-    assert [name for name, _ in walk.iter_named_bodies(node)] == ["else_branch", "then_branch"]
+    assert [name for name, _ in nested.iter_named_bodies(node)] == ["else_branch", "then_branch"]
     several = helper.make_node("Custom", [], ["y"], domain="own")
-    several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(
-        walk.bodies(node)
+    several.attribute.add(name="graphs", type=nested.GRAPHS_ATTRIBUTE).graphs.extend(
+        nested.bodies(node)
     )
-    assert [name for name, _ in walk.iter_named_bodies(several)] == ["graphs[0]", "graphs[1]"]
+    assert [name for name, _ in nested.iter_named_bodies(several)] == ["graphs[0]", "graphs[1]"]
 
 
 @pytest.mark.parametrize(
@@ -78,34 +87,34 @@ def test_attribute_has_the_kind_of_its_default(written: Any, default: Any, read:
     node = helper.make_node("Own", [], ["y"])
     kind = onnx.AttributeProto.INTS if written == [] else None
     node.attribute.append(helper.make_attribute("a", written, attr_type=kind))
-    assert walk.attribute(node, "a", default) == read
-    assert walk.attribute(node, "b", default) == default
+    assert nested.attribute(node, "a", default) == read
+    assert nested.attribute(node, "b", default) == default
 
 
 def test_tensors_are_found_at_any_depth() -> None:
     model = _nested()
     model.graph.sparse_initializer.add()
-    names = [t.name for t in walk.all_tensors(model.graph)]
+    names = [t.name for t in nested.all_tensors(model.graph)]
     assert names == ["", "", *["w", "w", "kt"] * 2]
-    assert list(walk.all_tensors(model.functions[0])) == []
+    assert list(nested.all_tensors(model.functions[0])) == []
 
 
 def test_functions_are_called_from_bodies_and_through_others() -> None:
     model = _nested()
-    functions = walk.functions_of(model)
+    functions = nested.functions_of(model)
     assert list(functions) == [("local", "Inner", ""), ("local", "Outer", "")]
-    assert walk.find_called(model.graph.node, functions) == set(functions)
-    assert walk.find_called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
+    assert nested.find_called(model.graph.node, functions) == set(functions)
+    assert nested.find_called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
 
 
 def test_captured_names_are_found() -> None:
     (node,) = _nested().graph.node
-    assert walk.list_captured(node) == ["c", "x"]
+    assert nested.list_captured(node) == ["c", "x"]
 
 
 def test_elements_of_a_field_can_be_its_own() -> None:
     model = _nested()
-    walk.assign(model.functions, [model.functions[1], model.functions[0]])
+    nested.assign(model.functions, [model.functions[1], model.functions[0]])
     assert [f.name for f in model.functions] == ["Outer", "Inner"]
 
 

@@ -27,6 +27,7 @@ from subgraph.graph.properties import REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
+from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.matching.align import is_coarse
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
@@ -38,7 +39,6 @@ from subgraph.recordings.reference_tensors import (
     measure_remoteness,
 )
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_first_recorded, find_misread_input
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records
