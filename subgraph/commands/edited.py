@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph.commands import Result
-from subgraph.commands.options import Number, Text, Texts, declare, option
+from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph
@@ -33,11 +33,6 @@ TensorMap = Annotated[
         "OURS=THEIRS",
         "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable.",
     ),
-]
-
-Opset = Annotated[
-    Number,
-    declare("--opset", "N", "Convert MODEL to this opset first; onnx converts it."),
 ]
 
 

@@ -12,8 +12,6 @@ from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
 from subgraph.commands.resolve import Asked
 from subgraph.graph.graph import load
-from subgraph.graph.opsets import opset_of
-from subgraph.storage import folders
 from subgraph.text import clean, count
 
 
@@ -27,7 +25,6 @@ def merge(
         str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")
     ],
     tensor_map: TensorMap = None,
-    opset: edited.Opset = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
@@ -42,7 +39,6 @@ def merge(
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
     from subgraph.editing.merge import merge as merged
-    from subgraph.editing.opsets import load_at_opset
 
     settings = project.Project()  # what a project says of its model does not fit another
     asked = Asked(
@@ -53,15 +49,9 @@ def merge(
     new = edited.free_path(file, path, [path, other_path])
     one = load(path)
     two = load(other_path)
-    with folders.temporary() as temporary:
-        if opset:
-            one = load_at_opset(one, opset, temporary)
-        draft = merged(one, two, edited.read_maps(tensor_map))
-        draft.remarks += (
-            [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []
-        )
-        with draft.write(new) as aside:
-            checks = [] if file.no_run else [_check(aside, asked)]
+    draft = merged(one, two, edited.read_maps(tensor_map))
+    with draft.write(new) as aside:
+        checks = [] if file.no_run else [_check(aside, asked)]
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}

@@ -205,19 +205,13 @@ def compare_recorded(
             msaccucmp.make_accuracy_rows(judge.model, c, names) if npu and c.matched else []
             for c in compared
         ]
-    advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     suffix = "-at" if choice.is_part else ""
     place = ResultPlace(asked.output, f"compare-{recordings.name}{suffix}")
     reads = [graph.path, *recordings.paths]
     saved = evidence.save_document(comparison, place, source_of(graph), reads)
-    advised = zip(saved.recordings, advices, strict=True)
-    shown = replace(saved, recordings=[replace(run, advice=advice) for run, advice in advised])
-    rows = msaccucmp.format_csv(tables[-1]) if npu else render_table(shown)
-    told = render_compared(shown, every=choice.every_row or choice.is_part).rstrip("\n")
-    plain = to_json(shown)
-    for recording in plain["recordings"]:
-        recording.setdefault("advice", None)
-    return table.result(plain, told, rows, csv_file)
+    rows = msaccucmp.format_csv(tables[-1]) if npu else render_table(saved)
+    told = render_compared(saved, every=choice.every_row or choice.is_part).rstrip("\n")
+    return table.result(to_json(saved), told, rows, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:

@@ -4,7 +4,6 @@ place."""
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ def replace(
         "--by", "PIECE", "What comes in their place: a model, or the folder of a cut."
     ),
     tensor_map: TensorMap = None,
-    opset: edited.Opset = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
@@ -51,7 +49,6 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import body_edit
-    from subgraph.editing.opsets import load_at_opset
 
     if not by:
         raise UsageError(
@@ -84,15 +81,10 @@ def replace(
         graph = load(path)
         piece = load(piece_path)
         ends = [*(start or ()), *(end or ())]
-        older = graph
-        if opset:
-            ends = [_name_tensor(graph, word) for word in ends]
-            graph = load_at_opset(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
         draft = body_edit.edit_inside(graph, ends, edit, temporary / "inside")
-        draft.remarks += _describe_raise(older, graph, feeding, reference) if opset else []
         with draft.write(new) as aside:
-            lines, rows = edited.compared(older, aside, feeding, reference)
+            lines, rows = edited.compared(graph, aside, feeding, reference)
     nodes = (
         f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
         f" {clean(str(piece_path))}"
@@ -128,26 +120,3 @@ class _Replacing:
         )  # what a body computes is not known here
         computed = frozen_as_before(graph, region, self.piece, self.feeding, run) if run else ()
         return replaced(graph, region, self.piece, self.names, computed)
-
-
-def _name_tensor(graph: Graph, word: str) -> str:
-    """A node that is named by its number, which a conversion changes, by its first tensor."""
-    return (
-        f"tensor:{graph.makes[graph.select(word).nodes[0]][0]}"
-        if re.fullmatch(r"#\d+|\w+@\d+", word)
-        else word
-    )
-
-
-def _describe_raise(
-    older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None
-) -> list[str]:
-    """Describe the effect of the conversion to the newer opset alone on the outputs."""
-    from subgraph.editing.effect import effect
-    from subgraph.graph.opsets import opset_of
-
-    words = f"converted from opset {opset_of(older.model)} to {opset_of(graph.model)}"
-    if reference is None:
-        return [words]
-    rows = effect(older, graph.path, feeding, reference)
-    return [f"{words}: {'; '.join(f'{clean(row.name)} {row.what}' for row in rows)}"]

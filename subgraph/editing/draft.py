@@ -34,6 +34,7 @@ from subgraph.graph.nested import (
 from subgraph.graph.opset_conversion import convert_model
 from subgraph.graph.opsets import canonical_domain, list_changed, read_imports
 from subgraph.storage import dtypes, folders
+from subgraph.system import quote
 from subgraph.text import clean, count
 from subgraph.types import StringMap
 
@@ -234,7 +235,8 @@ class Draft:
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:
-            hint += f"; or --opset {versions[0]}, which raises {clean(self.graph.path.name)}"
+            name = quote(self.graph.path.name)
+            hint += f"; or raise the other: subcut convert {name} --opset {versions[0]}"
         if domain:
             raise ModelError(what, hint, code="edit.opsets-differ")
         try:

@@ -1,8 +1,7 @@
-"""Two arrays -> the ten numbers of Ascend's msaccucmp; one comparison -> a row of its CSV; all rows
--> its advice.
+"""Two arrays -> the ten numbers of Ascend's msaccucmp; one comparison -> a row of its CSV.
 
 Source: Ascend/msprobe, `python/msprobe/msaccucmp` (algorithm_manager, compare_result,
-overflow_detection, advisor) and msit's `cmp_process.py`, read in 2026. As there, both sides are
+overflow_detection) and msit's `cmp_process.py`, read in 2026. As there, both sides are
 cast to float32. The numbers are those of `comparison.metrics`, so values whose squares exceed
 float32 (1e19) give other results than in msaccucmp.
 """
@@ -22,9 +21,8 @@ from subgraph.comparison.metrics.mean_rel import relative_errors
 from subgraph.comparison.pair import Pair
 from subgraph.graph.graph import Graph
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.results.recorded import Advice
 from subgraph.storage.tensors import Record
-from subgraph.text import cell, clean, count
+from subgraph.text import cell, count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape
 
@@ -61,7 +59,6 @@ EXEMPT = frozenset(
 )  # op types that are never a precision error
 MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
-MIN_COSINE = 0.99  # the advisor's limit
 NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to float32
 
 
@@ -139,7 +136,7 @@ def is_precision_error(values: Mapping[str, float | str]) -> bool:
 
 
 def _round_as_printed(value: float | str) -> float:
-    """The value rounded as in the CSV, which msprobe and the advisor read."""
+    """The value rounded as in the CSV, which msprobe reads."""
     return float(_format_number(float(value)))
 
 
@@ -161,8 +158,6 @@ class AccuracyRow:
         overflow: None where it was not looked for, or the tensor is not a float16.
         values: as `measure` gives them; empty where not comparable.
         reason: replaces the one in `values`, if not empty.
-        is_input: the op is an input of the model (`Data`); it does not mean that the tensor is an
-            input of the op.
         is_output: the golden op makes an output of the model.
     """
 
@@ -177,13 +172,7 @@ class AccuracyRow:
     overflow: bool | None = None
     values: Mapping[str, float | str] = field(default_factory=dict)
     reason: str = ""
-    is_input: bool = False
     is_output: bool = False
-
-    @property
-    def cosine(self) -> float:
-        """With six decimals, as the advisor reads it; NaN if there is none."""
-        return _round_as_printed(self.values.get(COSINE, math.nan))
 
 
 def format_cells(row: AccuracyRow) -> list[str]:
@@ -236,53 +225,6 @@ def has_overflow(array: Array, dtype: str) -> bool:
     (True, False)
     """  # noqa: E501
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
-
-
-def advise(rows: Sequence[AccuracyRow]) -> Advice:
-    """The first of the advisor's three detections that applies: overflow, inputs, the whole.
-
-    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is below too; else
-    DEVIATION. Rows without a cosine do not count. Of several inputs the first row counts (in msaccucmp: the first input
-    by name).
-
-    Complexity: linear.
-
-    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
-    >>> advise([row]).verdict, advise([]).kind
-    ('PROBLEM', 'NA')
-    """  # noqa: E501
-    if row := next((r for r in rows if r.overflow), None):
-        says = (
-            f"{clean(row.tensor_index)} has values that float16 cannot hold: correct that first,"
-            " then compare again"
-        )
-        return Advice("FP16 Overflow", "PROBLEM", row.tensor_index, says)
-    if row := next((r for r in rows if r.is_input and r.cosine < MIN_COSINE), None):
-        says = (
-            f"the input {clean(row.mine)} was not the same on both sides: compare the data and how"
-            " it is prepared"
-        )
-        return Advice("Input Inconsistent", "PROBLEM", row.tensor_index, says)
-    with_cosine = [r for r in rows if not math.isnan(r.cosine)]
-    if not with_cosine:
-        return Advice("NA", "NA", None, "no tensor has a cosine")
-    bad = next((r for r in with_cosine if r.cosine < MIN_COSINE), None)
-    if bad is None:
-        says = (
-            f"no cosine is below {MIN_COSINE}: if results are still wrong, look at what is done"
-            " with the outputs"
-        )
-        return Advice("Global Consistency", "OK", None, says)
-    where = f"from {clean(bad.tensor_index)} on, cosines are below {MIN_COSINE}"
-    if with_cosine[-1].cosine < MIN_COSINE:
-        says = f"{where}, and so is the last one: quantization may be the cause"
-        return Advice("Global Consistency", "PROBLEM", bad.tensor_index, says)
-    return Advice(
-        "Global Consistency",
-        "DEVIATION",
-        bad.tensor_index,
-        f"{where}, but not the last one: it may be ignored",
-    )
 
 
 # ------------------------------------------------------------ the table
@@ -341,7 +283,6 @@ def _make_recorded_row(
         row.overflow,
         row.accuracy,
         row.why,
-        op == "Data",
         name in graph.outputs,
     )
 

@@ -252,8 +252,6 @@ def _facts_of_recordings(
                 f"first bad tensor{of}",
                 f"{run.first_bad}{last}{f'; from {source}' if source else ''}",
             )
-        if advice := run.advice:
-            yield f"advisor{of}", f"{advice.kind}: {advice.verdict}   {advice.says}"
 
 
 def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:

@@ -54,25 +54,6 @@ class LeftOutReason:
     names: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Advice:
-    """The advisor's answer.
-
-    Attributes:
-        kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or
-            "NA".
-        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is
-            no cosine.
-        tensor: the index of the first one of this kind; None if all is well or nothing is known.
-        says: one sentence, ours.
-    """
-
-    kind: Word
-    verdict: str
-    tensor: Name | None
-    says: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One recording.
@@ -85,7 +66,6 @@ class RunSummary:
         status, why: of the recording as a whole; `why`: it is unresolved.
         first_bad, last_good: the ends of the first interval, if all tensors were compared. source:
             of `first_bad`.
-        advice: What msaccucmp's advisor says; None if its rules were not asked for.
     """
 
     name: Name
@@ -107,7 +87,6 @@ class RunSummary:
     first_bad: Name | None
     last_good: Sequence[Name] | None
     source: Source | None = absent()
-    advice: Advice | None = absent()
 
 
 @dataclass(frozen=True)

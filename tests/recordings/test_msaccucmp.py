@@ -1,4 +1,4 @@
-"""msaccucmp's ten numbers; its CSV's rows; its advice."""
+"""msaccucmp's ten numbers; its CSV's rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from subgraph.recordings.msaccucmp import (
     HEAD,
     REASON,
     AccuracyRow,
-    advise,
     format_cells,
     has_overflow,
     is_precision_error,
@@ -269,65 +268,3 @@ def test_float16_overflows_at_its_largest_number() -> None:
     assert not has_overflow(np.array([1e9]), "float32") and not has_overflow(
         np.array([INF]), "bfloat16"
     )
-
-
-def lines(*cosines: float) -> list[AccuracyRow]:
-    """Of a model whose first op is its input."""
-    return [
-        AccuracyRow(
-            k,
-            "Relu" if k else "Data",
-            f"op{k}",
-            "float16",
-            f"g{k}",
-            "float32",
-            f"op{k}:output:0",
-            values={COSINE: cosine},
-            is_input=not k,
-        )
-        for k, cosine in enumerate(cosines)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("cosines", "kind", "verdict", "index"),
-    [
-        ((1.0, 0.99, 1.0), "Global Consistency", "OK", None),
-        ((1.0, 0.9899999, 1.0), "Global Consistency", "OK", None),
-        ((1.0, 0.98, 0.97, 0.5), "Global Consistency", "PROBLEM", 1),
-        ((1.0, 0.98, 1.0, 0.5, NAN), "Global Consistency", "PROBLEM", 1),
-        ((1.0, 1.0, 0.9, 0.99), "Global Consistency", "DEVIATION", 2),
-        ((1.0, 1.0, 0.9, 0.99, NAN), "Global Consistency", "DEVIATION", 2),
-        ((0.9, 1.0, 1.0), "Input Inconsistent", "PROBLEM", 0),
-        ((NAN, 1.0, 0.5), "Global Consistency", "PROBLEM", 2),
-        ((NAN, NAN), "NA", "NA", None),
-        ((), "NA", "NA", None),
-    ],
-)
-def test_the_advice(cosines: tuple[float, ...], kind: str, verdict: str, index: int | None) -> None:
-    advice = advise(lines(*cosines))
-    assert (advice.kind, advice.verdict) == (kind, verdict)
-    assert advice.tensor == (None if index is None else f"op{index}:output:0")
-    assert advice.says and "\n" not in advice.says
-
-
-def test_overflow_is_told_first() -> None:
-    some = lines(0.5, 0.5, NAN)
-    some[2] = replace(some[2], overflow=True)
-    advice = advise(some)
-    assert (advice.kind, advice.verdict, advice.tensor) == (
-        "FP16 Overflow",
-        "PROBLEM",
-        "op2:output:0",
-    )
-    some[1] = replace(some[1], overflow=False)
-    assert advise(some).tensor == "op2:output:0"
-
-
-def test_name_in_the_advice_is_clean() -> None:
-    some = [
-        replace(line, mine="a\x1b[31m\n", tensor_index="a\x1b\n:output:0")
-        for line in lines(1.0, 0.5, 0.5)
-    ]
-    for one in (some, [replace(some[1], is_input=True)], [replace(some[1], overflow=True)]):
-        assert not {"\x1b", "\n"} & set(advise(one).says)
