@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
 
-PRECISIONS = ("fp16", "bf16", "int8")
+PRECISIONS = ("fp16", "bf16")
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
@@ -54,7 +54,7 @@ def lint(
     precision: Text = option(
         "--precision",
         "fp16",
-        "Whose range is checked: fp16 (default), bf16, or int8: a quantized model's own.",
+        "Whose range is checked: fp16 (default) or bf16.",
         words=PRECISIONS,
     ),
     rules: bool = option("--rules", None, "List the rules; read no model."),

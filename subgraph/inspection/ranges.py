@@ -47,7 +47,6 @@ MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
 PIECE = 1 << 20  # elements read at a time
 MAX_VALUES = 16  # elements of an integer tensor whose values are given, a shape for example
 
-Limits = tuple[float, float]  # the least and the largest element that is inside
 Shape = tuple[int | None, ...]  # None: a dimension that differs between samples
 
 
@@ -69,8 +68,7 @@ class Range:
     """Statistics of the elements of a tensor; of complex numbers, of their magnitudes.
 
     `low`, `high` and `total` (the sum) are over finite elements only. `least` is the smallest
-    magnitude above 0, and `outside` the number of elements beyond the limits that `measure` was
-    given.
+    magnitude above 0.
     """
 
     elements: int = 0
@@ -81,7 +79,6 @@ class Range:
     inf: int = 0
     zeros: int = 0
     least: float | None = None
-    outside: int = 0
 
     def __add__(self, other: Range) -> Range:
         lows = [r.low for r in (self, other) if r.low is not None]
@@ -96,7 +93,6 @@ class Range:
             self.inf + other.inf,
             self.zeros + other.zeros,
             min(leasts, default=None),
-            self.outside + other.outside,
         )
 
     @property
@@ -155,14 +151,12 @@ def measure(
     names: Sequence[str],
     feeding: Feeding,
     types: InferredTypes | None = None,
-    limits: Mapping[str, Limits] | None = None,
 ) -> MeasuredTensors:
     """Run the reference, and measure tensors that nodes make and the model inputs that they depend
     on.
 
-    `names` are in topological order. `types` tell sizes in advance; `limits`, per tensor, which
-    elements are counted as outside. Tensors below a node at which the reference fails are left out.
-    Complexity: one run of the ancestors per batch.
+    `names` are in topological order. `types` tell sizes in advance. Tensors below a node at which
+    the reference fails are left out. Complexity: one run of the ancestors per batch.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -176,7 +170,7 @@ def measure(
     free = min(system.free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
     budget = max(BATCH_BYTES, free // BATCH_PARTS) // samples
     with default_for(graph, restart=True) as reference:
-        measuring = _Measuring(graph, feeding, reference, limits or {})
+        measuring = _Measuring(graph, feeding, reference)
         while pending and len(failures) < MAX_FAILURES:
             batch, rest = _split(pending.pop(0), types, estimate, budget)
             pending[:0] = [rest] if rest else []
@@ -233,7 +227,6 @@ class _Measuring:
     graph: Graph
     feeding: Feeding
     reference: Reference
-    limits: Mapping[str, Limits]
     tensors: dict[str, MeasuredTensor] = field(default_factory=dict)
     origins: dict[str, InputOrigin] = field(default_factory=dict)
 
@@ -252,10 +245,7 @@ class _Measuring:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
             self.origins.update(_origins(captured))
-            self.tensors.update(
-                (name, _measure_files(name, captured, folder, self.limits.get(name)))
-                for name in new
-            )
+            self.tensors.update((name, _measure_files(name, captured, folder)) for name in new)
         measured = [self.tensors[name] for name in batch]
         sizes = [_bytes(t.range.elements, t.dtype) for t in measured if t.range is not None]
         return SIZE_MARGIN * sum(sizes) // max(len(sizes), 1)
@@ -285,16 +275,12 @@ def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
 # ------------------------------------------------------------ elements
 
 
-def _measure_files(
-    name: str, captured: Sequence[Captured], folder: Path, limits: Limits | None
-) -> MeasuredTensor:
+def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> MeasuredTensor:
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
     shapes = list(chain.from_iterable(r.shapes for r in records))
     measured = [
-        _measure_file(folder / str(k) / file, r, limits)
-        for k, r in enumerate(records)
-        for file in r.files
+        _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
     ]
     ranges = [r for r, _ in measured if r is not None]
     total = sum(ranges, Range()) if len(ranges) == len(measured) else None
@@ -313,13 +299,13 @@ def _common_shape(shapes: Collection[Shape]) -> Shape | None:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
-def _measure_file(file: Path, r: Record, limits: Limits | None) -> tuple[Range | None, Any]:
+def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
     """(range, value) of one file, which is deleted."""
     if r.dtype == "string":
         return None, None
     small = file.stat().st_size < PIECE  # an empty tensor cannot be mapped
     array = from_bits(np.load(file, mmap_mode=None if small else "r", allow_pickle=False), r.dtype)
-    measured = range_of(array, limits), _value(array)
+    measured = range_of(array), _value(array)
     file.unlink()
     return measured
 
@@ -328,14 +314,14 @@ def _value(array: Array) -> Any:
     return array.tolist() if array.size <= MAX_VALUES and array.dtype.kind in "iub" else None
 
 
-def range_of(array: Array, limits: Limits | None = None) -> Range:
+def range_of(array: Array) -> Range:
     """The range of an array of numbers or booleans. Needs memory for one piece beside it."""
     flat = array.ravel("K")
     pieces = (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
-    return sum((_range_of_piece(piece, limits) for piece in pieces), Range())
+    return sum(map(_range_of_piece, pieces), Range())
 
 
-def _range_of_piece(values: Array, limits: Limits | None = None) -> Range:
+def _range_of_piece(values: Array) -> Range:
     if values.dtype.kind == "c":
         values = np.abs(values)
     if values.dtype.kind not in "iub":  # float, or a type of ml_dtypes, whose kind is V
@@ -356,9 +342,7 @@ def _range_of_piece(values: Array, limits: Limits | None = None) -> Range:
     infinite = values.size - nan - finite.size
     size = np.abs(finite[finite != 0])
     least = float(size.min()) if size.size else None
-    low_limit, high_limit = limits or (-math.inf, math.inf)
-    outside = int(np.count_nonzero((finite < low_limit) | (finite > high_limit)))
-    return Range(values.size, low, high, total, nan, infinite, zeros, least, outside)
+    return Range(values.size, low, high, total, nan, infinite, zeros, least)
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:

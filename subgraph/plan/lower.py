@@ -205,47 +205,34 @@ class _Drafting:
     # ------------------------------------------------------------ float16
 
     def _round(self, node: Any, form: Rounded) -> None:
-        if form.dtype != "float16" or self.simulated:
-            return self._round_values(node, form)
+        """Round the inputs and outputs of a node. If it is not to compute in float16 itself, it
+        computes in float32, as units with wide sums do."""
+        is_float = form.dtype != "float16" or self.simulated
         for k in form.inputs:
-            node.input[k] = self._narrow(node.input[k])
+            node.input[k] = self._rounded(node.input[k], form.dtype, is_float)
         for k in form.outputs:
             name = node.output[k]
-            node.output[k] = self.narrow[name] = f"{name}:float16"
-            self._cast(self.narrow[name], name, "float32")
-        return None
-
-    def _narrow(self, name: str) -> str:
-        """The name of a tensor's value in float16; made once."""
-        if name not in self.narrow:
-            self.narrow[name] = f"{name}:float16"
-            weight = self.graph.constant(name)
-            if weight is None:
-                self._cast(name, self.narrow[name], "float16")
+            node.output[k] = f"{name}:{'float' if is_float else form.dtype}"
+            if is_float:
+                self._cast_twice(node.output[k], name, form.dtype)
             else:
-                self._constant(
-                    self.narrow[name], narrow(protobuf.to_array(weight, self.graph.path))
-                )
-        return self.narrow[name]
+                self.narrow[name] = node.output[k]
+                self._cast(node.output[k], name, "float32")
 
-    def _round_values(self, node: Any, form: Rounded) -> None:
-        """Round the inputs and outputs of a node; it computes in float32, as units with wide sums
-        do."""
-        for k in form.inputs:
-            name = node.input[k]
-            if name not in self.narrow:
-                self.narrow[name] = f"{name}:rounded"
-                weight = self.graph.constant(name) if form.dtype == "float16" else None
-                if weight is None:
-                    self._cast_twice(name, self.narrow[name], form.dtype)
-                else:
-                    value = narrow(protobuf.to_array(weight, self.graph.path))
-                    self._constant(self.narrow[name], value.astype(np.float32))
-            node.input[k] = self.narrow[name]
-        for k in form.outputs:
-            name = node.output[k]
-            node.output[k] = f"{name}:float"
-            self._cast_twice(node.output[k], name, form.dtype)
+    def _rounded(self, name: str, dtype: str, is_float: bool) -> str:
+        """The name of a tensor's rounded value, in float16 or in float32; made once."""
+        if name not in self.narrow:
+            made = f"{name}:{'rounded' if is_float else dtype}"
+            self.narrow[name] = made
+            weight = self.graph.constant(name) if dtype == "float16" else None
+            if weight is not None:
+                value = narrow(protobuf.to_array(weight, self.graph.path))
+                self._constant(made, value.astype(np.float32) if is_float else value)
+            elif is_float:
+                self._cast_twice(name, made, dtype)
+            else:
+                self._cast(name, made, dtype)
+        return self.narrow[name]
 
     def _cast_twice(self, name: str, gives: str, dtype: str) -> None:
         self._cast(name, f"{gives}:{dtype}", dtype)

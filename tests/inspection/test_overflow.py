@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from subgraph.editing.rescale import rescale
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.shape_inference import infer_types
-from subgraph.inspection.overflow import Overflow, TroubleKind, find_limits
+from subgraph.inspection.overflow import Overflow, TroubleKind
 from subgraph.inspection.ranges import measure
 from subgraph.plan.lower import lower_model
 from subgraph.plan.places import round_nodes
@@ -59,14 +59,6 @@ MASK = """g (float[1,2,6,8] x, float[1,6] mask) => (float[1,2,6,8] y) {
     [soft] p = Softmax<axis=-1>(t) [pv] y = MatMul(p, x) }"""
 HEADS = RNG.normal(size=(1, 2, 6, 8)).astype(F)
 KEPT = np.array([[1, 1, 1, 1, 0, 0]], F)
-QUANTIZED = """g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
-    [first] a = Conv<pads=[1,1,1,1]>(x, w1) [q] codes = QuantizeLinear(a, s, z)
-    [dq] b = DequantizeLinear(codes, s, z) [second] y = Conv(b, w2) }"""
-QUANTIZED_WEIGHTS: dict[str, Any] = {
-    "w1": RNG.normal(size=(8, 3, 3, 3)).astype(F),
-    "w2": RNG.normal(size=(4, 8, 1, 1)).astype(F),
-    "z": np.int8(0),
-}
 
 
 def find(
@@ -77,8 +69,7 @@ def find(
         np.save(folder / f"{name}.npy", value)
         words.append(f"{name}={folder / name}.npy")
     names = list(graph.iter_outputs(range(len(graph.nodes))))
-    limits = find_limits(graph, precision)
-    measured = measure(graph, names, Feeding(tuple(words)), infer_types(graph), limits)
+    measured = measure(graph, names, Feeding(tuple(words)), infer_types(graph))
     return Overflow(graph, measured, precision)
 
 
@@ -192,16 +183,12 @@ def test_large_scores_without_a_mask_are_no_mask(tmp_path: Path) -> None:
     assert {t.kind for t in found.troubles} == {TroubleKind.OVERFLOW}
 
 
-@pytest.mark.parametrize(
-    ("end", "sign", "count"), [("Tanh", 1, 0), ("Relu", -1, 0), ("Relu", 1, 1)]
-)
-def test_infinity_is_as_right_as_a_large_number(
-    tmp_path: Path, end: str, sign: int, count: int
-) -> None:
+@pytest.mark.parametrize(("end", "count"), [("Tanh", 0), ("Relu", 2)])
+def test_infinity_is_as_right_as_a_large_number(tmp_path: Path, end: str, count: int) -> None:
     text = f"g (float[1,8] x) => (float[1,8] y) {{ [m] a = Mul(x, w) [end] y = {end}(a) }}"
     graph = text_models.load(tmp_path, text, w=F(6e4))
-    found = find(tmp_path, graph, {"x": np.full((1, 8), 13 * sign, F)})
-    assert len(found.troubles) == count + (end == "Relu" and sign > 0)
+    found = find(tmp_path, graph, {"x": np.full((1, 8), 13, F)})
+    assert len(found.troubles) == count
 
 
 def test_a_variance_under_a_larger_epsilon_is_no_trouble(tmp_path: Path) -> None:
@@ -220,27 +207,3 @@ def test_the_root_of_a_small_power_is_no_trouble(tmp_path: Path) -> None:
 def test_nothing_leaves_bfloat16(tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, CONV, **CONV_WEIGHTS)
     assert not find(tmp_path, graph, {"x": IMAGE}, Precision.BF16).troubles
-
-
-@pytest.mark.parametrize(("largest", "kinds"), [(5, [TroubleKind.CLIPS]), (40, [])])
-def test_the_range_of_a_quantizer_clips(
-    tmp_path: Path, largest: float, kinds: list[TroubleKind]
-) -> None:
-    graph = text_models.load(tmp_path, QUANTIZED, **QUANTIZED_WEIGHTS, s=F(largest / 127))
-    found = find(tmp_path, graph, {"x": IMAGE}, Precision.INT8)
-    assert [t.kind for t in found.troubles] == kinds
-    for trouble in found.troubles:
-        assert trouble.exponent is not None
-        assert largest * 2 ** (trouble.exponent - 1) < trouble.measured.largest
-        assert trouble.measured.largest <= largest * 2**trouble.exponent
-
-
-@pytest.mark.parametrize(
-    ("scale", "zero"), [(F(40 / 255), np.int8(-128)), (F(6 / 255), np.int8(-128))]
-)
-def test_an_activation_in_the_quantizer_clips_on_purpose(
-    tmp_path: Path, scale: np.float32, zero: np.int8
-) -> None:
-    weights: dict[str, Any] = {**QUANTIZED_WEIGHTS, "s": scale, "z": zero}
-    graph = text_models.load(tmp_path, QUANTIZED, **weights)
-    assert not find(tmp_path, graph, {"x": IMAGE}, Precision.INT8).troubles

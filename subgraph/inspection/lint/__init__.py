@@ -32,7 +32,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
-from subgraph.inspection.overflow import Overflow, find_limits
+from subgraph.inspection.overflow import Overflow
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, find_source
@@ -174,8 +174,7 @@ class LintContext:
         """  # noqa: E501
         if self.feeding is None:
             return MeasuredTensors()
-        limits = find_limits(self.graph, self.precision)
-        return measure(self.graph, self.made, self.feeding, self.types, limits)
+        return measure(self.graph, self.made, self.feeding, self.types)
 
     @cached_property
     def overflow(self) -> Overflow:
@@ -264,8 +263,7 @@ class LintFinding:
     """A warning or note.
 
     Attributes:
-        exponent: The power of two: the tensor divided by it, or a quantizer's scale times it, is in
-            the range of the precision.
+        exponent: The power of two: the tensor divided by it is in the range of the precision.
     """
 
     rule: str

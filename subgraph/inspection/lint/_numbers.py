@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
 PIECE = 1 << 20  # elements read at a time
-Counts = tuple[int, int, int, int, float, int, int]  # the fields of `Numbers` from `nonzero` on
 FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Numbers:
     """Statistics of one constant.
 
@@ -46,6 +45,30 @@ class Numbers:
     nan: int = 0
     infinite: int = 0
 
+    def count(self, tensor: protobuf.TensorProto, graph: Graph, precision: Precision) -> bool:
+        """Count the elements of the constant; return whether it can be read."""
+        try:
+            for values in protobuf.pieces(tensor, graph.path, PIECE):
+                self._add(values, precision)
+        except UNREADABLE:
+            return False
+        return True
+
+    def _add(self, values: Array, precision: Precision) -> None:
+        size = np.abs(values if values.dtype.itemsize > 2 else values.astype(np.float32))
+        if not np.isfinite(size.max(initial=0)):  # not the fault of a conversion
+            self.nan += int(np.isnan(size).sum())
+            self.infinite += int(np.isinf(size).sum())
+            size = size[np.isfinite(size)]
+        self.largest = max(self.largest, float(size.max(initial=0)))
+        self.nonzero += int(np.count_nonzero(size))
+        self.over += int(np.count_nonzero(size > precision.largest))
+        small = size[size <= max(precision.half_step, SMALLEST_NORMAL)]
+        tiny = small[small > 0]
+        self.lost += int(np.count_nonzero(tiny <= precision.half_step))
+        if values.dtype.itemsize == 4:
+            self.denormal += int(np.count_nonzero(tiny < SMALLEST_NORMAL))
+
 
 def numbers_of(scope: Scope, precision: Precision) -> Iterator[Numbers]:
     """The constants of a scope that are floats: initializers, Constant and ConstantOfShape."""
@@ -62,8 +85,9 @@ def numbers_of(scope: Scope, precision: Precision) -> Iterator[Numbers]:
     for name, tensor in tensors:
         dtype = dtypes.name_of(tensor.data_type)
         readers = tuple(scope.readers.get(name, ()))
-        if dtype in FLOATS and readers and (counts := _count(tensor, graph, precision)):
-            yield Numbers(name, dtype, readers, *counts)
+        numbers = Numbers(name, dtype, readers)
+        if dtype in FLOATS and readers and numbers.count(tensor, graph, precision):
+            yield numbers
 
 
 def _value(node: LintNode) -> protobuf.TensorProto | None:
@@ -78,50 +102,3 @@ def _value(node: LintNode) -> protobuf.TensorProto | None:
             tensor.dims.append(len(tensor.float_data))
             return tensor
     return None
-
-
-def _count(tensor: protobuf.TensorProto, graph: Graph, precision: Precision) -> Counts | None:
-    """Of a tensor; None if it cannot be read."""
-    try:
-        read = protobuf.pieces(tensor, graph.path, PIECE)
-        pieces = [_count_piece(values, precision) for values in read]
-    except UNREADABLE:
-        return None
-    nonzero, over, lost, denormal, largest, nan, infinite = (
-        zip(*pieces, strict=True) if pieces else [()] * 7
-    )
-    return (
-        sum(nonzero),
-        sum(over),
-        sum(lost),
-        sum(denormal),
-        max(largest, default=0.0),
-        sum(nan),
-        sum(infinite),
-    )
-
-
-def _count_piece(values: Array, precision: Precision) -> Counts:
-    wide = (
-        values
-        if values.dtype.kind == "f" and values.dtype.itemsize > 2
-        else values.astype(np.float32)
-    )
-    size = np.abs(wide)
-    largest = float(size.max(initial=0))
-    nan = 0
-    infinite = 0
-    if not np.isfinite(
-        largest
-    ):  # elements that are infinite or NaN already are not the fault of a conversion
-        nan = int(np.isnan(size).sum())
-        infinite = int(np.isinf(size).sum())
-        size = size[np.isfinite(size)]
-        largest = float(size.max(initial=0))
-    over = int(np.count_nonzero(size > precision.largest)) if largest > precision.largest else 0
-    nonzero = int(np.count_nonzero(size))
-    small = size[size <= max(precision.half_step, SMALLEST_NORMAL)]
-    tiny = small[small > 0]
-    lost = int(np.count_nonzero(tiny <= precision.half_step))
-    denormal = int(np.count_nonzero(tiny < SMALLEST_NORMAL)) if values.dtype.itemsize == 4 else 0
-    return nonzero, over, lost, denormal, largest, nan, infinite

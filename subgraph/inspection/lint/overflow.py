@@ -14,16 +14,11 @@ WEIGHT = "use a value within ±65504 (-1e4 masks as well), or keep this node in 
 RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
 SCALE = "scale it: subcut plan MODEL --to {precision} --rescale folds the factor in and proves it"
 PURPOSE = "none is needed: a mask is to be large; -1e4 masks as well, in every type"
-CLIP = "calibrate on such inputs: subcut plan FLOAT --to int8 -i INPUT does so, and proves it"
 MASK = "reaches {largest:.3g}: infinite in {type}, as a mask on purpose"
 SENTENCES = {
     TroubleKind.OVERFLOW: "reaches {largest:.3g} on these inputs: infinite in {type}",
     TroubleKind.VANISHES: (
         "is down to {least:.3g} on these inputs: zero in {type}, and what divides by it infinite"
-    ),
-    TroubleKind.CLIPS: (
-        "reaches {largest:.3g} on these inputs: its quantizer clips {share:.2g} % of it;"
-        " 2^{exponent} times the scale holds it"
     ),
     TroubleKind.MASK: MASK,
 }
@@ -50,20 +45,19 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         name = trouble.tensor
         values = trouble.measured
         words = SENTENCES[trouble.kind].format(
-            largest=values.largest,
-            least=values.least,
-            share=100 * values.outside / values.elements,
-            exponent=trouble.exponent,
-            type=precision.dtype,
+            largest=values.largest, least=values.least, type=precision.dtype
         )
         role = "output" if name in graph.maker else "input"
         place = graph.maker[name] if name in graph.maker else next(iter(graph.readers[name]), None)
         reason = f"its {role} '{name}' {words}"
-        fix = {TroubleKind.MASK: PURPOSE, TroubleKind.CLIPS: CLIP}.get(trouble.kind, RANGE)
-        if fix is RANGE and trouble.exponent is not None:
+        if trouble.kind is TroubleKind.MASK:
+            yield note(context.at(place), reason, PURPOSE, name)
+            continue
+        fix = RANGE
+        if trouble.exponent is not None:
             reason += f"; divided by 2^{trouble.exponent}, it is in range"
             fix = SCALE.format(precision=precision.value)
-        issue = note if trouble.kind is TroubleKind.MASK else warning
-        yield replace(issue(context.at(place), reason, fix, name), exponent=trouble.exponent)
+        issue = warning(context.at(place), reason, fix, name)
+        yield replace(issue, exponent=trouble.exponent)
     for failure in context.measured.failures:
         yield unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")
