@@ -1,7 +1,6 @@
-"""A document and a folder of the findings about a fault: answer, script, rewritten models.
+"""A document and a folder of the findings about a fault: answer and rewritten models.
 
-The answer is a paragraph to paste into an issue tracker; the script is the shortest one that shows
-the fault.
+The answer is a paragraph to paste into an issue tracker.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.blame.maker import Maker
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
-from subgraph.cases.find_case import FoundCase, find_case
-from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON, BLAME_SCRIPT, RUN_JSON
+from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON, RUN_JSON
 from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
 from subgraph.reports import beside
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
 from subgraph.results.blame import BlameDocument, Cure, Versions
-from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
 from subgraph.text import clean, count
@@ -40,32 +37,19 @@ NODE, SEEN, ENVIRONMENT = (
     "Furthest off",
     "Environment",
 )  # lines of the answer that a report says elsewhere
-# onnxruntime's names of the levels of its option `opt`.
-LEVELS = {
-    "disable": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-}
 MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def write_answer(
-    document: BlameDocument, folder: Path, case: Path | None, onnxruntime: Candidate | None
-) -> BlameDocument:
-    """The document with its answer and script; all three as files in a folder.
-
-    `onnxruntime`: the candidate, where it is one.
+def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
+    """The document with its answer, and both as files in a folder.
 
     Raises:
-        UsageError: the case cannot be read. OutputError: nothing can be written.
+        OutputError: nothing can be written.
     """
-    release = f"{document.runtime}=={document.version}"
-    code_of_case = script(find_case(case), document.passes, release, onnxruntime) if case else ""
-    document = replace(document, answer=paragraph(document), script=code_of_case)
-    texts = (as_json(to_json(document)), f"{document.answer}\n".encode(), code_of_case.encode())
-    for name, text in zip((BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT), texts, strict=True):
-        (folder / name).write_bytes(text)
+    document = replace(document, answer=paragraph(document))
+    (folder / BLAME_JSON).write_bytes(as_json(to_json(document)))
+    (folder / BLAME_ANSWER).write_bytes(f"{document.answer}\n".encode())
     return document
 
 
@@ -182,71 +166,6 @@ def _cure(cure: Cure) -> str:
     return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
 
 
-def script(
-    case: FoundCase,
-    passes: Sequence[Sequence[str]],
-    release: str = "",
-    onnxruntime: Candidate | None = None,
-) -> str:
-    """Python of ten lines, with numpy and, where it is to blame, onnxruntime only; it lies in a
-    folder of the case.
-
-    The values that are right lie beside it: this very release may compute them wrong without
-    optimizations as well. `release`: which has the fault, as pip names it. `onnxruntime`: the
-    candidate, whose options hold in the script.
-    """
-    home = case.place.resolve()
-    feeds = ", ".join(
-        f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items()
-    )
-    outputs = list(case.outputs)
-    files = [_within(home, of[0].files[0]) for of in case.outputs.values()]
-    runtime = (
-        [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"]
-        if onnxruntime
-        else []
-    )
-    lines = ["import os", "import numpy as np", *runtime]
-    lines += [
-        "os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))  # the case's"
-        " folder"
-    ]
-    lines += [f"expected = [np.load(file) for file in {files!r}]  # what the reference gave"]
-    if onnxruntime:
-        level = LEVELS.get(str(onnxruntime.options.get("opt")))
-        how = ", sess_options=options" if level else ""
-        if level:
-            lines += ["options = ort.SessionOptions()"]
-            lines += [f"options.graph_optimization_level = ort.GraphOptimizationLevel.{level}"]
-        if providers := str(onnxruntime.options.get("providers") or ""):
-            how += f", providers={providers.split('+')!r}"
-        off = list(passes[0]) if passes else []
-        lines += [
-            f"feeds = {{{feeds}}}",
-            f"for off in ([], {off!r}):" if off else "for off in ([],):",
-            f"    session = ort.InferenceSession('model.onnx'{how}, disabled_optimizers=off)",
-            f"    given = session.run({outputs!r}, feeds)",
-            (
-                "    print(ort.__version__, off, [float(np.abs(g - e).max()) for g, e in zip(given,"
-                " expected)])"
-            ),
-        ]
-    else:
-        given = [file.replace("outputs/", "candidate/", 1) for file in files]
-        if not (home / given[0]).is_file():
-            lines += ["import onnxruntime", "onnxruntime.InferenceSession('candidate/model.onnx')"]
-            return "\n".join(lines) + "\n"
-        lines += [
-            f"given = [np.load(file) for file in {given!r}]  # what the runtime gave",
-            "print([float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _within(home: Path, file: str) -> str:
-    return Path(file).relative_to(home).as_posix()
-
-
 def summary(found: BlameDocument) -> str:
     """The answer for a terminal, and where it lies."""
     head = found.answer.partition("\n")[0].replace("**", "").replace("`", "")
@@ -260,7 +179,7 @@ def summary(found: BlameDocument) -> str:
             head,
             *lines,
             took,
-            *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else []),
+            *([f"answer and models: {clean(found.folder)}/"] if found.folder else []),
         ]
     )
 
@@ -333,7 +252,6 @@ def explain(
             versions=versions,
             cures=cures,
             answer="",
-            script="",
             notes=blame.notes,
             case=str(case) if case else None,
             folder=str(home / BLAME) if case else None,
@@ -342,13 +260,7 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        runs_ours = trials.runtime.candidate.can.reference and not trials.runtime.own_model
-        document = write_answer(
-            document,
-            work,
-            case,
-            trials.runtime.candidate if runs_ours else None,
-        )
+        document = write_answer(document, work)
     if case and finding is not None:
         _add_to_report(search, finding, plain(document), case.parent)
     return document

@@ -22,7 +22,6 @@ from subgraph.cases.layout import (
     BLAME,
     BLAME_ANSWER,
     BLAME_JSON,
-    BLAME_SCRIPT,
     CANDIDATE,
     FINDING_FOLDERS,
     FROM_DEVICE,
@@ -133,7 +132,7 @@ def _iter_later(folder: Path) -> Iterator[str]:
     found = [
         path
         for path in sorted(folder.glob(f"**/{BLAME}/*"))
-        if path.name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT)
+        if path.name in (BLAME_JSON, BLAME_ANSWER)
     ]
     for place, suffixes in LATER.items():
         found += [p for p in sorted((folder / place).rglob("*")) if p.suffix in suffixes]
@@ -252,7 +251,7 @@ def redacted(
         last = PurePosixPath(name).name
         if last == case.MANIFEST or (document_name and name in REPORT_FILES.values()):
             continue
-        if path.suffix in UNCHANGED or last == BLAME_SCRIPT:
+        if path.suffix in UNCHANGED:
             files[name] = path
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()

@@ -38,7 +38,6 @@ REPORT_FILES = {"html": "report.html", "md": "report.md"}
 BLAME = "blame"
 BLAME_JSON = "blame.json"
 BLAME_ANSWER = "blame.md"
-BLAME_SCRIPT = "script.py"
 # A task of the manual loop.
 TODO_TXT = "TODO.txt"
 FROM_DEVICE = "from_device"

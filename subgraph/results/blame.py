@@ -90,7 +90,7 @@ class BlameDocument:
         is_model_wrong: the candidate's own model is wrong, and not what runs it.
         differences: between the two models in the region.
         versions: None where no releases were asked about.
-        answer: Markdown to paste. script: Python that shows it, for the case's folder.
+        answer: Markdown to paste.
         runs: of the candidate for all this, beside the search's. installs: environments that were
             made.
     """
@@ -113,7 +113,6 @@ class BlameDocument:
     versions: Versions | None
     cures: Sequence[Cure]
     answer: str
-    script: str
     notes: Sequence[str]
     case: File | None
     folder: str | None

@@ -7,7 +7,6 @@ Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answ
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -82,17 +81,6 @@ def test_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> No
     folder = tmp_path / document["folder"]
     assert (folder / "blame.md").read_text().strip() == document["answer"]
     assert has_line(document["answer"], "right", "`B or A and C together`")
-    shown = subprocess.run(
-        [sys.executable, str(folder / "script.py")],
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert len((folder / "script.py").read_text().splitlines()) <= 10
-    assert (
-        float(shown.stdout.strip(" []\n")) > 0.1
-    )  # what the candidate gave beside what onnxruntime gives
 
 
 @pytest.mark.slow
@@ -126,7 +114,7 @@ def test_report_and_bundle_tell_it_and_a_bundle_is_blamed_again(tmp_path: Path) 
     assert subcut("bundle", case, "-o", "fault.zip", *words, cwd=tmp_path).code == 0
     with zipfile.ZipFile(tmp_path / "fault.zip") as packed:
         names = [name.partition("/")[2] for name in packed.namelist()]
-        assert {"blame/blame.json", "blame/blame.md", "blame/script.py"} <= set(names)
+        assert {"blame/blame.json", "blame/blame.md"} <= set(names)
         assert "blame/whole.onnx" not in names
         assert packed.read("fault/blame/blame.md").decode().strip() == document["answer"]
     again, second = blamed(tmp_path, "fault.zip", "--trust")
