@@ -221,12 +221,12 @@ def test_typed_candidate_runs(place: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_loop_goes_on_with_what_was_typed_at_its_start(place: Path) -> None:
-    in_process("-q", "manual", "start", "m.onnx", "--name", "mine", "--criterion", "criterion.py")
-    in_process("-q", "manual", "next", "--name", "mine")
+    in_process("-q", "manual", "start", "m.onnx", "-o", "mine", "--criterion", "criterion.py")
+    in_process("-q", "manual", "next", "-o", "mine")
     (place / "criterion.py").write_text(f"{CRITERION}\n# edited\n")
     with raises(UsageError, "trust.required", "criterion", "state.json"):
-        in_process("-q", "manual", "next", "--name", "mine")
-    in_process("-q", "manual", "next", "--name", "mine", "--trust")
+        in_process("-q", "manual", "next", "-o", "mine")
+    in_process("-q", "manual", "next", "-o", "mine", "--trust")
 
 
 def test_settings_of_a_case_do_not_take_effect_silently(

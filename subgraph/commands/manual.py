@@ -15,7 +15,7 @@ import typer
 from subgraph import project
 from subgraph.bisection.manual import MAX_BATCH
 from subgraph.commands import Result, command_line, log, manual_tasks, options, resolve, steps
-from subgraph.commands.options import Number, Text, declare, option
+from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -40,9 +40,6 @@ Examples:
   subcut manual start model.onnx
 """  # noqa: E501
 
-Name = Annotated[
-    Text, declare("--name", "NAME", "Name of the device, if several are searched at once.")
-]
 Numbers = Annotated[
     list[str] | None,
     typer.Argument(metavar="K", help="Numbers of tasks; not needed if only one is open."),
@@ -54,9 +51,6 @@ def start(
     *,
     model: options.ModelArgument = None,
     weights: options.Weights = None,
-    name: str = option(
-        "--name", "NAME", "Name of the device; default device.", default=manual_tasks.DEVICE
-    ),
     export: str = option(
         "--export",
         "bin:float16:NHWC",
@@ -94,7 +88,6 @@ def start(
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     request = manual_session.ManualRequest(
-        name=name,
         export=TaskFormat.parse(export).words,
         batch=batch,
         within=within or "",
@@ -108,7 +101,7 @@ def start(
         notes=(),
         force=result.force,
     )
-    folder = sessions.folder_of(asked.output, name)
+    folder = sessions.folder_of(asked.output)
     sessions.require_none(folder, result.force)
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
@@ -122,7 +115,6 @@ def start(
             folder=folder,
             request=request,
             model=identity,
-            samples=[],
             tasks=[],
             log=[],
             open=[],
@@ -131,18 +123,17 @@ def start(
         )
         setup = replace(advance.options_of(manual).setup, feeding=feeding)
         trials = stack.enter_context(open_trials(graph, setup, reference))
-        advance.check(manual, trials)
+        fed = advance.check(manual, trials)
         advance.make_folder(folder)
         stack.enter_context(sessions.lock_folder(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
-        manual = advance.begin(manual, trials.model)
+        manual = advance.begin(replace(manual, fed=fed))
         _remember_code(manual)
         return _advance(manual, trials)
 
 
 @options.with_option_groups()
 def next_(
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
     batch: Number = option(
@@ -150,7 +141,7 @@ def next_(
     ),
 ) -> Result:
     """Show what to run; write missing files anew."""
-    with _open_session(output, name) as manual:
+    with _open_session(output) as manual:
         if batch is not None:
             manual = replace(manual, request=replace(manual.request, batch=batch))
         return _continue(manual, trust)
@@ -158,32 +149,29 @@ def next_(
 
 def good(
     numbers: Numbers = None,
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
     """Answer: the device's outputs are right."""
-    return _answer("good", numbers, name, output, trust)
+    return _answer("good", numbers, output, trust)
 
 
 def bad(
     numbers: Numbers = None,
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
     """Answer: the device's outputs are wrong (`take` tells how wrong)."""
-    return _answer("bad", numbers, name, output, trust)
+    return _answer("bad", numbers, output, trust)
 
 
 def skip(
     numbers: Numbers = None,
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
     """Answer: the device cannot run this piece, or the whole model."""
-    return _answer("skip", numbers, name, output, trust)
+    return _answer("skip", numbers, output, trust)
 
 
 @options.with_option_groups()
@@ -195,7 +183,6 @@ def take(
         ),
     ] = None,
     number: Number = option("--number -k", "K", "Only the outputs of this task."),
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
@@ -210,7 +197,7 @@ def take(
     """
     from subgraph.bisection.manual import manual_session
 
-    with _open_session(output, name) as manual:
+    with _open_session(output) as manual:
         manual, killed = _finish_killed(manual, trust)
         source = None if folder is None else Path(folder)
         try:
@@ -227,9 +214,9 @@ def take(
         return replace(result, document=result.document | {"stay_open": left})
 
 
-def log_(name: Name = None, output: options.Output = None) -> Result:
+def log_(output: options.Output = None) -> Result:
     """List the answers, in order."""
-    with _open_session(output, name) as manual:
+    with _open_session(output) as manual:
         rows = [
             GivenAnswer(
                 answer.number,
@@ -242,7 +229,7 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
         ]
     width = max((len(clean(row.what)) for row in rows), default=0)
     lines = [f"{r.number:>3}  {clean(r.what):<{width}}  {r.said:<5}  {r.when}" for r in rows]
-    document = to_json(ManualLog(name=manual.request.name, folder=str(manual.folder), log=rows))
+    document = to_json(ManualLog(folder=str(manual.folder), log=rows))
     return Result(document, "\n".join(lines) or "nothing was answered yet")
 
 
@@ -251,14 +238,13 @@ def undo(
         int,
         typer.Argument(metavar="N", show_default=False, help="Commands to take back; default 1."),
     ] = 1,
-    name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
     """Take back the answers of the last command."""
     from subgraph.bisection.manual import manual_session
 
-    with _open_session(output, name) as manual:
+    with _open_session(output) as manual:
         manual, numbers = manual_session.undo(manual, commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
         return _continue(manual, trust)
@@ -266,14 +252,13 @@ def undo(
 
 @options.with_option_groups()
 def reset(
-    name: Name = None,
     output: options.Output = None,
     yes: bool = option("--yes -y", None, "Do not ask."),
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
     from subgraph.bisection.manual import manual_session as sessions
 
-    folder = sessions.find(_find_parent(output), name)
+    folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
         lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
@@ -310,12 +295,12 @@ def _find_parent(output: str | None) -> Path:
 
 
 @contextmanager
-def _open_session(output: str | None, name: str | None) -> Iterator[Session]:
-    """The session that the options name, locked in the block."""
+def _open_session(output: str | None) -> Iterator[Session]:
+    """The session in a folder of results, locked in the block."""
     from subgraph.bisection.manual import manual_session as sessions
     from subgraph.bisection.manual.manual_session import Session
 
-    folder = sessions.find(_find_parent(output), name)
+    folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
         yield Session.read(folder)
 
@@ -324,15 +309,13 @@ def _parse_claim(precision: str | None) -> Precision | None:
     return Precision(precision) if precision else None
 
 
-def _answer(
-    word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool
-) -> Result:
+def _answer(word: str, numbers: list[str] | None, output: str | None, trust: bool) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers
     are there."""
     from subgraph.bisection.manual import manual_session
 
     chosen = [_parse_task_number(text) for text in numbers or ()]
-    with _open_session(output, name) as manual:
+    with _open_session(output) as manual:
         manual, killed = _finish_killed(manual, trust)
         if killed:
             answered = [answer.number for answer in manual.log if answer.word == word]
@@ -385,8 +368,8 @@ def _continue(manual: Session, trust: bool) -> Result:
                 hint,
                 code="model.changed",
             )
-        with open_trials(graph, advance.setup_of(manual), reference) as trials:
-            advance.restore(manual, trials.model)
+        with open_trials(graph, advance.options_of(manual).setup, reference) as trials:
+            advance.require_same_inputs(manual, trials)
             return _advance(manual, trials)
 
 
@@ -427,7 +410,6 @@ def _advance(manual: Session, trials: Trials) -> Result:
     document = to_json(
         ManualProgress(
             exit_code=finding.exit_code if finding else 0,
-            name=manual.request.name,
             folder=str(manual.folder),
             ended=finding is not None,
             answers=len(manual.log),

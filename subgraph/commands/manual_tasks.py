@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from subgraph.bisection.manual.manual_search import ManualBisection
     from subgraph.bisection.manual.manual_session import Session
 
-DEVICE = "device"
-
 
 @dataclass(frozen=True)
 class OpenTask:
@@ -58,13 +56,12 @@ def next_steps(
     """The tasks and the next command, in words; `usual`: the folder of results that need not be
     named."""
     seen = bisection.steps
-    device = manual.request.name
     more = (
         f", about {seen[-1].estimated_runs} more to come"
         if seen and seen[-1].estimated_runs
         else ""
     )
-    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(device)}:"]
+    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on the device:"]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (optional now; may save a round)"
@@ -76,18 +73,13 @@ def next_steps(
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"
-    name = (
-        ""
-        if manual.request.name == DEVICE
-        else f" --name {system.quote(clean(manual.request.name))}"
-    )
     parent = manual.folder.parent
-    name += "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
+    place = "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
     words = f"good{number} | bad{number} | skip{number}"
     return [
         *lines,
         (
-            f"then: subcut manual take{name}   or without outputs: subcut manual"
-            f" {words}{name and ' …'}"
+            f"then: subcut manual take{place}   or without outputs: subcut manual"
+            f" {words}{place and ' …'}"
         ),
     ]

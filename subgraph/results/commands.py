@@ -266,7 +266,6 @@ class ManualLog:
 
     schema: Literal["subcut.manual/1"] = "subcut.manual/1"
     exit_code: int = 0
-    name: str
     folder: str
     log: Sequence[GivenAnswer]
 
@@ -277,7 +276,6 @@ class ManualProgress:
 
     schema: Literal["subcut.manual/1"] = "subcut.manual/1"
     exit_code: int
-    name: str
     folder: str
     ended: bool
     answers: int

@@ -14,8 +14,8 @@ from pathlib import Path
 from subgraph.bisection.manual import tasks
 from subgraph.bisection.manual.manual_search import ManualBisection, Pending
 from subgraph.bisection.manual.manual_session import (
+    DEVICE,
     WORDS,
-    FedSample,
     LoggedTask,
     Session,
     clear,
@@ -31,14 +31,12 @@ from subgraph.runtime.candidate import BY_HAND, Candidate
 from subgraph.search import Settings
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, copied
 from subgraph.text import count
 from subgraph.trials.open_trials import Setup
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 
 MAX_NAMED = 3  # nodes that are left out; a region is then named by them
-GONE = "put it back; or subcut manual reset, then start anew"
 
 
 def model_digest(graph: Graph) -> str:
@@ -50,22 +48,30 @@ def model_digest(graph: Graph) -> str:
 # ------------------------------------------------------------ beginning
 
 
-def check(session: Session, trials: Trials) -> None:
-    """Check that the search can begin. Nothing is written.
+def check(session: Session, trials: Trials) -> str:
+    """Check that the search can begin, and return the digest of its inputs. Nothing is written.
 
     Raises:
         UsageError, InputError, ModelError, ResultExists: as when a bisection begins.
     """
-    trials.model.values.need([*trials.graph.inputs, *_draw_outputs(trials.model)])
+    graph = trials.graph
+    if graph.random_nodes:
+        raise UsageError(
+            f"{graph.label(min(graph.random_nodes))} draws other random numbers in each command",
+            "subcut cut separates a part without random nodes",
+            code="manual.random",
+        )
     with suppress(Pending):
         next(iter(ManualBisection(trials, options_of(session), {})))
+    return _digest_inputs(trials)
 
 
-def _draw_outputs(model: ReferenceModel) -> list[str]:
-    """The outputs of random nodes."""
-    graph = model.graph
-    random_nodes = graph.in_order(set(model.whole().nodes) & graph.random_nodes)
-    return list(graph.iter_outputs(random_nodes))
+def _digest_inputs(trials: Trials) -> str:
+    """Digest of all samples that the model is fed."""
+    values = trials.model.values
+    names = trials.graph.inputs
+    values.need(names)
+    return digest([values.digest([records[n] for n in names]) for records in values.records])
 
 
 def make_folder(folder: Path) -> None:
@@ -80,43 +86,14 @@ def make_folder(folder: Path) -> None:
         raise folders.make_write_error(folder.parent, e) from e
 
 
-def begin(session: Session, model: ReferenceModel) -> Session:
-    """Keep the values that are fed, and save the session for the first time; an earlier session in
-    the folder is removed.
+def begin(session: Session) -> Session:
+    """Save the session for the first time; an earlier session in the folder is removed.
 
     Raises:
         OutputError: it cannot be written.
     """
     clear(session.folder)
-    try:
-        samples = list(_read_kept_samples(session.folder, model))
-    except OSError as e:
-        raise folders.make_write_error(session.folder, e) from e
-    return replace(session, samples=samples).save()
-
-
-def _read_kept_samples(folder: Path, model: ReferenceModel) -> Iterator[FedSample]:
-    values = model.values
-    stems = {name: ("inputs", f"input_{i}") for i, name in enumerate(model.graph.inputs)}
-    stems |= {name: ("drawn", f"node_{i}") for i, name in enumerate(_draw_outputs(model))}
-    for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
-        origins = captured.origins
-        yield FedSample(
-            captured.label,
-            list(captured.fed.values()),
-            {name: str(origin) for name, origin in origins.items()},
-            [_keep(folder, records[n], stem, k, kind) for n, (kind, stem) in stems.items()],
-            {name: origin.kind for name, origin in origins.items()},
-        )
-
-
-def _keep(folder: Path, record: Record, stem: str, k: int, kind: str) -> Record:
-    """Copy a value of sample `k`; return its record, relative to `folder`. Values that no file can
-    feed go to `drawn`."""
-    kind = kind if record.form == "tensor" else "drawn"
-    place = f"{kind}/{k}"
-    (folder / place).mkdir(parents=True, exist_ok=True)
-    return copied(record, folder / place, stem).within(place)
+    return session.save()
 
 
 # ------------------------------------------------------------ going on
@@ -127,7 +104,7 @@ def options_of(session: Session) -> BisectionOptions:
     request = session.request
     dtype = TaskFormat.parse(request.export).form.dtype  # of the inputs that are handed out
     claim = request.precision or Precision.of_type(dtype.removeprefix("u"))
-    candidate = Candidate(request.name, BY_HAND, precision=claim)
+    candidate = Candidate(DEVICE, BY_HAND, precision=claim)
     setup = Setup(
         candidate, session.feeding, session.folder.parent, request.criterion, request.freeze
     )
@@ -135,15 +112,6 @@ def options_of(session: Session) -> BisectionOptions:
     return BisectionOptions(
         setup, Settings(steady=True), request.within, request.command, notes, request.force
     )
-
-
-def setup_of(session: Session) -> Setup:
-    """The setup of a session, fed with the values kept when the session began, so that the user's
-    files are not needed."""
-    setup = options_of(session).setup
-    folder = session.folder.resolve() / "inputs"
-    kept = (str(folder),) if folder.is_dir() else ()
-    return replace(setup, feeding=replace(setup.feeding, inputs=kept))
 
 
 def _notes(session: Session) -> Iterator[str]:
@@ -155,28 +123,17 @@ def _notes(session: Session) -> Iterator[str]:
             yield f"{count(number, 'answer')} without outputs: {word}"
 
 
-def restore(session: Session, model: ReferenceModel) -> None:
-    """Give the trials the values with which the session began.
-
-    Raises:
-        UsageError: they are gone.
+def require_same_inputs(session: Session, trials: Trials) -> None:
     """
-    values = model.values
-    if len(session.samples) != len(values.samples):
-        place = session.folder
-        raise UsageError(f"inputs in {place} are gone", GONE, code="manual.inputs-gone")
-    home = str(session.folder.resolve())
-    for known, fed in zip(values.records, session.samples, strict=True):
-        for record in fed.tensors:
-            kept = record.within(home)
-            if missing := [file for file in kept.files if not Path(file).is_file()]:
-                raise UsageError(f"{missing[0]} is gone", GONE, code="manual.inputs-gone")
-            known[record.name] = kept
-    values.samples = [
-        replace(sample, label=fed.label)
-        for sample, fed in zip(values.samples, session.samples, strict=True)
-    ]
-    values.captured = [fed.captured for fed in session.samples]
+    Raises:
+        UsageError: the model is fed other values than when the session began.
+    """
+    if session.fed and session.fed != _digest_inputs(trials):
+        raise UsageError(
+            "the inputs have changed since this session began",
+            "put them back; or subcut manual reset, then start anew",
+            code="manual.inputs-changed",
+        )
 
 
 @dataclass(frozen=True)

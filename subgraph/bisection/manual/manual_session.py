@@ -1,17 +1,15 @@
-"""A manual bisection on disk: the request, the values that are fed, the tasks, and the answers.
+"""A manual bisection on disk: the request, the tasks, and the answers.
 
-manual-NAME/
+manual-device/
     state.json   the request and the log: the only source. Replaced atomically, after every file
         that it refers to
-    inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the session began
-    recorded/    the model's outputs in the recording with which it began
     answers/3/   the outputs taken for task 3, an entry as those of the store
     todo/3/      what is to be run: see `manual.tasks`
 
 A session is immutable: each command derives the next one and saves it. Everything else is computed
 from the log again (`manual.advance`), so a kill at any moment loses nothing.
 
-Below the session are its folders: found by name, locked while a command works on them, removed.
+Below the session is its folder: locked while a command works on them, removed.
 """
 
 from __future__ import annotations
@@ -19,36 +17,33 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from subgraph import system
 from subgraph.bisection.manual import MAX_BATCH, tasks
 from subgraph.bisection.manual.outputs import TaskFolders
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.documents import keyed, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.precision import Precision
-from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import Feeding, ImageOptions, InputOrigin, OriginKind
+from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
-from subgraph.storage.tensors import Record
 from subgraph.system import Lock, flush
-from subgraph.text import clean, count
-from subgraph.types import StringMap, Strings
+from subgraph.text import count
+from subgraph.types import Strings
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
 SCHEMA: Final = "subcut.manual-state/1"
+DEVICE = "device"
 STATE = "state.json"
 ANSWERS = "answers"
 TODO = "todo"
@@ -59,9 +54,7 @@ WORDS = {
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped by hand: it cannot be run"),
 }
 TAKEN = "taken"  # the word of an answer with outputs
-OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 COPIES = ("state-before.json", "state-damaged.json")  # which older versions wrote
-BEGIN = "subcut manual start MODEL begins one"
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,6 @@ class ManualRequest:
         export: the form of the inputs, as `TaskFormat.parse` reads it.
     """
 
-    name: str
     export: str
     batch: int
     within: str
@@ -103,36 +95,6 @@ class ModelIdentity:
 
     path: str
     digest: str
-
-
-@dataclass(frozen=True)
-class FedSample:
-    """The values of one sample when the session began.
-
-    Attributes:
-        label: the name of the sample.
-        fed: the values that the user fed, without files.
-        origins: the origin of each value, in words.
-        tensors: the values that are in the session's folder.
-        kinds: the kind of each origin; older sessions lack it.
-    """
-
-    label: str
-    fed: Sequence[Record]
-    origins: StringMap
-    tensors: Sequence[Record]
-    kinds: Mapping[str, OriginKind] = field(default_factory=dict)
-
-    @property
-    def captured(self) -> Captured:
-        """The sample as a capture returns it; files are below the session's folder."""
-        origins = {
-            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text)
-            for name, text in self.origins.items()
-        }
-        return Captured(
-            self.label, {r.name: r for r in self.tensors}, {r.name: r for r in self.fed}, origins
-        )
 
 
 @dataclass(frozen=True)
@@ -173,7 +135,7 @@ class SavedSession:
     """The document of a session.
 
     Attributes:
-        samples: values fed when the session began.
+        fed: digest of the inputs; "" in sessions of older versions.
         tasks: every task that was handed out.
         open: numbers of the unanswered ones, the one needed first in front.
         shown: number of steps of the search that were shown.
@@ -183,7 +145,7 @@ class SavedSession:
     schema: Literal["subcut.manual-state/1"] = SCHEMA
     request: ManualRequest
     model: ModelIdentity
-    samples: Sequence[FedSample]
+    fed: str = ""
     tasks: Sequence[LoggedTask] = keyed("asked")
     log: Sequence[LoggedAnswer]
     open: Sequence[int]
@@ -223,25 +185,12 @@ class Session(SavedSession):
         request = self.request
         if not 1 <= request.batch <= MAX_BATCH:
             raise ValueError("batch is out of bounds")
-        for sample in self.samples:
-            values = {record.name for record in sample.tensors}
-            if missing := [r.name for r in sample.fed if r.name not in values & {*sample.origins}]:
-                raise KeyError(f"origin or value of {missing[0]}")
-        for file in self._files():
-            if not OWN_FILE.fullmatch(file):
-                raise ValueError(f"{file} is not a file of a manual session")
         TaskFormat.parse(request.export)
         for number in (*self.open, *(answer.number for answer in self.log)):
             self.task(number)
         for answer in self.log:
             if answer.word != TAKEN and answer.word not in WORDS:
                 raise ValueError(f"{answer.word} is not an answer")
-
-    def _files(self) -> Iterator[str]:
-        """The files of the values that are in the session's folder."""
-        for sample in self.samples:
-            for record in sample.tensors:
-                yield from record.files
 
     def save(self) -> Session:
         """Write the state atomically, also if the power fails; return the session.
@@ -460,48 +409,25 @@ def undo(session: Session, commands: int) -> tuple[Session, list[int]]:
     return session, removed
 
 
-def folder_of(parent: Path, name: str) -> Path:
+def folder_of(parent: Path) -> Path:
     """The folder of a session."""
-    return parent / f"manual-{folders.safe_name(name)}"
+    return parent / f"manual-{DEVICE}"
 
 
-def find(parent: Path, name: str | None) -> Path:
-    """Find the folder of the session of this name; without a name, of the only one.
+def find(parent: Path) -> Path:
+    """Find the folder of the session.
 
     Raises:
-        UsageError: there is none, or several.
+        UsageError: there is none.
     """
-    sessions = sorted(path.parent for path in parent.glob(f"manual-*/{STATE}"))
-    place = str(parent)
-    if name is not None:
-        folder = folder_of(parent, name)
-        if folder not in sessions:
-            known = ", ".join(map(_name_of, sessions))
-            hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
-            raise UsageError(
-                f"no manual session '{name}' in {place}", hint, code="manual.unknown-session"
-            )
-        return folder
-    if not sessions:
+    folder = folder_of(parent)
+    if not (folder / STATE).is_file():
         raise UsageError(
-            f"no manual session in {place}",
+            f"no manual session in {parent}",
             "subcut manual start MODEL; -o names the folder",
             code="manual.no-session",
         )
-    if len(sessions) > 1:
-        raise UsageError(
-            f"several manual sessions in {place}: {', '.join(map(_name_of, sessions))}",
-            "name one with --name",
-            code="manual.ambiguous-session",
-        )
-    return sessions[0]
-
-
-def _name_of(folder: Path) -> str:
-    """The argument of --name, as it is typed; of a damaged session a part of its folder's name."""
-    with suppress(UsageError):
-        return system.quote(clean(Session.read(folder).request.name))
-    return clean(folder.name.removeprefix("manual-"))
+    return folder
 
 
 @contextmanager
@@ -532,7 +458,7 @@ def require_none(folder: Path, force: bool) -> None:
     if not (folder / STATE).exists() or force:
         return
     hint = (
-        "subcut manual next goes on; --name begins another beside it; --force loses these answers"
+        "subcut manual next goes on; -o FOLDER begins another; --force loses these answers"
         " and begins anew"
     )
     raise ResultExists(

@@ -426,7 +426,6 @@ def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None
     board(TODO / "1", op="Neg")
     with raises(InputError, "manual.missing-outputs", "1 of 3", "1-2"):
         manual("take")
-    shutil.rmtree("samples")  # what was fed is kept
     done = to_the_end(manual, result, op="Neg")
     assert named(done["result"]) == [["Neg"]] and done["result"]["samples"] == ["0", "1", "2"]
 
@@ -559,10 +558,9 @@ def test_the_wrong_order(here: Path, manual: Manual) -> None:
         ("take",),
         ("undo",),
         ("reset", "--yes"),
-        ("log", "--name", "npu"),
+        ("log",),
     ):
-        code = "manual.unknown-session" if "--name" in words else "manual.no-session"
-        with raises(UsageError, code) as told:
+        with raises(UsageError, "manual.no-session") as told:
             manual(*words)
         assert has_line(told.value.hint, "manual start")
     manual(*START, "--batch", "2")
@@ -592,25 +590,17 @@ def test_the_wrong_order(here: Path, manual: Manual) -> None:
     assert manual("next").document["ended"], "a slip cost nothing"
 
 
-def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
-    manual(*START, "--name", "npu")
-    assert manual("good").document["name"] == "npu", "the only one needs no name"
-    manual(*START)
-    with raises(UsageError, "manual.ambiguous-session"):
-        manual("next")
-    with raises(UsageError, "manual.unknown-session", "gpu") as told:
-        manual("next", "--name", "gpu")
-    assert has_line(told.value.hint, "device, npu")
+def test_the_end_of_a_session(here: Path, manual: Manual) -> None:
+    manual(*START, "--batch", "2")
+    manual("good", "2")
+    with raises(UsageError, "manual.not-confirmed", "manual-device", "1 answer"):
+        manual("reset")
+    assert HOME.exists(), "without a terminal there is nobody to ask"
     notes = TODO / "1" / "notes.txt"
     notes.write_text("mine")
-    left = manual("reset", "--yes", "--name", "device").document["left"]
+    left = manual("reset", "--yes").document["left"]
     assert left == [str((TODO / "1").resolve())] and notes.read_text() == "mine"
     assert [p.name for p in HOME.iterdir()] == ["todo"]
-    with raises(UsageError, "manual.not-confirmed", "manual-npu", "1 answer"):
-        manual("reset")
-    assert Path("subcut_out", "manual-npu").exists(), "without a terminal there is nobody to ask"
-    manual("reset", "--yes")
-    assert not Path("subcut_out", "manual-npu").exists()
     assert manual(*START).document["open"], "it can begin again where something was left"
     assert notes.exists()
 
@@ -670,11 +660,31 @@ def test_model_that_has_changed(here: Path, manual: Manual) -> None:
     assert manual("next").document["open"]
 
 
-def test_inputs_that_are_gone_do_not_matter(here: Path, manual: Manual) -> None:
-    result = manual(*START)
-    (here / "x.npy").unlink()
-    shutil.rmtree("subcut_out/.store", ignore_errors=True)
-    assert named(to_the_end(manual, result, nodes="n7")["result"]) == [["n7"]]
+def test_inputs_that_have_changed(here: Path, manual: Manual) -> None:
+    manual(*START)
+    before = tree(HOME)
+    np.save(here / "x.npy", np.ones((1, 3), np.float32))
+    with raises(UsageError, "manual.inputs-changed"):
+        manual("next")
+    assert tree(HOME) == before
+
+
+def test_random_nodes_are_refused(here: Path, manual: Manual) -> None:
+    text_models.save("d.onnx", text_models.RANDOM)
+    with raises(UsageError, "manual.random", "random"):
+        manual("start", "d.onnx", *QUICK)
+    assert not HOME.exists()
+
+
+def test_another_folder_of_results(here: Path, manual: Manual) -> None:
+    manual(*START)
+    Path("subcut_out").rename("moved")
+    shown = typer.main.get_command(cli.app).main(
+        args=["-q", "manual", "next", "-o", "moved"],
+        prog_name="subcut",
+        standalone_mode=False,
+    )
+    assert has_line(shown.text, "manual take", "-o moved")
 
 
 def test_damaged_state(here: Path, manual: Manual) -> None:
@@ -708,27 +718,14 @@ def test_state_of_an_older_version_goes_on(here: Path, manual: Manual) -> None:
     result = manual(*START)
     state = HOME / "state.json"
     written = json.loads(state.read_text())
-    for part in (*written["asked"], *written["samples"]):
-        del part["needed" if "key" in part else "kinds"]
+    del written["fed"]
+    for part in written["asked"]:
+        del part["needed"]
     state.write_text(json.dumps(written))
     shutil.copy(state, HOME / "state-before.json")
     assert named(to_the_end(manual, result, nodes="n7")["result"]) == [["n7"]]
     manual("reset", "--yes")
     assert not HOME.exists()
-
-
-def test_names_as_they_are_typed_and_another_folder_of_results(here: Path, manual: Manual) -> None:
-    for name in ("a b/ü:../x", "device"):
-        manual(*START, "--name", name)
-    with raises(UsageError, "manual.ambiguous-session", "a b/ü:../x", "device"):
-        manual("next")
-    Path("subcut_out").rename("moved")
-    shown = typer.main.get_command(cli.app).main(
-        args=["-q", "manual", "next", "--name", "device", "-o", "moved"],
-        prog_name="subcut",
-        standalone_mode=False,
-    )
-    assert has_line(shown.text, "manual take", "-o moved")
 
 
 @pytest.mark.slow
@@ -754,13 +751,6 @@ def test_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(
         manual("take")
     manual("next")
     assert manual("take").document["answers"] == 1
-
-
-def test_random_nodes_draw_once(here: Path, manual: Manual) -> None:
-    """Each command captures anew; the numbers drawn when the loop began stay."""
-    text_models.save("d.onnx", text_models.RANDOM)
-    done = to_the_end(manual, manual("start", "d.onnx", *QUICK), nodes="neg")
-    assert named(done["result"]) == [["neg"]]
 
 
 def cli_manual(cwd: Path, *words: str) -> Done:
