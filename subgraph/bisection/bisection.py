@@ -24,12 +24,11 @@ from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
-from subgraph.errors import OutOfTime, SubcutError, UsageError
+from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.project import parse_seconds
 from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
-from subgraph.results.common import PowerDocument
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
@@ -39,7 +38,6 @@ from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.ask import Processes
 from subgraph.trials.open_trials import Setup, open_with_processes
-from subgraph.trials.power import measure_power
 from subgraph.trials.preparation import age, prepare
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Trials
@@ -53,9 +51,6 @@ SEARCH_SHARE = (
 )
 END_SECONDS = 1.5  # of the time, for ending a run that is under way and writing the result
 WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
-FAULTS = 10  # that are planted where the model is right
-MAX_POWER_NODES = 400  # of all samples: 10 faults take less than a second
-MAX_POWER_BYTES = 4 << 20  # of the model's file
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 
@@ -294,11 +289,8 @@ class Bisection:
             notes=[*options.notes, *filter(None, notes), *last_notes],
             within=options.within,
         )
-        power = _measure_power(interim) if document.agree else None
         return replace(
             document,
-            power=power,
-            notes=[*([power.says] if power else []), *document.notes],
             other_model=_costs_of_own_model(interim),
             body=options.body or None,
             pieces=settlement.explanation or None,
@@ -351,20 +343,6 @@ def _distance_of_whole(trials: Trials) -> str:
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
     verdict = judge.verdict(whole, result) if result else None
     return f": {verdict.why}" if verdict and verdict.status is Status.FAIL else ""
-
-
-def _measure_power(interim: Interim) -> PowerDocument | None:
-    """Return how many planted faults the outputs would show; None if the model is large."""
-    model = interim.trials.model
-    size = len(model.graph.nodes) * len(model.values.samples)
-    is_large = size > MAX_POWER_NODES or model.graph.skeleton.size > MAX_POWER_BYTES
-    if is_large or interim.findings.stopped:
-        return None
-    try:
-        return measure_power(interim.trials.judge, FAULTS)
-    except SubcutError as e:
-        log.debug("no faults are planted: %s", e.what)
-        return None
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:

@@ -30,13 +30,10 @@ from subgraph.graph.graph import load
 from subgraph.graph.region import Region
 from subgraph.results.bisect import Healing
 from subgraph.rewrites import (
-    OUTPUT,
     STRONGEST,
     VALUE,
-    Form,
     FullModel,
     NodeChange,
-    find_forms,
     open_full_model,
 )
 from subgraph.runtime.run_result import RunResult
@@ -55,9 +52,8 @@ class Means(StrEnum):
     """A way to rewrite the nodes of a full model."""
 
     BARRIERS = "barriers between nodes"
-    COPIES = "a copy of each tensor for each node that reads it"
     CONSTANTS = "barriers between nodes, and before constants"
-    FORMS = "other operators"
+    BRANCHES = "an If around each node"
     VALUES = "values of the reference"
 
 
@@ -92,12 +88,9 @@ class ModelRewriter(NodeItems):
                 is_weight = self.means is Means.CONSTANTS and self.model.is_weight(name)
                 if is_weight or kinds[name] == GIVEN:
                     yield NodeChange(name, i), {k, item.get(graph.maker.get(name, -1))}
-            for name in graph.makes[i]:
-                if self.means is Means.VALUES and k < self.limit:
-                    yield NodeChange(name, VALUE), {k}
-                elif self.has_barriers and name in graph.outputs:
-                    yield NodeChange(name, OUTPUT), {k}
-            if self.means is Means.FORMS and i in self.model.forms:
+            for name in graph.makes[i] if k < self.limit else ():
+                yield NodeChange(name, VALUE), {k}
+            if self.means is Means.BRANCHES and self.model.can_hide(i):
                 yield NodeChange("", i), {k}
 
     def rewrite_all_but(self, kept: Collection[int]) -> Changes:
@@ -161,12 +154,10 @@ class ModelRewriter(NodeItems):
         """Return whether the full model agrees if all items are rewritten; sets the means."""
         finds = {
             Means.BARRIERS: self._find_barrier,
-            Means.FORMS: self._find_forms,
             Means.VALUES: self._find_limit,
         }
         for means in Means:
             self.means = means
-            self.model.copies = means is Means.COPIES
             self.has_barriers &= means is not Means.VALUES
             log.info("rewriting the full model: %s", means)
             if finds.get(means, self._heals_all)():
@@ -186,19 +177,6 @@ class ModelRewriter(NodeItems):
                 return self.heals(changes)
         self.has_barriers = False
         return False
-
-    def _find_forms(self) -> bool:
-        """Take the forms that keep the values and that the candidate takes; return whether they
-        heal."""
-        forms: dict[int, Form] = {}
-        nodes = sorted(chain.from_iterable(self.groups))
-        for form, found in find_forms(self.model.source, nodes):
-            new = dict.fromkeys((i for i in found if i not in forms), form)
-            self.model.forms = forms | new
-            if new and self._is_taken(frozenset(NodeChange("", i) for i in new)):
-                forms |= new
-        self.model.forms = forms
-        return bool(forms) and self._heals_all()
 
     def _find_limit(self) -> bool:
         """Find the fewest first items whose values heal the full model."""

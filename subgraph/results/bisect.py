@@ -18,7 +18,6 @@ from subgraph.results.common import (
     ComparedOutputs,
     FormDocument,
     NextCommand,
-    PowerDocument,
     PreciseSetting,
     RuntimeDocument,
     WholeDocument,
@@ -437,7 +436,7 @@ class Healing:
     """The changes of the full model that heal it and keep its values.
 
     Attributes:
-        means: how nodes are rewritten: barriers between nodes, other operators ….
+        means: how nodes are rewritten: barriers between nodes, an If around each node ….
         changes: each change in words; with any one of them left out, the full model fails again.
         model: the file of the full model with these changes.
     """
@@ -476,8 +475,6 @@ class BisectDocument(ComparedOutputs):
             well. No search was made then.
         healing: What heals the full model, if its nodes were rewritten because no cut shows the
             fault. Each finding then fails with all other nodes rewritten.
-        power: The planted faults that these outputs would show, where the model is right and
-            small.
         complete: Whether the model agrees with all findings on the reference; None if not known.
         says: The headline in one sentence; "" in documents of before.
         next: The commands that follow from the answer.
@@ -513,7 +510,6 @@ class BisectDocument(ComparedOutputs):
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
     healing: Healing | None = absent()
-    power: PowerDocument | None = absent()
     complete: bool | None = absent()
     says: str = ""
     next: Sequence[NextCommand] = ()

@@ -5,9 +5,7 @@ One file per rewriting. To add one, put a file like this into this folder:
 
     """Relu as Max with zero."""
 
-    from onnx import protobuf.ModelProto
-
-from subgraph.rewrites import of
+    from subgraph.rewrites import of
 
     @of("Relu")
     def as_max(source, node, new):
@@ -39,11 +37,9 @@ from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import opset_of
 from subgraph.rewrites._barriers import STRONGEST
 from subgraph.rewrites._full_model import (
-    OUTPUT,
     VALUE,
     FullModel,
     NodeChange,
-    find_forms,
     open_full_model,
 )
 from subgraph.rewrites._region_model import (
@@ -58,7 +54,6 @@ from subgraph.rewrites._region_model import (
 
 __all__ = [
     "FLOATS",
-    "OUTPUT",
     "STRONGEST",
     "VALUE",
     "Form",
@@ -69,7 +64,6 @@ __all__ = [
     "Substitution",
     "argument",
     "each",
-    "find_forms",
     "of",
     "open_full_model",
     "rewritings",

@@ -31,10 +31,6 @@ def _reshape(new: Substitution, x: str, y: str, element: int) -> None:
     new.node("Reshape", [x, new.node("Shape", [x])], y)
 
 
-def _squeeze(new: Substitution, x: str, y: str, element: int) -> None:
-    new.reduce("Squeeze", new.reduce("Unsqueeze", x, [0], keepdims=None), [0], y, keepdims=None)
-
-
 def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
     new.node("Sub", [x, new.zeros(x, element)], y)
 
@@ -55,12 +51,6 @@ def _cast(new: Substitution, x: str, y: str, element: int) -> None:
 BARRIERS: tuple[tuple[str, Barrier, Callable[[RegionModel, str], bool]], ...] = (
     ("an Identity", lambda new, x, y, _: new.node("Identity", [x], y), lambda s, n: True),
     ("a Reshape to its own shape", _reshape, lambda s, n: s.rank(n) != 0),
-    ("an Unsqueeze and a Squeeze", _squeeze, lambda s, n: s.rank(n) is not None),
-    (
-        "a Concat of one input",
-        lambda new, x, y, _: new.node("Concat", [x], y, axis=0),
-        lambda s, n: bool(s.rank(n)),
-    ),
     (
         "a Max of twice the same",
         lambda new, x, y, _: new.node("Max", [x, x], y),

@@ -2,9 +2,9 @@
 
 Optimizers remove some of these. Seen behind Pad, Conv and Mul, of four dimensions:
 
-    onnxruntime 1.31.1, all optimizations    Reshape, Unsqueeze with Squeeze, Concat, Max and Sub survive; what it
-                                             removes: Identity, Dropout, Expand, Cast there and back, two Transposes,
-                                             Pad by nothing, Mul by 1, Sub of 0, Slice of all
+    onnxruntime 1.31.1, all optimizations    Reshape, Max and Sub survive; what it removes: Identity, Dropout, Expand,
+                                             Cast there and back, two Transposes, Pad by nothing, Mul by 1, Sub of 0,
+                                             Slice of all
     OpenVINO 2026.4.1                        only Max and Sub survive
     MNN 3.6.1                                Identity and Concat do not keep a Conv from the Add behind it
 

@@ -8,7 +8,7 @@ would be earned (`comparison.evidence`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -107,14 +107,31 @@ class SmallInputProgress:
     def search(self) -> bool:
         """Return whether there is a smaller input, which fails again in a fresh process."""
         given = self.trials
-        for is_together in (False, True):
-            self._shorten(is_together)
+        axes = [(name, k) for name, one in self._arrays.items() for k in range(one.ndim)]
+        axes.sort(key=self._size)
+        same = [list(group) for _, group in groupby(axes, self._size)]
+        for group in (*([axis] for axis in axes), *same):
+            any(map(self._try, self._iter_shorter(group)))
         for name, array in self._arrays.items():
             any(self._try({name: one}) for one in _iter_simple(array))
         if self.trials is given:
             return False
         self._run(self.trials, fresh=True)
         return self._is_same()
+
+    def _size(self, axis: tuple[str, int]) -> int:
+        name, k = axis
+        return int(self._arrays[name].shape[k])
+
+    def _iter_shorter(self, axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, Array]]:
+        """Yield inputs whose axes of one size are shorter together, the shortest first."""
+        size = self._size(axes[0])
+        powers = (2**k for k in range(2, size.bit_length()))
+        for length in (one for one in (1, 2, 3, *powers, size - 1) if one < size):
+            changed = dict(self._arrays)
+            for name, axis in axes:
+                changed[name] = np.take(changed[name], range(length), axis)
+            yield changed
 
     def _run(self, trials: Trials, *, fresh: bool = False) -> None:
         whole = trials.model.whole()
@@ -161,39 +178,14 @@ class SmallInputProgress:
             self.trials = trials
         return is_same
 
-    def _shorten(self, is_together: bool) -> None:
-        """Make each axis shorter, alone or together with all axes of its size."""
-
-        def size(place: tuple[str, int]) -> int:
-            return int(self._arrays[place[0]].shape[place[1]])
-
-        def cut(group: list[tuple[str, int]], length: int) -> bool:
-            changed = dict(self._arrays)
-            for name, axis in group:
-                changed[name] = np.take(changed[name], range(length), axis)
-            return self._try(changed)
-
-        places = [(n, axis) for n, array in self._arrays.items() for axis in range(array.ndim)]
-        places.sort(key=size)
-        for group in (
-            [list(some) for _, some in groupby(places, size)]
-            if is_together
-            else [[p] for p in places]
-        ):
-            powers = (2**k for k in range(2, size(group[0]).bit_length()))
-            any(cut(group, one) for one in (1, 2, 3, *powers) if one < size(group[0]))
-            while size(group[0]) > 1 and cut(group, size(group[0]) - 1):
-                pass
-
 
 def _iter_simple(array: Array) -> Iterator[Array]:
     """Yield simpler values, the simplest first: zeros, ones, one element, small integers."""
     if array.dtype.kind in "OUSc":
         return
-    single = np.zeros_like(array)
-    single.reshape(-1)[:1] = 1
-    counted = (np.arange(array.size) % MAX_INTEGER + 1).reshape(array.shape)
+    places = np.arange(array.size).reshape(array.shape)
     signs = np.where(array < 0, -1, 1)
-    for made in (0 * single, 0 * single + 1, single, counted, signs, np.round(array.astype(float))):
+    whole = np.round(array.astype(float))
+    for made in (0 * places, 0 * places + 1, places == 0, places % MAX_INTEGER + 1, signs, whole):
         if not np.array_equal(made, array):
             yield made.astype(array.dtype)
