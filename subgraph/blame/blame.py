@@ -4,13 +4,11 @@ proven to cure it."""
 from __future__ import annotations
 
 import logging
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from subgraph import system
 from subgraph.blame import versions
 from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
@@ -25,9 +23,7 @@ from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.reference import Reference
-from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.open_trials import Setup, with_candidate
@@ -40,8 +36,6 @@ log = logging.getLogger("subcut")
 MAX_NAMES = 6  # of nodes that a note has
 MAX_SETS = 4  # minimal sets of passes that are tried as cures
 ALL_AT_ONCE = "all that costs accuracy"  # optimizations, or a lower precision
-CANNOT_TEST = 125  # exit code of a command that switches versions: pass this one over
-SWITCH_SECONDS = 3600  # that it may take
 
 
 @dataclass(frozen=True)
@@ -51,19 +45,17 @@ class ReleasesAsked:
     Attributes:
         span: "" for all, `1.19..1.22` (either may be left out), or names with commas, each of which
             is tried.
-        sources: options for pip. switch: a command in which `{version}` is filled in, for releases
-            of the user's own.
+        sources: options for pip.
     """
 
     span: str = ""
     sources: Strings = ()
-    switch: str = ""
 
     @property
     def names(self) -> list[str]:
         """Releases that are named one by one; none where a span is."""
-        listed = "," in self.span or self.switch
-        return [name.strip() for name in self.span.split(",") if name.strip()] if listed else []
+        listed = self.span.split(",") if "," in self.span else []
+        return [name.strip() for name in listed if name.strip()]
 
     def check(self, backend: str) -> None:
         """Before a long search: can it be meant?
@@ -71,15 +63,12 @@ class ReleasesAsked:
         Raises:
             UsageError: it cannot, or the backend has no releases.
         """
-        if ("," in self.span or self.switch) and not self.names:
+        if "," in self.span and not self.names:
             raise UsageError(
                 f"--versions {self.span}: which versions?",
                 "--versions a,b,c, the oldest first",
                 code="blame.no-versions",
             )
-        if self.switch:
-            _words(self.switch)
-            return
         releases.package(backend)
         first, _, last = self.span.partition("..")
         known = [releases.parse(name) for name in self.names or (first, last) if name]
@@ -229,7 +218,7 @@ class Blame:
             UsageError: the releases cannot be read, or there are none. BackendError: none can be
                 had.
         """
-        own = self._own(asked)
+        own = self._own()
         known = self.find_releases(asked)
         if own and own not in known:
             known = sorted([*known, own], key=releases.parse)
@@ -245,10 +234,9 @@ class Blame:
             wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
         )
 
-    def _own(self, asked: ReleasesAsked) -> str:
+    def _own(self) -> str:
         """The release that the candidate runs; "" if it is not known."""
-        candidate = self.trials.runtime.candidate
-        return "" if asked.switch else candidate.release or self._beside()
+        return self.trials.runtime.candidate.release or self._beside()
 
     def _beside(self) -> str:
         """The release that runs where none is named."""
@@ -261,17 +249,15 @@ class Blame:
         Raises:
             UsageError, BackendError: as `history`.
         """
-        if "," in asked.span or asked.switch:
-            return asked.names if asked.switch else sorted(asked.names, key=releases.parse)
+        if "," in asked.span:
+            return sorted(asked.names, key=releases.parse)
         candidate = self.trials.runtime.candidate
         backend = candidate.backend
         package = candidate.package
         try:
             known = releases.published(backend, asked.sources, package)
         except BackendError as e:
-            known = releases.installed(backend, package) or [
-                own for own in [self._own(asked)] if own
-            ]
+            known = releases.installed(backend, package) or [own for own in [self._own()] if own]
             if not known:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
@@ -287,19 +273,11 @@ class Blame:
 
     def _ask(self, version: str, asked: ReleasesAsked) -> TriedRelease:
         """One release on the region."""
-        if version == self._own(asked):
+        if version == self._own():
             return self._tried(version, self.verdict)
-        own = self.trials.runtime.candidate
-        # A version that a command switches is any word of the user's.
-        candidate = (
-            replace(own, release=version)
-            if asked.switch
-            else own.of_release(version, asked.sources)
-        )
+        candidate = self.trials.runtime.candidate.of_release(version, asked.sources)
         try:
-            if asked.switch:
-                _switch(asked.switch, version, self.trials.runtime.workers.deadline)
-            elif candidate.installation and not candidate.installation.is_ready:
+            if candidate.installation and not candidate.installation.is_ready:
                 self.installs += 1
             self.runs += 1
             with with_candidate(self.trials, candidate, f"release-{self.runs}") as other:
@@ -363,7 +341,7 @@ class Blame:
             package = releases.package(candidate.backend)[0]
         except UsageError:
             return candidate.name, self.trials.runtime.about.version
-        return candidate.package or package, candidate.release or self._beside()
+        return candidate.package or package, self._own()
 
     def _candidates(
         self,
@@ -389,7 +367,7 @@ class Blame:
             yield prover.of_candidate(
                 "switch", f"{name} off", describe_changed_options(candidate, options), other
             )
-        if history and asked and not asked.switch:
+        if history and asked:
             package = candidate.package or releases.package(candidate.backend)[0]
             for version in _find_mended(history):
                 other = candidate.of_release(version, asked.sources)
@@ -440,58 +418,6 @@ def _only_rounds(trials: Trials, region: Region) -> bool:
     """Return whether rounding explains all deviations, whatever criterion judged it."""
     verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
     return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
-
-
-def _switch(command: str, version: str, deadline: Deadline) -> None:
-    """Run the user's command that makes a version the one that the candidate uses.
-
-    Raises:
-        UsageError: it cannot be run. BackendError: it fails. OutOfTime: the time is used up.
-    """
-    deadline.require()
-    words = [word.replace("{version}", version) for word in _words(command)]
-    timeout = deadline.timeout(SWITCH_SECONDS)
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            env=without_telemetry(),
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise UsageError(
-            f"--versions-command {command}: {e}",
-            "'./use.sh {version}'",
-            code="command.malformed",
-        ) from e
-    if done.returncode == CANNOT_TEST:
-        raise BackendError(
-            f"{version} is passed over: the command ended with {CANNOT_TEST}",
-            code="blame.version-skipped",
-        )
-    if done.returncode:
-        last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
-        raise BackendError(
-            f"{version}: the command ended with {done.returncode}: {' '.join(last)}",
-            code="blame.switch-failed",
-        )
-
-
-def _words(command: str) -> list[str]:
-    """
-    Raises:
-        UsageError: a quotation is not closed.
-    """
-    try:
-        return system.split(command)
-    except ValueError as e:
-        raise UsageError(
-            f"--versions-command {command}: {e}",
-            "'./use.sh {version}'",
-            code="command.malformed",
-        ) from e
 
 
 def is_between(version: str, first: str, last: str) -> bool:

@@ -48,11 +48,6 @@ def blame(
     versions: Text = option(
         "--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all."
     ),
-    versions_command: Text = option(
-        "--versions-command",
-        "CMD",
-        "What switches to a version of yours: './use.sh {version}'; with --versions.",
-    ),
     made_by: Text = option(
         "--made-by",
         "TOOL",
@@ -84,7 +79,7 @@ def blame(
 
     Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
     """
-    releases = _parse_releases(versions, versions_command, index_url, find_links)
+    releases = _parse_releases(versions, index_url, find_links)
     limit = parse_seconds(max_time)
     began = time.monotonic()
     from subgraph.search import Settings
@@ -157,7 +152,7 @@ def _find_own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
 
 
 def _parse_releases(
-    versions: str | None, command: str | None, index_url: str | None, find_links: list[str] | None
+    versions: str | None, index_url: str | None, find_links: list[str] | None
 ) -> ReleasesAsked | None:
     """Return the releases that the options request; None if there are none.
 
@@ -168,12 +163,6 @@ def _parse_releases(
     from subgraph.environments.installation import pip_sources
 
     sources = pip_sources(index_url, find_links or ())
-    if command and not versions:
-        raise UsageError(
-            "--versions-command: which versions?",
-            "--versions a,b,c, the oldest first",
-            code="blame.no-versions",
-        )
     if sources and not versions:
         raise UsageError(
             "--index-url and --find-links say where releases come from",
@@ -182,13 +171,7 @@ def _parse_releases(
         )
     if versions is None:
         return None
-    if command and "{version}" not in command:
-        raise UsageError(
-            f"--versions-command {command}: it must name {{version}}",
-            "'./use.sh {version}'",
-            code="command.lacks-place",
-        )
-    return ReleasesAsked("" if versions == ".." else versions, tuple(sources), command or "")
+    return ReleasesAsked("" if versions == ".." else versions, tuple(sources))
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:

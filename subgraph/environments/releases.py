@@ -67,7 +67,7 @@ def package(backend: str) -> tuple[str, str, Strings]:
         what = f"the releases of {backend} are not known"
         raise UsageError(
             what,
-            f"those of {', '.join(some)} are; --versions-command switches those of your own",
+            f"those of {', '.join(some)} are",
             code="release.unsupported",
         )
     return str(found[0]), str(found[1]), tuple(map(str, found[2:]))

@@ -7,7 +7,6 @@ Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answ
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,8 +237,6 @@ def test_span_of_releases() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--versions-command", "./use.sh {version}"],
-        ["--versions", "a,b", "--versions-command", "./use.sh"],
         ["--index-url", "https://me:secret@host/simple"],
     ],
 )
@@ -257,8 +254,6 @@ def test_impossible_request_is_an_error(words: list[str]) -> None:
         (ReleasesAsked(","), "ort"),
         (ReleasesAsked("1.22..1.20"), "ort"),
         (ReleasesAsked(""), "cmd"),
-        (ReleasesAsked("a,b", switch="'./use.sh {version}"), "cmd"),
-        (ReleasesAsked(",", switch="./use.sh {version}"), "cmd"),
     ],
 )
 def test_releases_that_cannot_be_meant_are_an_error_before_the_search(
@@ -271,7 +266,6 @@ def test_releases_that_cannot_be_meant_are_an_error_before_the_search(
 def test_releases_that_can_be_meant() -> None:
     for span in ("", "1.19..", "..1.22", "1.22", "1.22.1..1.22", "1.9..1.19", "1.20,1.19"):
         ReleasesAsked(span).check("ort")
-    ReleasesAsked("nightly", switch="./use.sh {version}").check("cmd")
 
 
 def test_without_a_network_the_release_in_use_is_what_is_left(
@@ -312,29 +306,6 @@ def test_histories_that_are_planted_are_told_rightly(
         tmp_path, model(tmp_path, TOY).name, "-i", "x.npy", "-c", candidate, "--versions", ".."
     )
     assert planted.problem(document) == "", done.err
-
-
-@pytest.mark.slow
-def test_versions_of_ones_own_are_switched_by_a_command(tmp_path: Path) -> None:
-    """125 passes one over; the state of the last one stays in `version`, which the candidate
-    reads."""
-    path = model(tmp_path)
-    (tmp_path / "use.sh").write_text('#!/bin/sh\n[ "$1" = old ] && exit 125\necho "$1" > version\n')
-    (tmp_path / "use.sh").chmod(0o755)
-    (tmp_path / "run.py").write_text(
-        "import sys\nimport numpy as np\nfrom pathlib import Path\n"
-        "x = np.load(Path(sys.argv[1]) / 'x.npy')\n"
-        "wrong = Path('version').read_text().strip() in ('b', 'c')\n"
-        "np.save(Path(sys.argv[2]) / 'y.npy', np.exp(x) + wrong)\n"
-    )
-    (tmp_path / "version").write_text("c")
-    command = f"cmd:{sys.executable} run.py {{inputs}} {{outputs}}"
-    switch = ["--versions", "old,a,b,c,d", "--versions-command", "./use.sh {version}"]
-    _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", command, *switch)
-    assert document["versions"]["right"] == ["a", "d"]
-    assert document["versions"]["wrong"] == ["b", "c"]
-    assert list(document["versions"]["unknown"]) == ["old"]
-    assert document["region"] == ["exp"]
 
 
 @pytest.mark.slow
