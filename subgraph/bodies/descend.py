@@ -74,9 +74,7 @@ def descend(
         graph = inside.graph
         names = inside.names
         feeding = inside.feeding or feeding
-        log.info(
-            "inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs)
-        )
+        log.info("inside %s: %s", clean(text), count(len(graph.nodes), "node"))
     return inside
 
 
@@ -179,14 +177,6 @@ def _inner(body: Body, graph: Graph, rest: str) -> str:
     whole = f"{body.name.text}/{rest}" if rest else ""
     is_tensor = whole not in graph.node_names and (rest in graph.maker or rest in graph.inputs)
     return rest if is_tensor or rest.startswith("tensor:") else whole
-
-
-def _which(runs: Sequence[Iteration]) -> str:
-    if not runs or not any(run.number for run in runs):
-        return ""
-    numbers = sorted({run.number for run in runs})
-    shown = ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
-    return f", iteration{'s' * (len(numbers) > 1)} {shown}"
 
 
 def _unrun(body: Body) -> Graph:

@@ -87,12 +87,13 @@ def start(
     criterion = asked.criterion
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
+    claim = candidate.parse_precision("--precision", runtime.precision)
     request = manual_session.ManualRequest(
         export=TaskFormat.parse(export).words,
         batch=batch,
         within=within or "",
         criterion=criterion,
-        precision=_parse_claim(candidate.parse_precision("--precision", runtime.precision)),
+        precision=Precision(claim) if claim else None,
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
@@ -132,18 +133,12 @@ def start(
         return _advance(manual, trials)
 
 
-@options.with_option_groups()
 def next_(
     output: options.Output = None,
     trust: options.Trust = False,
-    batch: Number = option(
-        "--batch", "N", "Tasks to hand out at a time, from now on.", limits=BATCHES
-    ),
 ) -> Result:
     """Show what to run; write missing files anew."""
     with _open_session(output) as manual:
-        if batch is not None:
-            manual = replace(manual, request=replace(manual.request, batch=batch))
         return _continue(manual, trust)
 
 
@@ -234,10 +229,6 @@ def log_(output: options.Output = None) -> Result:
 
 
 def undo(
-    commands: Annotated[
-        int,
-        typer.Argument(metavar="N", show_default=False, help="Commands to take back; default 1."),
-    ] = 1,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
@@ -245,7 +236,7 @@ def undo(
     from subgraph.bisection.manual import manual_session
 
     with _open_session(output) as manual:
-        manual, numbers = manual_session.undo(manual, commands)
+        manual, numbers = manual_session.undo(manual)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
         return _continue(manual, trust)
 
@@ -303,10 +294,6 @@ def _open_session(output: str | None) -> Iterator[Session]:
     folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
         yield Session.read(folder)
-
-
-def _parse_claim(precision: str | None) -> Precision | None:
-    return Precision(precision) if precision else None
 
 
 def _answer(word: str, numbers: list[str] | None, output: str | None, trust: bool) -> Result:

@@ -25,7 +25,7 @@ from subgraph.bisection.options import BisectionOptions
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import Graph
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import BY_HAND, Candidate
 from subgraph.search import Settings
@@ -35,8 +35,6 @@ from subgraph.text import count
 from subgraph.trials.open_trials import Setup
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-
-MAX_NAMED = 3  # nodes that are left out; a region is then named by them
 
 
 def model_digest(graph: Graph) -> str:
@@ -209,18 +207,10 @@ def _prepare(
 
 def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     """A task in words: the part of the model, and further outputs."""
-    graph = model.graph
     region = task.region
-    whole = model.whole()
-    inner = len(region.outputs) - len(regions.build_region(graph, region.nodes).outputs)
+    inner = len(region.outputs) - len(regions.build_region(model.graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
-    outside = [i for i in whole.nodes if i not in set(region.nodes)]
-    kinds = graph.kinds(list(graph.iter_outputs(outside)))
-    without = [i for i in outside if any(kinds[name] == VALUE for name in graph.makes[i])]
-    if not without:
+    if region.nodes == model.whole().nodes:
         return f"the whole model{more}"
-    if len(without) <= MAX_NAMED < len(region.nodes):
-        return f"all but {', '.join(graph.label(i) for i in without)}{more}"
     manifest = read_task(folder)
-    span = span_of(manifest.region) if manifest else ""
-    return f"{span}{more}"
+    return f"{span_of(manifest.region if manifest else None)}{more}"

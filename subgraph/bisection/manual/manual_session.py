@@ -386,23 +386,20 @@ def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
             flush(path)
 
 
-def undo(session: Session, commands: int) -> tuple[Session, list[int]]:
-    """Remove the answers of the last commands; return also the numbers of the tasks that are open
+def undo(session: Session) -> tuple[Session, list[int]]:
+    """Remove the answers of the last command; return also the numbers of the tasks that are open
     again.
 
     Raises:
-        UsageError: there were fewer commands.
+        UsageError: there are no answers.
     """
-    steps = sorted({answer.command for answer in session.log})
-    if not 1 <= commands <= len(steps):
+    if not session.log:
         raise UsageError(
-            f"undo {commands}: {count(len(steps), 'answer')} so far",
-            "subcut manual log lists them",
-            code="manual.nothing-to-undo",
+            "no answers so far", "subcut manual next lists the tasks", code="manual.nothing-to-undo"
         )
-    first = steps[-commands]
-    removed = [answer.number for answer in session.log if answer.command >= first]
-    kept = [answer for answer in session.log if answer.command < first]
+    last = session.log[-1].command
+    removed = [answer.number for answer in session.log if answer.command == last]
+    kept = [answer for answer in session.log if answer.command != last]
     session = replace(session, log=kept, shown=0, settled=False).save()
     for number in removed:
         shutil.rmtree(session.place_of(number), ignore_errors=True)
@@ -474,9 +471,7 @@ def so_far(folder: Path) -> str:
         session = Session.read(folder)
     except UsageError:
         return "its state is damaged"
-    rounds = f" of {count(session.rounds, 'round')}" if session.log else ""
-    answers = count(len(session.log), "answer")
-    return f"{answers}{rounds} so far, {count(len(session.open), 'task')} open"
+    return f"{count(len(session.log), 'answer')} so far, {count(len(session.open), 'task')} open"
 
 
 def clear(folder: Path) -> list[Path]:

@@ -28,7 +28,6 @@ from subgraph.text import clean, count
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-MAX_NAMED = 4  # outputs in an error message
 WRITE_AGAIN = "subcut manual next writes it anew"
 
 
@@ -211,14 +210,10 @@ class TaskFolders:
 
 def _missing_outputs(missing: Sequence[tuple[Path, ExpectedFile]], expected: int) -> InputError:
     """The error if some outputs of a task came, and others did not."""
-    folder = missing[0][0]
-    names = ", ".join(str(file) for _, file in missing[:MAX_NAMED])
-    more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-    present = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    ellipsis = " …" if len(present) > MAX_NAMED else ""
-    there = f"; there is {', '.join(present[:MAX_NAMED])}{ellipsis}" if present else ""
+    folder, first = missing[0]
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     what = f"{len(missing)} of {count(expected, 'output')} missing in {clean(str(folder))}"
-    return InputError(what, clean(f"{names}{more}{there}"), code="manual.missing-outputs")
+    return InputError(what, clean(f"expected: {first}{more}"), code="manual.missing-outputs")
 
 
 def _read_manifest(cut: Path) -> TaskManifest:

@@ -472,10 +472,7 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
     (TODO / "2" / FROM_DEVICE / "t5.bin").unlink()
     with raises(InputError, "manual.missing-outputs", "1 of 24") as told:
         manual("take")
-    assert (
-        has_line(told.value.hint, "t5.bin", "float32 1×3", "12 bytes")
-        and "there is" in told.value.hint
-    )
+    assert has_line(told.value.hint, "t5.bin", "float32 1×3", "12 bytes")
     np.zeros((1, 3), np.float32).tofile(TODO / "2" / FROM_DEVICE / "t5.bin")
     np.save(TODO / "2" / FROM_DEVICE / "t4.npy", np.zeros((1, 3), np.float32))
     with raises(InputError, "manual.ambiguous-output", "t4"):
@@ -541,8 +538,9 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
         "the same questions, with the same numbers"
     )
     assert len(manual("log").document["log"]) == 2
-    assert manual("undo", "2").document["open"][0]["number"] == 1
-    with raises(UsageError, "manual.nothing-to-undo", "undo 1"):
+    manual("undo")
+    assert manual("undo").document["open"][0]["number"] == 1
+    with raises(UsageError, "manual.nothing-to-undo"):
         manual("undo")
     done = to_the_end(manual, manual("next"), nodes="n7")
     assert named(done["result"]) == [["n7"]]
