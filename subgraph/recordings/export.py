@@ -4,11 +4,9 @@ device's form."""
 from __future__ import annotations
 
 import fnmatch
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import codes, scales_of
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import DumpEntry, DumpHints
-from subgraph.storage import dtypes, folders
+from subgraph.recordings.dump_files import Files, scan
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, _npy, _raw
+from subgraph.storage import folders
 from subgraph.storage.convert import (
     BLOCKED_LAYOUT,
     TensorFormat,
@@ -31,9 +30,9 @@ from subgraph.storage.convert import (
     encode_raw,
 )
 from subgraph.storage.scale import Scale
-from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
-from subgraph.text import nearest
-from subgraph.types import Array, JsonObject, Shape, StringMap
+from subgraph.storage.tensors import np_dtype, to_bits
+from subgraph.text import count, nearest
+from subgraph.types import JsonObject, StringMap
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
@@ -161,11 +160,18 @@ def export(
     )
     origin = ModelSource(folder=str(source))
     place = case.free_place(place, origin, [source])
-    format = dump_format or _detect_tool_format(source)
-    if format:
-        entries, left_out = _read_recorded(source, format, hints, place.path)
+    document = None
+    if source.is_dir() and not dump_format:
+        document = case.read_plain_manifest(source)
+    if document is None:
+        found, left_out = _read_recorded(source, dump_format, hints, place.path)
     else:
-        entries, left_out = _read_stored(source, place.path.resolve())
+        found, left_out = _read_listed(source, document), []
+    entries = [entry for entry in found if not entry.missing]
+    left_out += [f"{e.file}: {e.missing}" for e in found if e.missing]
+    if not entries:
+        what = f"no tensors in {source}: {'; '.join(left_out)}"
+        raise InputError(what, KINDS, code="export.no-tensors")
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
@@ -188,157 +194,74 @@ def export(
         return ResultFolder(place.path, case.write_manifest(manifest, work))
 
 
-def _detect_tool_format(source: Path) -> str:
-    """The format of another tool's dump; "" for subcut's results, plain .npy files, and unknown
-    files.
-
-    Raises InputError: it may be several.
-    """
-    if (source.is_dir() and case.read_manifest(source) is not None) or source.suffix == ".npy":
-        return ""
-    formats = recording.detect(source)
-    if not formats or formats == ["npy"]:
-        return ""
-    return formats[0] if len(formats) == 1 else recording.open(source).format
-
-
 def _read_recorded(
     source: Path, format: str, hints: DumpHints | None, place: Path
 ) -> tuple[list[DumpEntry], list[str]]:
-    """(entries of another tool's dump, what cannot be exported and why), without an earlier export
-    at `place`."""
+    """(entries of another tool's dump or of .npy files, files that are not read), without an
+    earlier export at `place`.
+
+    Only the layout of .npy files is unknown.
+    """
     recorded = recording.open(source, format, hints)
+    is_plain = recorded.format == "npy"
     entries = [
-        e for e in recorded if place.resolve() not in (recorded.folder / e.file).resolve().parents
+        replace(e, load=e.read, layout="" if is_plain else "NCHW")
+        for e in recorded
+        if place.resolve() not in (recorded.folder / e.file).resolve().parents
     ]
-    readable = [replace(e, load=e.read, layout="NCHW") for e in entries if not e.missing]
-    return readable, [f"{e.target}: {e.missing}" for e in entries if e.missing]
-
-
-def _read_stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
-    """The same of a result of subcut's, or of plain .npy files."""
-    if source.is_file():
-        return [_make_plain_entry(source, source.parent)], []
-    document = case.read_plain_manifest(source)
-    if document is not None:
-        return _read_listed(source, document), []
-    files = sorted(
-        p
-        for p in source.rglob("*")
-        if p.suffix in (".npy", ".bin") and p.is_file() and place not in p.resolve().parents
-    )
-    files = [
-        p for p in files if not any(part.startswith(".") for part in p.relative_to(source).parts)
-    ]
-    typed = [p for p in files if p.suffix == ".npy"]
-    if not typed:
-        raise InputError(f"no tensors in {source}", KINDS, code="export.no-tensors")
-    stems = {p.with_suffix("") for p in typed}
-    untyped = [p for p in files if p.suffix == ".bin" and p.with_suffix("") not in stems]
-    left_out = [f"{p.relative_to(source)}: a .bin without a manifest has no type" for p in untyped]
-    return [_make_plain_entry(p, source) for p in typed], left_out
+    unread = recorded.left_out if is_plain else {}
+    return entries, [f"{end}: {count(n, 'file')} without a type" for end, n in unread.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorManifest(case.Manifest):
-    """A manifest as far as it lists files of tensors: that of a case, a dump or an export."""
+    """A manifest as far as it lists files of tensors: that of a case or a dump."""
 
     tensors: Sequence[TensorEntry] = ()
-    exported: Sequence[ExportedFile] = ()
 
 
 def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
-    """The entries of the files that a manifest lists.
+    """The entries of the files that subcut's own manifest lists; of a tensor in several formats,
+    the .npy.
 
     Raises InputError: there are none; the manifest is damaged, or names files outside its folder.
     """
     where = str(source / case.MANIFEST)
-    items = list(
-        _iter_items(source, from_json(TensorManifest, document, where, "make the result anew"))
-    )
-    if not items:
+    manifest = from_json(TensorManifest, document, where, "make the result anew")
+    files = scan(source)
+    specs = _raw.read_manifest(files)
+    own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data, *manifest.tensors)
+    for tensor in own:
+        stored = chain.from_iterable(sample.files for sample in tensor.samples)
+        known = {f.file: TensorSpec(f.dtype) for f in stored if f.format == "npy"}
+        specs |= {file: (tensor.name, spec) for file, spec in known.items()}
+    if not specs:
         raise InputError(
             f"{source} holds no tensors: it was cut without a capture",
             "cut again without --no-capture",
             code="case.no-tensors",
         )
-    for _, entry in items:
-        if folders.is_outside(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
-            raise InputError(
-                f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}",
-                code="case.damaged",
-            )
-    # Of a tensor in several formats only the .npy, the last by name, is exported.
-    best = {entry.target: entry for _, entry in sorted(items, key=lambda item: item[0])}
-    return [entry for _, entry in items if best[entry.target] is entry]
+    typed = {file.removesuffix(".npy") for file in specs if file.endswith(".npy")}
+    return [
+        _make_entry(files, file, name, spec)
+        for file, (name, spec) in specs.items()
+        if file.endswith(".npy") or file.rpartition(".")[0] not in typed
+    ]
 
 
-def _iter_items(folder: Path, manifest: TensorManifest) -> Iterator[tuple[str, DumpEntry]]:
-    """(format, entry) of the files that the manifest of a case, a dump or an export lists."""
-    own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data)
-    for tensor in (*own, *manifest.tensors):
-        files = chain.from_iterable(stored.files for stored in tensor.samples)
-        for f in files:
-            if f.format == "npy":
-                entry = _make_entry(
-                    folder, tensor.name, f.file, "npy", f.dtype, tuple(f.shape), "NCHW"
-                )
-                yield "npy", entry
-    for file in manifest.exported:
-        layout = file.layout or "NCHW"
-        stored = (file.file, file.format, file.dtype, tuple(file.shape), layout)
-        entry = _make_entry(folder, file.name, *stored)
-        scale = None if file.scale is None else Scale((file.scale,), (file.zero_point or 0,))
-        shape = tuple(file.original_shape or ()) or None
-        yield file.format, replace(entry, scale=scale, original_shape=shape)
-
-
-def _make_entry(
-    folder: Path, name: str, file: str, format: str, dtype: str, shape: Shape, layout: str
-) -> DumpEntry:
-    record = Record(name, "tensor", dtype, (shape,), (file,))
-    return DumpEntry(
-        file, partial(_load, folder, record, format), dtype, shape, layout, tensor=name
-    )
-
-
-def _load(folder: Path, record: Record, format: str) -> Array:
-    """The array of a listed file; InputError if the file is missing, damaged or of another size."""
-    path = folder / record.files[0]
-    dtype = record.dtype
-    shape = record.shapes[0]
-    if not path.is_file():
-        raise InputError(
-            f"no file {path}", "it is listed in the manifest beside it", code="file.not-found"
-        )
-    if format == "npy":
-        return np.asarray(load(record, folder))
-    try:
-        raw = np.fromfile(path, np.uint8)
-        flat = (
-            unpack(raw, dtype, math.prod(shape)) if dtype in PACKED else raw.view(np_dtype(dtype))
-        )
-        return flat.reshape(shape)
-    except (OSError, ValueError) as e:
-        raise InputError(
-            f"cannot read {path} as {dtype} {list(shape)}: {e}", code="tensor.unreadable"
-        ) from e
-
-
-def _make_plain_entry(path: Path, base: Path) -> DumpEntry:
-    """A .npy that no manifest lists; its header says type and shape, its layout is unknown."""
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as e:
-        raise InputError(f"cannot read {path}: {e}", KINDS, code="tensor.unreadable") from e
-    dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
-    if dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(
-            f"{path}: values of type {dtype} cannot be exported", code="tensor.unsupported-type"
-        )
-    return _make_entry(
-        base, path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), ""
-    )
+def _make_entry(files: Files, file: str, name: str, spec: TensorSpec) -> DumpEntry:
+    """The entry of a listed file. Raises InputError: it is missing or damaged."""
+    files.path(file)
+    if file.endswith(".npy"):
+        hints = DumpHints({Path(file).stem: spec})
+        entry = replace(_npy.make_entry(files, file, hints), scale=spec.scale)
+    else:
+        entry = _raw.make_entry(files, file, spec, DumpHints())
+        if entry.missing:
+            raise files.damaged(file, entry.missing)
+    shape = spec.closed_shape
+    layout = spec.layout or "NCHW"
+    return replace(entry, tensor=name, node="", layout=layout, original_shape=shape)
 
 
 def _export(

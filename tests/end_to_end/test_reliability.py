@@ -386,11 +386,11 @@ def test_cases_manifest_may_not_reach_outside(here: Path, tmp_path: Path) -> Non
         text = (here / "case/manifest.json").read_text().replace('"conv1.npy"', f'"{file}"')
         (here / "case/manifest.json").write_text(text)
         done = subcut("export", "case", "-o", "out", cwd=here)
-        assert (done.code, done.problem, done.out) == (2, "case.damaged", "")
+        assert (done.code, done.problem, done.out) == (2, "recording.file-missing", "")
         assert sorted(p.name for p in here.iterdir()) == ["case", "resnet50.onnx"]
     os.mkfifo(here / "case/pipe.npy")
     (here / "case/manifest.json").write_text(text.replace(file, "pipe.npy"))
-    assert subcut("export", "case", "-o", "out", cwd=here).problem == "file.not-found"
+    assert subcut("export", "case", "-o", "out", cwd=here).problem == "recording.file-missing"
 
 
 def test_inputs_that_would_hang_or_fill_the_memory(here: Path) -> None:

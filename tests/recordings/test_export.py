@@ -114,7 +114,7 @@ def test_plain_folder(tmp_path: Path) -> None:
     assert has_line(done.out, "x.bin", "float32", "1×2×3×4")
     assert has_line(done.out, "y.bin", "int64", "3")
     assert has_line(done.out, "z.bin", "bool", "scalar")
-    assert has_line(done.out, "raw.bin")
+    assert has_line(done.out, ".bin", "1 file")
     assert has_line(done.out, "4 files", "out/")
     assert (tmp_path / "out/x.bin").read_bytes() == ramp(1, 2, 3, 4).tobytes()
 
@@ -442,10 +442,10 @@ def test_truncated_export_is_noticed(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2, 3))
     exported(tmp_path / "mine", to="there")
     (tmp_path / "there/x.bin").write_bytes(b"1234")
-    with raises(InputError, "tensor.unreadable", "x.bin", "float32"):
+    with raises(InputError, "recording.damaged", "x.bin", "float32"):
         exported(tmp_path / "there", "npy")
     (tmp_path / "there/x.bin").unlink()
-    with raises(InputError, "file.not-found", "x.bin"):
+    with raises(InputError, "recording.file-missing", "x.bin"):
         exported(tmp_path / "there", "npy")
 
 
