@@ -31,7 +31,6 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
-from subgraph.storage.tensors import Tensors
 from subgraph.text import count, nearest
 
 # Ends of files that hold lists, logs, models and programs
@@ -198,24 +197,6 @@ def find_hints(graph: Graph, layout: str = "") -> DumpHints:
         }
         _specs[graph] = {name: spec for name, spec in specs.items() if spec.dtype}
     return DumpHints(_specs[graph], layout)
-
-
-def write(tensors: Tensors, folder: Path, format: str) -> None:
-    """Write tensors as a tool expects them.
-
-    Raises:
-        UnknownName: no such format. InputError: it cannot be written, or cannot hold one of them.
-    """
-    module = _load_format(_require_format(format))
-    if not hasattr(module, "write"):
-        writers = [name for name in list_formats() if hasattr(_load_format(name), "write")]
-        raise InputError(
-            f"the format {format} is only read",
-            f"written are: {', '.join(writers)}",
-            code="recording.read-only-format",
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    module.write(tensors, folder)
 
 
 def _load_format(format: str) -> ModuleType:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from benchmarks.recorded import tried
 from fixtures import ROOT, device
 from subgraph.graph.graph import load
-from subgraph.recordings import compare_recording, interval, msaccucmp, recording
+from subgraph.recordings import compare_recording, interval, msaccucmp
 from subgraph.recordings import document as contrast
 from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.matching.matched import Reason
@@ -34,6 +34,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.documents import problem
+from tests.helpers.dump_writers import write_ascend
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 from tests.helpers.runs import evaluate
@@ -611,7 +612,8 @@ def test_cut_that_the_recording_cannot_feed(
 def test_without_the_data_layer_compile_without_aipp(fifty: Callable[..., Path]) -> None:
     here = fifty()
     values = {n: v for n, v in tensors(here / "dump").items() if n != "data"}
-    recording.write(values, here / "npu", "ascend")
+    (here / "npu").mkdir()
+    write_ascend(values, here / "npu")
     words = ("cut", "net.onnx", "--recorded", "npu", "-i", "dump/data.npy")
     away = subcut(*words, "-s", "/block3/conv15", "-e", "/block3/relu19", cwd=here)
     assert away.code == 0, away.err

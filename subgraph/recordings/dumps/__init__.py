@@ -1,5 +1,4 @@
-"""One file per format in which tools and devices leave tensors: `detect`, `entries` and, where
-users need it, `write`.
+"""One file per format in which tools and devices leave tensors: `detect` and `entries`.
 
     detect(files: Files) -> int
         NONE, BARE, TYPED or MARKED: how surely the files are of this format
@@ -9,8 +8,6 @@ users need it, `write`.
         optional: a name as this tool writes it; idempotent
     HALF = True
         optional: it computes floats in float16, whatever it writes
-    write(tensors: Tensors, folder: Path) -> None
-        optional; HOLDS: the element types that come back unchanged
 
 A format opens files through `Files` only, which stays in the folder and checks sizes before memory
 is taken. A damaged file raises InputError. An entry that cannot be read, because of an unknown type
@@ -19,7 +16,7 @@ for example, says why in `missing`; the others are still read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -31,7 +28,6 @@ from subgraph.recordings.dump_files import is_possible_shape
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.scale import Scale
-from subgraph.storage.tensors import Tensors
 from subgraph.types import Array, Shape, Strings
 
 NONE = 0  # not this format
@@ -259,20 +255,3 @@ def find_element_type(array_dtype: np.dtype[Any]) -> str:
     """
     name = "string" if array_dtype.kind == "U" else array_dtype.name
     return name if name in dtypes.TYPE_NUMBERS else ""
-
-
-def iter_checked_arrays(
-    tensors: Tensors, holds: Collection[str], what: str, hint: str = ""
-) -> Iterator[tuple[str, str, Array]]:
-    """(name, element type, array) of the tensors to write.
-
-    Raises:
-        InputError: a value is not an array of the types that the format holds; `what` it holds, and
-            `hint`, say so.
-    """
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        dtype = "string" if array.dtype.kind == "O" else find_element_type(array.dtype)
-        if value is None or isinstance(value, list) or dtype not in holds:
-            raise InputError(f"{name}: {what}", hint, code="recording.unwritable-type")
-        yield name, dtype, array

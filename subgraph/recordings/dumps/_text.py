@@ -172,8 +172,3 @@ def make_entry(
     note = NO_SHAPE if shape is None else ""
     load = make_loader(files, name, dtype, shape, skip)
     return DumpEntry(name, load, dtype, shape, step=step, note=note, guessed=spec.guessed)
-
-
-def format_lines(array: Array, form: str) -> str:
-    """One value per line: `%.9f`, `%d`."""
-    return "".join(f"{form % v}\n" for v in array.reshape(-1).tolist())

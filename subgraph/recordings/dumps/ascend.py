@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
@@ -19,15 +18,10 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _ascend,
     _raw,
-    iter_checked_arrays,
 )
 from subgraph.storage import dtypes
-from subgraph.storage.convert import encode_raw
-from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import Tensors
 from subgraph.types import Shape, Strings
 
-HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
 MAX_PADDING = (
     64  # bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
@@ -192,24 +186,3 @@ def _add_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> Dum
         original_layout=origin.layout if origin.layout in OTHER_ORDERS else "",
         note="" if origin.fused else "inserted by the compiler",
     )
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """One file per tensor, each an op of its name with one output in the model's layout.
-
-    Raises:
-        InputError: a value is not an array, or of a type that Ascend does not have.
-    """
-    stems = safe_names(plain(name) for name in tensors)
-    what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"
-    for k, (name, dtype, array) in enumerate(iter_checked_arrays(tensors, HOLDS, what)):
-        data = encode_raw(array, dtype)
-        head = _ascend.make_message_class()(version="2.0", op_name=name)
-        head.output.add(
-            data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)
-        ).shape.dim.extend(array.shape)
-        text = head.SerializeToString()
-        stem = re.sub(r"[.+@~]", "_", stems[plain(name)])
-        (folder / f"Tensor.{stem}.{k}.{10**15}").write_bytes(
-            len(text).to_bytes(8, "little") + text + data
-        )

@@ -3,13 +3,10 @@ output/."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
     BARE,
@@ -19,13 +16,9 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     _text,
-    iter_checked_arrays,
 )
-from subgraph.storage import folders
-from subgraph.storage.tensors import Tensors
 from subgraph.types import JsonObject
 
-HOLDS = ("float32",)
 LIST = "input.json"
 STEP = 1e-6  # relative to 1: C++ prints six digits
 _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
@@ -107,30 +100,3 @@ def _iter_listed(
         role = "input" if name in inputs else "output"
         entry = _text.make_entry(files, file, "float32", spec)
         yield replace(entry, tensor=name, role=role, originals=(name,), side=folder.strip("/"))
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """input.json and a .txt per input, as testMNNFromOnnx.py takes them; names with `/` make
-    folders, as there.
-
-    Raises:
-        InputError: a tensor is not float32, or its name leads out of the folder.
-    """
-    listed = []
-    what = "MNN's test folders hold float32"
-    for name, _, array in iter_checked_arrays(
-        tensors, HOLDS, what, "subcut export --dtype float32"
-    ):
-        path = folder / f"{name}.txt"
-        if not name or folders.is_outside(name) or name != Path(name).as_posix():
-            raise InputError(
-                f"'{name}': MNN's test folders hold no such name: it leads elsewhere",
-                "rename the tensor",
-                code="recording.unwritable-name",
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text.format_lines(array, "%.18e"), encoding="ascii")
-        listed.append({"name": name, "shape": list(array.shape)})
-    (folder / LIST).write_text(
-        json.dumps({"inputs": listed, "outputs": []}, indent=1) + "\n", encoding="utf-8"
-    )

@@ -6,8 +6,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from io import BytesIO
-from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
@@ -20,15 +18,11 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _npy,
     _raw,
-    iter_checked_arrays,
 )
-from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import NOT_NUMPY, Tensors
 from subgraph.types import Array
 
 plain = _npy.plain
-HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
 MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
 
 T = TypeVar("T")
@@ -97,20 +91,3 @@ def _use_member(
             return use(member, header)  # type: ignore[arg-type]
     except ZIP_ERRORS as e:
         raise files.damaged(name, e) from e
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """One .npy per tensor; safe names.
-
-    Raises:
-        InputError: a value is not an array, or of a type that numpy lacks.
-    """
-    stems = safe_names(tensors)
-    what = "a .npy holds arrays of numpy's own types"
-    hint = "the raw format holds all types"
-    for name, _, array in iter_checked_arrays(tensors, HOLDS, what, hint):
-        file = BytesIO()
-        np.save(
-            file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False
-        )
-        (folder / f"{stems[name]}.npy").write_bytes(file.getvalue())

@@ -12,17 +12,14 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, iter_checked_arrays
+from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Tensors
 from subgraph.types import Array
 
-HOLDS = tuple(dtypes.TYPE_NUMBERS)
 ORT_END = ".tensorproto"  # of onnxruntime's builds with DEBUG_NODE_INPUTS_OUTPUTS, written to files
 ENDS = (".pb", ORT_END)
 _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
@@ -103,19 +100,3 @@ def _read_array(files: Files, file: str) -> Array:
     except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
         raise files.damaged(file, e) from e
     return array
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """output_0.pb, output_1.pb … with the tensors' names in them.
-
-    Raises:
-        InputError: a value is not an array.
-    """
-    from onnx import numpy_helper
-
-    for k, (name, _, array) in enumerate(
-        iter_checked_arrays(tensors, HOLDS, "only arrays are written as .pb")
-    ):
-        (folder / f"output_{k}.pb").write_bytes(
-            numpy_helper.from_array(array, name).SerializeToString()
-        )

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +20,11 @@ from subgraph.recordings.dumps import (
     DumpEntry,
     DumpHints,
     _npy,
-    iter_checked_arrays,
     refuse_reading,
 )
-from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
-from subgraph.storage.tensors import NOT_NUMPY, Tensors
 from subgraph.types import Array, JsonObject
 
-HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
 _CLASS = "polygraphy_class"
 _MAGIC = "k05VTVB"  # .npy's magic number in base64
 
@@ -141,21 +135,3 @@ def _read_array(files: Files, file: str, text: str, dtype: str) -> Array:
     return _npy.convert_to_native(
         header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype
     )
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """`outputs.json`, as `polygraphy run --load-outputs` takes it.
-
-    Raises:
-        InputError: a value is not an array, or of a type that numpy lacks.
-    """
-    outputs = {}
-    what = "Polygraphy's JSON holds arrays of numpy's own types"
-    for name, _, array in iter_checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
-        file = BytesIO()
-        np.save(file, array, allow_pickle=False)
-        text = base64.b64encode(file.getvalue()).decode()
-        outputs[name] = {"values": {"array": text, _CLASS: "ndarray"}, _CLASS: "LazyArray"}
-    run = {"outputs": outputs, "runtime": None, "runner_name": "subcut", _CLASS: "IterationResult"}
-    data = {"lst": [["subcut", [run]]], _CLASS: "RunResults"}
-    (folder / "outputs.json").write_text(json.dumps(data), encoding="ascii")

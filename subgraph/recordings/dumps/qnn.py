@@ -8,15 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
-from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import Tensors
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw
 
-HOLDS = ("float32",)
 LIST = "input_list.txt"
 _RESULT = re.compile(r"(?:(?P<side>(?:.*/)?Result_\d+)/)?(?P<name>.+?)(?P<native>_native)?\.raw")
 
@@ -74,25 +68,3 @@ def _read_input_list(files: Files) -> list[tuple[str, str, str]]:
                     (str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file)
                 )
     return inputs
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """Inputs for qnn-net-run and snpe-net-run: float32 .raw files and input_list.txt with paths
-    relative to it.
-
-    Raises:
-        InputError: a tensor is not float32, or the list cannot hold its name.
-    """
-    stems = safe_names(tensors)
-    words = []
-    what = f"{LIST} names float32 files"
-    for name, _, array in iter_checked_arrays(
-        tensors, HOLDS, what, "subcut export --dtype float32"
-    ):
-        if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
-            raise InputError(
-                f"'{name}': {LIST} cannot hold this name", code="recording.unwritable-name"
-            )
-        (folder / f"{stems[name]}.raw").write_bytes(np.ascontiguousarray(array, "<f4").tobytes())
-        words.append(f"{name}:={stems[name]}.raw")
-    (folder / LIST).write_text(" ".join(words) + "\n", encoding="utf-8")

@@ -3,32 +3,13 @@ model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from subgraph.documents import to_json
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, iter_checked_arrays
-from subgraph.storage import dtypes
-from subgraph.storage.convert import encode_raw
-from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import Tensors
-from subgraph.types import Shape
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw
 
-HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name != "string")
 ENDS = (".bin", ".raw")
-
-
-@dataclass(frozen=True)
-class ListedFile:
-    """A file in the manifest."""
-
-    name: str
-    file: str
-    dtype: str
-    shape: Shape
 
 
 def detect(files: Files) -> int:
@@ -59,21 +40,3 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             yield replace(
                 _raw.make_entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
             )
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """A .bin per tensor, little-endian, and a manifest.json.
-
-    Raises:
-        InputError: a value is not an array, or holds texts.
-    """
-    stems = safe_names(tensors)
-    listed = []
-    for name, dtype, array in iter_checked_arrays(
-        tensors, HOLDS, "a headerless file holds an array of numbers"
-    ):
-        file = f"{stems[name]}.bin"
-        (folder / file).write_bytes(encode_raw(array, dtype))
-        listed.append(ListedFile(name, file, dtype, array.shape))
-    text = json.dumps({"tensors": to_json(listed)}, indent=1)
-    (folder / _raw.MANIFEST).write_text(text + "\n", encoding="ascii")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
@@ -17,12 +16,9 @@ from subgraph.recordings.dumps import (
     TensorSpec,
     _npy,
     _text,
-    iter_checked_arrays,
     refuse_reading,
 )
 from subgraph.recordings.dumps._raw import count_bytes, fit_size
-from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import Tensors
 
 HOLDS = _text.HOLDS
 PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
@@ -100,19 +96,3 @@ def _make_entry(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEnt
     beside = not file.endswith(".txt") and f"{stem}.txt" in files.names
     entry = _text.make_entry(files, file, dtype, spec, _text.measure_step(files, file, skip), skip)
     return replace(entry, stem=f"{stem}_csv" if beside else "")
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """One .txt per tensor, one value per line, with as many digits as its type has.
-
-    Raises:
-        InputError: a value is not an array of numbers.
-    """
-    stems = safe_names(tensors)
-    for name, _, array in iter_checked_arrays(
-        tensors, HOLDS, "a text file holds an array of numbers"
-    ):
-        form = PRINTED.get(array.dtype.name, "%d" if array.dtype.kind in "iub" else "%.9g")
-        (folder / f"{stems[name]}.txt").write_text(
-            _text.format_lines(array, form), encoding="ascii"
-        )

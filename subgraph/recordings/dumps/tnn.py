@@ -8,15 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, iter_checked_arrays
-from subgraph.storage.tensors import Tensors
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text
 from subgraph.types import Array, Shape
 
-HOLDS = ("float32", "int8", "int32")
 STEP = 1e-9  # of a DUMP build: "%.9f"
 FILE_STEP = 1e-6  # of model_check and its tensor file: "%0.6f"
 # COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; of several `-in-0-` the first divides layer and blob
@@ -135,26 +131,3 @@ def _read_values(files: Files, file: str, part: tuple[int, int], dtype: str, sha
     data = files.read(file).split(b"\n")[part[0] : part[0] + part[1]]
     flat = _text.parse_numbers(files, file, b"\n".join(data), dtype)
     return files.shaped(file, flat, shape)
-
-
-def write(tensors: Tensors, folder: Path) -> None:
-    """`tensors.txt` as model_check -i and -f take it; six digits behind the point, as TNN prints.
-
-    Raises:
-        InputError: a type that TNN does not have, or a name with a blank in it.
-    """
-    numbers = {name: number for number, name in _DTYPES.items()}
-    text = [f"{len(tensors)}\n"]
-    what = f"TNN's tensor file holds {', '.join(numbers)}"
-    for name, _, array in iter_checked_arrays(
-        tensors, HOLDS, what, "subcut export --dtype float32"
-    ):
-        if not name or len(name.split()) > 1 or name != name.strip():
-            raise InputError(
-                f"'{name}': TNN's tensor file holds no names with blanks",
-                code="recording.unwritable-name",
-            )
-        dims = "".join(f" {d}" for d in array.shape)
-        text.append(f"{name} {array.ndim}{dims} {numbers[array.dtype.name]}\n")
-        text.append(_text.format_lines(array, "%0.6f" if array.dtype.kind == "f" else "%d"))
-    (folder / "tensors.txt").write_text("".join(text), encoding="utf-8")
