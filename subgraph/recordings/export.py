@@ -19,8 +19,8 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import codes, scales_of
 from subgraph.recordings import recording
-from subgraph.recordings.dump_files import Files, scan
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, _npy, _raw
+from subgraph.recordings.dump_files import scan
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, raw
 from subgraph.storage import folders
 from subgraph.storage.convert import (
     BLOCKED_LAYOUT,
@@ -229,7 +229,7 @@ def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
     where = str(source / case.MANIFEST)
     manifest = from_json(TensorManifest, document, where, "make the result anew")
     files = scan(source)
-    specs = _raw.read_manifest(files)
+    specs = raw.read_manifest(files)
     own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data, *manifest.tensors)
     for tensor in own:
         stored = chain.from_iterable(sample.files for sample in tensor.samples)
@@ -243,25 +243,10 @@ def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
         )
     typed = {file.removesuffix(".npy") for file in specs if file.endswith(".npy")}
     return [
-        _make_entry(files, file, name, spec)
+        raw.make_listed_entry(files, file, name, spec)
         for file, (name, spec) in specs.items()
         if file.endswith(".npy") or file.rpartition(".")[0] not in typed
     ]
-
-
-def _make_entry(files: Files, file: str, name: str, spec: TensorSpec) -> DumpEntry:
-    """The entry of a listed file. Raises InputError: it is missing or damaged."""
-    files.path(file)
-    if file.endswith(".npy"):
-        hints = DumpHints({Path(file).stem: spec})
-        entry = replace(_npy.make_entry(files, file, hints), scale=spec.scale)
-    else:
-        entry = _raw.make_entry(files, file, spec, DumpHints())
-        if entry.missing:
-            raise files.damaged(file, entry.missing)
-    shape = spec.closed_shape
-    layout = spec.layout or "NCHW"
-    return replace(entry, tensor=name, node="", layout=layout, original_shape=shape)
 
 
 def _export(

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, TensorSpec, _npy, _raw
 
 ENDS = (".bin", ".raw")
+read_manifest = _raw.read_manifest
 
 
 def detect(files: Files) -> int:
@@ -40,3 +42,22 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             yield replace(
                 _raw.make_entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
             )
+
+
+def make_listed_entry(files: Files, file: str, name: str, spec: TensorSpec) -> DumpEntry:
+    """The entry of a file that subcut's own manifest lists.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    files.path(file)
+    if file.endswith(".npy"):
+        hints = DumpHints({Path(file).stem: spec})
+        entry = replace(_npy.make_entry(files, file, hints), scale=spec.scale)
+    else:
+        entry = _raw.make_entry(files, file, spec, DumpHints())
+        if entry.missing:
+            raise files.damaged(file, entry.missing)
+    shape = spec.closed_shape
+    layout = spec.layout or "NCHW"
+    return replace(entry, tensor=name, node="", layout=layout, original_shape=shape)
