@@ -78,7 +78,8 @@ def describe(
     graph = oracle.graph
     forms = oracle.trials.ask.forms
     code = max(exit_code(findings), int(forms.only_pinned))
-    whole = _whole_verdict(steps)
+    first = next((s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE), None)
+    whole = first if findings.outcome is Outcome.UNRESOLVED else _whole_verdict(steps)
     profile = _profile(oracle, steps)
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)

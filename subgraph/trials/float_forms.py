@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from subgraph.comparison import CLEAR
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
 from subgraph.graph.opsets import opset_of
@@ -77,8 +78,11 @@ def is_in_float(model: ReferenceModel, given: Feeds, names: Collection[str]) -> 
     candidate = read_outputs(given, names)
     left = map(measure_distance, read_outputs(exact, names), candidate)
     errors = map(measure_distance, read_outputs(model.values.records, names), candidate)
-    pairs = zip(left, errors, strict=True)
-    return all(other <= MAX_LEFT * error < math.inf for other, error in pairs)
+    rounding = (CLEAR * norm(values.reshape(-1)) for values in candidate)
+    return all(
+        other <= max(MAX_LEFT * error, alike) < math.inf
+        for other, error, alike in zip(left, errors, rounding, strict=True)
+    )
 
 
 def read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
