@@ -19,8 +19,6 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from subgraph.types import JsonObject
-
 TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
 
 
@@ -30,7 +28,7 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, samples: list[dict[str, str]]) -> None:
         self._rest: Iterator[dict[str, str]] = iter(samples)
 
-    def get_next(self) -> JsonObject | None:
+    def get_next(self) -> dict[str, Any] | None:
         """The next sample; None behind the last."""
         sample = next(self._rest, None)
         return (

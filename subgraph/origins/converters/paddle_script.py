@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from subgraph.types import JsonObject
-
 
 def files(model: Path) -> tuple[Path, Path]:
     """(program, parameters) of a folder, or of one of the two files.
@@ -41,7 +39,9 @@ def convert(model: Path, target: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(model: Path, _: list[str]) -> Iterator[tuple[JsonObject, Callable[[JsonObject], Any]]]:
+def opened(
+    model: Path, _: list[str]
+) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
     """Its predictor, without optimizations; paddle2onnx gives intermediate tensors names of its
     own."""
     from paddle import inference
@@ -52,7 +52,7 @@ def opened(model: Path, _: list[str]) -> Iterator[tuple[JsonObject, Callable[[Js
     config.switch_ir_optim(False)
     predictor = inference.create_predictor(config)
 
-    def compute(fed: JsonObject) -> tuple[JsonObject, JsonObject]:
+    def compute(fed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, value in fed.items():
             predictor.get_input_handle(name).copy_from_cpu(value)
         predictor.run()

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from subgraph.types import Fields, JsonObject
-
 # beside the recorded values: why inputs or outputs of the two models were not paired
 UNPAIRED = ".unpaired"
 Declared = tuple[
@@ -38,7 +36,7 @@ def main() -> None:
         )
 
 
-def run(family: Any, model: Path, asked: JsonObject, folder: Path) -> None:
+def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
     """Write `sample_K.npz` per sample: the values that the original has, by the names of the ONNX
     model's tensors.
 
@@ -74,7 +72,7 @@ def run(family: Any, model: Path, asked: JsonObject, folder: Path) -> None:
                             np.lib.format.write_array(member, value, allow_pickle=False)
 
 
-def _declared(values: Fields) -> dict[str, Declared]:
+def _declared(values: Mapping[str, Any]) -> dict[str, Declared]:
     return {name: (value.dtype.name, value.shape) for name, value in values.items()}
 
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from subgraph.types import JsonObject
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 GRAPH = "graph"
@@ -153,13 +151,13 @@ def _of_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     return dict.fromkeys(inputs, ("", None)), compute
 
 
-def _in_session(graph: Any, names: list[str], fed: JsonObject) -> JsonObject:
+def _in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
     """Those of the tensors that the graph has, in one run."""
     import tensorflow as tf
 
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         tf.import_graph_def(graph, name="")
-        found: JsonObject = {}
+        found: dict[str, Any] = {}
         for name in dict.fromkeys(names):
             with contextlib.suppress(KeyError, ValueError, TypeError):
                 tensor = session.graph.get_tensor_by_name(name)
