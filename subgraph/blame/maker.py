@@ -1,6 +1,6 @@
 """What made the candidate's model: it is run again with some of its steps left out.
 
-A tool is an optimizer (`blame.makers`), the user's Python file or command. The
+A tool is an optimizer or a quantizer (`blame.makers`), the user's Python file or command. The
 minimal sets of steps without which its model is right are found as those of a runtime's passes
 (`diagnosis.passes`). Each answer is a run of the full model, on the samples and on inputs drawn
 like them.
@@ -18,10 +18,13 @@ from subgraph import plugins
 from subgraph.blame import maker_backend
 from subgraph.blame.cures import Prover
 from subgraph.diagnosis.passes import Ablation
+from subgraph.documents import to_json
 from subgraph.errors import Refused, SubcutError, WorkerDied
+from subgraph.graph.graph import load
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.command_line import contents
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.folders import safe_name, scratch
 from subgraph.text import clean, count
@@ -91,12 +94,13 @@ def parse_maker(text: str) -> Candidate:
     settings = dict(named.options)
     python = str(settings.pop("python", ""))
     given = {"maker": settings.pop("maker"), "settings": settings, "made": "", "skip": ()}
+    given["samples"] = ()
     return replace(named, options=given, python=python)
 
 
 @contextmanager
 def open_maker(
-    text: str, limits: Candidate, model: Path, output: Path
+    text: str, limits: Candidate, model: Path, feeding: Feeding, output: Path
 ) -> Iterator[tuple[Maker, Path]]:
     """A tool until the block ends, and the model that it writes with all its steps.
 
@@ -104,13 +108,17 @@ def open_maker(
         text: The tool as `--made-by` names it.
         limits: The candidate, whose limits the tool has.
         model: The file of the reference's model.
+        feeding: The samples, with which a quantizer is calibrated.
         output: The folder for files that end with the block.
 
     Raises:
         UsageError: No tool is named so.
         SubcutError: It does not run here, or makes no model.
     """
+    graph = load(model)
+    samples = to_json(feeding.plan(graph, graph.inputs))
     named = replace(parse_maker(text), timeout=limits.timeout, memory=limits.memory)
+    named = replace(named, options={**named.options, "samples": samples})
     with scratch(output.absolute()) as folder, Workers(named) as workers:
         maker = Maker(f"{named.name} {workers.about().version}".strip(), workers)
         title = safe_name(maker.title.replace(" ", "-"))

@@ -1,7 +1,7 @@
 """A tool as a backend: it runs in a separate process, with the limits of a candidate.
 
 To load a model is to write another one. `options`: `maker`, its name or file; `settings`, the
-tool's own; `made` and `skip` as in `Making`.
+tool's own; `made`, `skip` and `samples` as in `Making`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 from subgraph import plugins
 from subgraph.blame.makers import Making
+from subgraph.documents import from_json
 from subgraph.errors import NotInstalled, Refused, SubcutError
+from subgraph.runtime.inputs import Sample
 from subgraph.types import Fields
 
 
@@ -45,7 +47,8 @@ def load(model: Path, options: Fields) -> Callable[[], None]:
 def _run(function: str, model: Path, options: Fields) -> Any:
     """Run a function of the tool."""
     maker = plugins.load("makers", options["maker"])
-    making = Making(model, Path(options["made"]), frozenset(options["skip"]))
+    samples = from_json(tuple[Sample, ...], options.get("samples", ()))
+    making = Making(model, Path(options["made"]), frozenset(options["skip"]), samples)
     return _guarded(getattr(maker, function), options, making, **options["settings"])
 
 

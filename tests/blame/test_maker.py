@@ -19,7 +19,7 @@ from fixtures import threads
 from subgraph import plugins
 from subgraph.blame import maker_backend
 from subgraph.blame.maker import parse_maker
-from subgraph.blame.makers import Making, cmd
+from subgraph.blame.makers import Making, cmd, quantize_dynamic, quantize_static
 from subgraph.errors import NotInstalled, Refused, SubcutError, UnknownName, UsageError
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
@@ -178,7 +178,56 @@ def test_maker_makes_a_model_and_leaves_all_out(tmp_path: Path, name: str) -> No
         given.made.unlink()
 
 
+# A MatMul whose columns differ by 1e4, and scores with a mask; each has its own output.
+QUANTIZED = (
+    "g (float[8,16] x) => (float[8,16] y, float[8,16] z) { p = MatMul(x, w)  y = Div(p, s)"
+    "  q = Add(x, m)  z = Exp(q) }"
+)
+
+
+def save_quantized(folder: Path) -> None:
+    """Save the network `m.onnx` and its input `x.npy`."""
+    rng = np.random.default_rng(0)
+    columns = np.logspace(0, 4, 16, dtype=np.float32)
+    mask = np.where(rng.random((8, 16)) < 0.3, np.float32(-1e4), np.float32(0))
+    weights = rng.standard_normal((16, 16), np.float32) * columns
+    text_models.load(folder, QUANTIZED, w=weights, s=columns, m=mask).path.rename(folder / "m.onnx")
+    np.save(folder / "x.npy", rng.standard_normal((8, 16), np.float32))
+
+
+def test_omitted_option_of_a_quantizer_has_its_other_value(tmp_path: Path) -> None:
+    save_quantized(tmp_path)
+    scales = {}
+    for step in ("per_channel=false", "MatMul"):
+        quantize_dynamic.make(making(tmp_path, step))
+        made = onnx.load(tmp_path / "made.onnx").graph
+        scales[step] = [t.dims[0] for t in made.initializer if t.name == "w_scale"]
+    assert scales == {"per_channel=false": [16], "MatMul": []}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quantizer", "found"),
+    [
+        ("quantize_static", [["Add", "MatMul"]]),
+        ("quantize_dynamic", [["MatMul"], ["per_channel=false"]]),
+    ],
+)
+def test_step_of_a_quantizer(tmp_path: Path, quantizer: str, found: list[list[str]]) -> None:
+    save_quantized(tmp_path)
+    document = blamed(tmp_path, "m.onnx", "-i", "x.npy", "--made-by", quantizer)
+    assert document["passes"] == found
+    assert all(cure["proven"] for cure in document["cures"])
+
+
 # ------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize("setting", ["perchannel=true", "calibrate_method=Percentle"])
+def test_option_that_a_quantizer_lacks(tmp_path: Path, setting: str) -> None:
+    name, value = setting.split("=")
+    with raises(UsageError, "maker.unknown-option", setting):
+        quantize_static.make(making(tmp_path), **{name: value})
 
 
 def test_unknown_maker() -> None:

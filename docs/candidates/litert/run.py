@@ -27,9 +27,8 @@ def find(tensor, names):
 def to_declared(value, output, operator):
     """Return an output in ONNX's layout: TFLite's Convs and pools return NHWC."""
     moved = np.moveaxis(value, -1, 1) if value.ndim > 2 else value
-    is_same = list(value.shape) == output["shape"]
-    is_moved = list(moved.shape) == output["shape"]
-    return moved if is_moved and (not is_same or operator.endswith("_2D")) else value
+    fits, fits_moved = (list(v.shape) == output["shape"] for v in (value, moved))
+    return moved if fits_moved and (not fits or operator.endswith("_2D")) else value
 
 
 report = json.loads((converted / "m_tensor_correspondence_report.json").read_text())

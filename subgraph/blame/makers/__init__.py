@@ -1,4 +1,4 @@
-"""Tools that write the candidate's model out of the reference's: optimizers.
+"""Tools that write the candidate's model out of the reference's: optimizers and quantizers.
 
 One file per tool. `--made-by NAME` finds it by its file name, `--made-by FILE.py` anywhere:
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from subgraph.runtime.inputs import Sample
+
 
 @dataclass(frozen=True)
 class Making:
@@ -32,8 +34,10 @@ class Making:
         model: The file of the reference's model.
         made: The file to write.
         skip: The steps that are left out.
+        samples: What the model is fed; `runtime.load_inputs.load_sample` returns the arrays.
     """
 
     model: Path
     made: Path
     skip: frozenset[str]
+    samples: tuple[Sample, ...] = ()
