@@ -104,7 +104,7 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
 
 def test_plan_shows_its_curve() -> None:
     tried = [PlanTried(0, False, 0.5, ""), PlanTried(1, True, 0.9, ""), PlanTried(3, True, 1.0, "")]
-    place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25)
+    place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25, "float32")
     plan = PlanDocument(
         exit_code=0,
         says="right with 1 of 3 places in float: <conv>",
@@ -124,7 +124,7 @@ def test_plan_shows_its_curve() -> None:
     )
     shown = checked(plan)
     assert shown.startswith(plan.says)
-    assert "<conv> Conv" in shown and notebook.html(plan).count("<svg") == 1
+    assert "<conv> Conv float32" in shown and notebook.html(plan).count("<svg") == 1
     assert "<svg" not in notebook.html(replace(plan, tried=tried[:1], kept=[]))
     again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))
     assert notebook.html(again) == notebook.html(plan)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
 SCALED = ("fp16", "bf16")
 UNITS = ("node", "block", "operator", "scale")
+ENDS = ("int8", "float32")  # of the gears, which need not be named
 SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
 MAX_NAMED = 5  # places in the first line
 MAX_LISTED = 20  # below it
@@ -58,6 +59,11 @@ def plan(
         "UNIT",
         "What is kept as one: node (default), block, operator, scale.",
         words=UNITS,
+    ),
+    gears: Text = option(
+        "--gears",
+        "A,B",
+        "In place of float32, the lowest that holds: int16, float16.",
     ),
     rescale: bool = option(
         "--rescale",
@@ -97,6 +103,7 @@ def plan(
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
+    between = _parse_gears(gears)
     if rescale and to not in SCALED:
         raise UsageError(
             "--rescale goes with --to fp16 or --to bf16",
@@ -112,6 +119,7 @@ def plan(
             trials,
             twin,
             Unit(unit or Unit.NODE),
+            _make_gears(trials.model, twin, between),
             parallel,
         )
         trials.model.values.need(planner.outputs)
@@ -128,6 +136,32 @@ def plan(
             place = free_place(place, source, [asked.model_path])
             document = save(planner, found, document, place, source, to)
     return Result(to_json(document), text(document), document.exit_code)
+
+
+def _parse_gears(words: str | None) -> list[str]:
+    """The gears between the lowered model and float32."""
+    from subgraph.plan.places import GEARS
+
+    asked = [word.strip() for word in (words or "").split(",") if word.strip()]
+    if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
+        raise UsageError(
+            f"--gears {unknown[0]}: unknown",
+            f"some of {', '.join(GEARS)}",
+            code="option.unknown-value",
+        )
+    return [word for word in GEARS if word in asked]
+
+
+def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
+    from subgraph.plan.places import gear
+
+    if between and not twin.forms:
+        raise UsageError(
+            "--gears is for quantized models",
+            "leave it out: nothing lies between 16 bits and float32",
+            code="option.conflict",
+        )
+    return {name: gear(model.graph, twin, name) for name in between}
 
 
 @contextmanager
@@ -277,7 +311,7 @@ def _make_document(
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
         weights=(
-            count_bytes(planner.trials.graph, planner.how(found.kept))
+            count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
             if found and own_model
             else None
         ),
@@ -342,9 +376,9 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
     score = planner.trials.judge.score
     if score is None:
         return None
-    kept = None if found is None else planner.judge(found.kept)
+    kept = None if found is None else planner.judge(found.levels)
     interval = (
-        if_time(lambda: score.interval(planner.run(found.kept).tensors), None) if found else None
+        if_time(lambda: score.interval(planner.run(found.levels).tensors), None) if found else None
     )
     return PlanScore(
         words=score.wanted.words,
@@ -366,8 +400,12 @@ def _summarize(document: PlanDocument) -> str:
     if not document.kept and not document.exit_code:
         how = f"right with {count(len(cured), 'tensor')} scaled" if cured else "right as it is"
         return f"{how}: none of {count(document.places, 'place')} must stay in float"
-    names = [clean(place.name) for place in document.kept]
-    places = f"{len(names)} of {count(document.places, 'place')} in float"
+    gears = sorted(
+        {"float" if p.gear == "float32" else p.gear for p in document.kept},
+        key=lambda g: (g == "float", g),
+    )
+    names = _list_names(document)
+    places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join(gears) or 'float'}"
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     places += f": {shown}" if names else ""
     return (
@@ -375,6 +413,15 @@ def _summarize(document: PlanDocument) -> str:
         if document.exit_code
         else f"right with {places}"
     )
+
+
+def _list_names(document: PlanDocument) -> list[str]:
+    """Of the places that are kept, with their gears where one is below float."""
+    kept = document.kept or ()
+    has_gears = any(place.gear != "float32" for place in kept)
+    return [
+        f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept
+    ]
 
 
 def _describe_few(document: PlanDocument) -> str:
@@ -414,7 +461,7 @@ def text(document: PlanDocument) -> str:
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
     if document.kept:
         rows.append(("minimal", _describe_minimal(document)))
-        others = [clean(place.name) for place in document.kept[MAX_NAMED:]]
+        others = _list_names(document)[MAX_NAMED:]
         rows += [("", name) for name in others[:MAX_LISTED]]
         rows += (
             [("", f"and {len(others) - MAX_LISTED} more, as in the lists")]
@@ -468,7 +515,9 @@ def _list_tried(document: PlanDocument, tried: TriedList) -> str:
 def _describe_minimal(document: PlanDocument) -> str:
     kept = len(document.kept or ())
     if document.minimal:
-        return "yes: with any one of them lowered again, it is refused"
+        gears = any(place.gear != "float32" for place in document.kept or ())
+        again = "one gear lower" if gears else "lowered again"
+        return f"yes: with any one of them {again}, it is refused"
     return (
         f"not proven: {document.proven} of {kept} were lowered again and refused, the others not"
         " run, or not judged"

@@ -3,7 +3,7 @@ proven.
 
 Insight: it is a search for a culprit turned round. Each place alone is lowered, which says how
 sensitive it is; then the shortest prefix in that order is kept that is accepted, then chunks are
-given back (`search`).
+given back (`search`). With gears, each kept place then takes the lowest that is accepted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -49,12 +50,22 @@ MANY = 64  # places, from which on they are measured in groups first where the t
 GROUP = 16  # places
 
 
+Levels = Mapping[
+    int, int
+]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
+
+
 @dataclass(frozen=True)
 class Tried:
-    """A model that was run: how many places it keeps, and what was said of it."""
+    """A model that was run: the places that it keeps, and what was said of it."""
 
-    kept: int
+    levels: Levels
     judged: Judged
+
+    @property
+    def kept(self) -> int:
+        """Number of places."""
+        return len(self.levels)
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Planner:
     """Runs models in which some places are kept. Several threads may ask at once.
 
     Attributes:
+        gears: what lies between the lowered model and float, by name, the lowest first.
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that
@@ -76,8 +88,9 @@ class Planner:
     trials: Trials
     twin: Twin
     unit: Unit
+    gears: Mapping[str, Twin] = field(default_factory=dict)
     jobs: int = 1
-    tried: dict[frozenset[int], Tried] = field(default_factory=dict)
+    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
     estimates: dict[int, float] = field(default_factory=dict)
     ranking: int = 0
@@ -123,21 +136,45 @@ class Planner:
             *fed,
         )
 
-    def how(self, kept: Collection[int]) -> dict[Read, Lowering]:
-        """Return the lowering of each read if these places are kept; empty if the candidate's
-        command lowers them."""
-        if self.twin.by_command:
-            return {}
-        lowered = (place.reads for k, place in enumerate(self.places) if k not in kept)
-        return {read: self.twin.lowering(read) for read in chain.from_iterable(lowered)}
+    @property
+    def _gears(self) -> list[tuple[str, Twin]]:
+        return list(self.gears.items())
 
-    def draft(self, kept: Collection[int], *, simulated: bool = False) -> Draft:
-        """The model that keeps these places; the float model itself where the candidate's command
-        lowers it. `simulated`: as of `lower_model`."""
+    def in_float(self, kept: Collection[int]) -> Levels:
+        """These places in float, all others lowered."""
+        return dict.fromkeys(kept, len(self.gears) + 1)
+
+    def how(self, levels: Levels) -> dict[Read, Lowering]:
+        """Return the lowering of each read; empty if the candidate's command lowers them."""
+        found: dict[Read, Lowering] = {}
+        for k, place in enumerate(self.places if not self.twin.by_command else ()):
+            level = levels.get(k, 0)
+            if level == 0:
+                found |= self.how_of(place)
+            elif level <= len(self.gears):
+                found |= self._at(place, self._gears[level - 1][1])
+        return found
+
+    def how_of(self, place: Place) -> dict[Read, Lowering]:
+        """Return the lowering of the reads of a place."""
+        return {read: self.twin.lowering(read) for read in place.reads}
+
+    def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
+        """Return the lowering of a place at a gear; empty if it cannot be lowered so."""
+        if twin.rounded:
+            nodes = {i for i, _ in place.reads}
+            return {(i, ""): twin.rounded[i] for i in nodes} if nodes <= twin.rounded.keys() else {}
+        wide = {r: twin.lowering(r) for r in place.reads if r[1] in twin.forms}
+        changed = any(form != self.twin.lowering(r) for r, form in wide.items())
+        return wide if changed and len(wide) == len(place.reads) else {}
+
+    def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
+        """The model with these levels; the float model itself where the candidate's command lowers
+        it. `simulated`: as of `lower_model`."""
         graph = self.trials.graph
         if self.twin.by_command:
             return Draft(graph)
-        return lower_model(graph, self.how(kept), simulated=simulated)
+        return lower_model(graph, self.how(levels), simulated=simulated)
 
     @property
     def simulated(self) -> bool:
@@ -187,13 +224,13 @@ class Planner:
         verdict = judge.verdict(self.trials.model.whole(), result)
         return Judged(verdict.status, verdict.why or verdict.status.value)
 
-    def run(self, kept: Collection[int], samples: int | None = None) -> RunResult:
-        """Return the stored result of the model that keeps these places, on the first samples.
+    def run(self, levels: Levels, samples: int | None = None) -> RunResult:
+        """Return the result of the model with these levels, on the first samples or all; stored.
 
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
-        return self._stored([self.key_of(kept), samples], partial(self._job, kept, samples))
+        return self._stored([self.key_of(levels), samples], partial(self._job, levels, samples))
 
     def _stored(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
         """
@@ -209,49 +246,59 @@ class Planner:
 
         return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
-    def key_of(self, kept: Collection[int]) -> str:
+    def key_of(self, levels: Levels) -> str:
         """Return the key under which a run is stored. It has the lowered reads, not the places,
         which another unit numbers otherwise."""
         types = {
             read: "" if isinstance(form, Dynamic) else form.dtype
-            for read, form in self.how(kept).items()
+            for read, form in self.how(levels).items()
         }
         reads = [
             f"{i} {name} {dtype}" for (i, name), dtype in types.items()
         ]  # `_identity` has the scales
-        nodes = self.kept_nodes(kept).nodes if self.twin.by_command else ()
-        return digest(self._identity, [*nodes], sorted(reads))
+        kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
+        return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
         """Return whether the time that the user set is used up."""
         return self.trials.runtime.workers.deadline.has_passed
 
-    def _job(self, kept: Collection[int], samples: int | None, folder: Path, into: Path) -> Job:
-        """A run of the model that keeps these places; it is written to the folder."""
+    def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
+        """A run of the model with these levels; it is written to the folder."""
         options = self.trials.runtime.candidate.options
-        self.draft(kept, simulated=self.simulated).save(folder / "model.onnx")
+        self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
         if self.twin.by_command:
-            options = {**options, "keep": render(self.kept_nodes(kept))}
+            options = {**options, "keep": render(self.kept_nodes(levels))}
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
 
     def _feeds(self, samples: int | None = None) -> list[list[Record]]:
         names = list(self.trials.graph.inputs)
         return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
-    def judge(self, kept: Collection[int]) -> Judged:
-        """Judge the model that keeps these places; run once."""
-        key = frozenset(kept)
+    def judge(self, levels: Levels) -> Judged:
+        """Judge the model with these levels; run once."""
+        key = frozenset(levels.items())
         if key not in self.tried:
-            judged = self.accept(self.run(key))
+            judged = self.accept(self.run(levels))
             with self._lock:
-                self.tried[key] = Tried(len(key), judged)
+                self.tried[key] = Tried(levels, judged)
                 number = len(self.tried)
             what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(
                 judged.status, "unresolved"
             )
-            places_kept = f"{len(key)} of {len(self.places)} places kept"
-            log.info("%d: %s: %s   %s", number, places_kept, what, judged.why)
+            kept = f"{len(key)} of {len(self.places)} places kept{self._gears_in(levels)}"
+            log.info("%d: %s: %s   %s", number, kept, what, judged.why)
         return self.tried[key].judged
+
+    def _gears_in(self, levels: Levels) -> str:
+        lower = Counter(
+            self.gear_name(level) for level in levels.values() if level <= len(self.gears)
+        )
+        return "".join(f", {number} in {name}" for name, number in lower.items())
+
+    def gear_name(self, level: int) -> str:
+        """Of a kept place: that of a gear, or "float32"."""
+        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
     @cached_property
     def as_it_is(self) -> Judged:
@@ -262,7 +309,7 @@ class Planner:
         trials = self.trials
         try:
             if trials.runtime.own_model is None:
-                return self.judge(())
+                return self.judge({})
             return self.accept(trials.run(trials.model.whole()))
         except SubcutError as e:
             return not_run(e.what)
@@ -318,7 +365,9 @@ class Planner:
     def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up", code="time.used-up")
-        result = self.run([k for k in range(len(self.places)) if k not in group], samples)
+        result = self.run(
+            self.in_float([k for k in range(len(self.places)) if k not in group]), samples
+        )
         if result.failure:
             return math.inf
         pairs = [
@@ -344,10 +393,10 @@ class Planner:
         every = frozenset(range(len(self.places)))
         in_float = with_own_model(self.trials, None)
         try:
-            require_usable(in_float, self.run(()))
-            if self.judge(()).accepted:
+            require_usable(in_float, self.run({}))
+            if self.judge({}).accepted:
                 return Found((), 0)
-            if not (judged := self.judge(every)).accepted:
+            if not (judged := self.judge(self.in_float(every))).accepted:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
                 self.problem += f"; {reason.says}" if reason else ""
@@ -359,15 +408,40 @@ class Planner:
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
-        found = smallest(order, lambda kept: self.judge(kept).accepted)
-        kept = tuple(k for k in order if k in found.kept)
-        refused = (self.tried.get(frozenset(kept) - {k}) for k in kept)
+        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
+        levels = self._lowest_gears(self.in_float(found.kept))
+        refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.status is Status.FAIL for one in refused)
-        return Found(kept, proven)
+        return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
     def sensitivity(self, place: int) -> float:
         """Return how far the outputs deviate by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
+
+    def _lower(self, levels: Levels, place: int) -> Levels:
+        """With one place at its next lower level."""
+        level = levels[place] - 1
+        while level and not self._at(self.places[place], self._gears[level - 1][1]):
+            level -= 1
+        rest = {k: v for k, v in levels.items() if k != place}
+        return {**rest, place: level} if level else rest
+
+    def _lowest_gears(self, levels: Levels) -> Levels:
+        """Each kept place at the lowest level that is accepted, the least sensitive first, until
+        none can be lower."""
+        lowered = bool(self.gears)
+        try:
+            while lowered:
+                lowered = False
+                for place in reversed(list(levels)):
+                    while (
+                        place in levels and self.judge(lower := self._lower(levels, place)).accepted
+                    ):
+                        levels = lower
+                        lowered = True
+        except OutOfTime:
+            pass
+        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
 
 
 def distance(reference: Array, other: Array) -> float:

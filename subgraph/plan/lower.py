@@ -32,6 +32,7 @@ from subgraph.plan.places import (
     Quantized,
     Read,
     Rounded,
+    Twin,
 )
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array, JsonObject
@@ -254,15 +255,19 @@ class _Drafting:
         return name
 
 
-def count_bytes(graph: Graph, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
-    """Bytes of the float weights: "low" if the lowered model stores them, and "float"."""
-    low = set[str]()
+def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
+    """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that,
+    and "float"."""
+    stored: dict[str, str] = {}
     for (i, name), form in how.items():
-        inputs = form.inputs if isinstance(form, Rounded) else ()
-        low.update([name], (graph.nodes[i].input[k] for k in inputs))
-    sizes = {"low": 0, "float": 0}
+        names = (
+            [graph.nodes[i].input[k] for k in form.inputs] if isinstance(form, Rounded) else [name]
+        )
+        is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
+        stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
+    sizes = {"low": 0, "between": 0, "float": 0}
     for name in dict.fromkeys(chain.from_iterable(graph.reads)):
         weight = graph.constant(name)
         if weight is not None and weight.data_type == FLOAT:
-            sizes["low" if name in low else "float"] += protobuf.nbytes(weight)
+            sizes[stored.get(name, "float")] += protobuf.nbytes(weight)
     return sizes

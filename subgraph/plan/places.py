@@ -32,6 +32,7 @@ from subgraph.types import Array
 
 OUTPUT = -1  # in place of a node's index: an output of the model
 NARROW = ("float16", "bfloat16")
+GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
 FLOAT = 1  # TensorProto.FLOAT
 LEVELS = 127  # of a symmetric int8 weight
@@ -228,6 +229,28 @@ def lower_by_command(graph: Graph, precision: Precision) -> Twin:
     kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
+
+
+def gear(graph: Graph, twin: Twin, name: str) -> Twin:
+    """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes
+    compute in."""
+    if name == Precision.FP16.dtype:
+        return round_nodes(graph, Precision.FP16)
+    wide = {n: form if graph.is_weight(n) else _widen(form) for n, form in twin.forms.items()}
+    return replace(twin, forms={n: form for n, form in wide.items() if form})
+
+
+def _widen(form: Form) -> Form | None:
+    """The same range in 65,536 steps; None where it has none of its own, or is as wide already."""
+    if isinstance(form, Dynamic) or form.dtype not in ("int8", "uint8"):
+        return None
+    info = np.iinfo(form.dtype)
+    steps = tuple(s * (info.max - info.min) / (2**16 - 1) for s in form.scale.step)
+    lows = [(info.min - z) * s for s, z in zip(form.scale.step, form.scale.zero, strict=True)]
+    zeros = tuple(round(-(2**15) - low / s) for low, s in zip(lows, steps, strict=True))
+    return Quantized(
+        Scale(tuple(float(f"{s:.9g}") for s in steps), zeros, form.scale.axis), "int16"
+    )
 
 
 def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:

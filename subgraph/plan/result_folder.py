@@ -58,7 +58,7 @@ def save(
     with folders.aside(place.path) as work:
         model = None
         if not planner.twin.by_command:
-            planner.draft(found.kept).save(work / MODEL)
+            planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         if document.scales and document.scales.model:
             Draft(planner.trials.graph).save(work / RESCALED)
@@ -89,10 +89,10 @@ def save(
 
 def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     """Describe each place that is kept."""
-    return [_describe_kept_place(planner, k) for k in found.kept]
+    return [_describe_kept_place(planner, k, level) for k, level in found.levels.items()]
 
 
-def _describe_kept_place(planner: Planner, k: int) -> KeptPlace:
+def _describe_kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
     graph = planner.trials.graph
     place = planner.places[k]
     return KeptPlace(
@@ -101,6 +101,7 @@ def _describe_kept_place(planner: Planner, k: int) -> KeptPlace:
         ops=[graph.ops[i] for i in place.nodes],
         tensors=sorted({name for _, name in place.reads if name}),
         error=planner.errors.get(k),
+        gear=planner.gear_name(level),
     )
 
 

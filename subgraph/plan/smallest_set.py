@@ -12,9 +12,9 @@ order is right, and about three for each place that is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph.errors import OutOfTime
 
@@ -33,10 +33,13 @@ class Found:
         kept: in the order of their sensitivity.
         proven: how many of them were given back alone, and refused; all of them where the set is
             minimal.
+        levels: by kept place, how high above what is lowest; higher than any gear where there is
+            none.
     """
 
     kept: tuple[int, ...]
     proven: int
+    levels: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def minimal(self) -> bool:
@@ -47,7 +50,7 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
     """The smallest prefix that is accepted, without what can be given back; all of `order` is known to be accepted.
 
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
-    Found(kept=(2, 1), proven=2)
+    Found(kept=(2, 1), proven=2, levels={})
     """  # noqa: E501
     asked: dict[frozenset[int], bool] = {frozenset(order): True}
     best = list(order)

@@ -21,6 +21,7 @@ class KeptPlace:
             read there.
         error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst
             output and sample.
+        gear: "float32", or the lowest one above the lowered model's that was accepted.
     """
 
     name: Name
@@ -28,6 +29,7 @@ class KeptPlace:
     ops: Sequence[Name]
     tensors: Sequence[Name]
     error: Number | None
+    gear: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class PlanDocument:
             many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.
         sensitivity: of each place that was lowered alone, in the order of the model.
-        weights: bytes of weights: "low" and "float".
+        weights: bytes of weights: "low", "between" in a gear above that, "float".
         model: the written model; None where a command of the user's lowers it. lists: by tool, the
             file that it takes.
         scales: what `--rescale` did; None without it.

@@ -84,6 +84,7 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     )
     assert document["kept"][0]["tensors"] == ["r", "v"] and document["weights"] == {
         "low": 768,
+        "between": 0,
         "float": 1024,
     }
     refused = [t for t in document["tried"] if t["kept"] == 0]
@@ -98,6 +99,27 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     )
     again = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
     assert [k["name"] for k in again.document["kept"]] == ["second"]
+
+
+@pytest.mark.parametrize(("other", "gear"), [("coarse", "int16"), ("bad", "float16")])
+def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
+    """16 bits heal steps that are too large; where the range is cut off, they have the same one."""
+    words = (
+        "--candidate-model",
+        f"{other}.onnx",
+        *"--criterion cosine>0.98 --gears float32,float16,int16".split(),
+    )
+    document = plan(place, *words).document
+    (kept,) = document["kept"]
+    assert (kept["name"], kept["gear"], document["minimal"]) == ("second", gear, True), document
+    assert has_line(document["says"], "1 of 6", f"second ({gear})")
+    stored = onnx.load(place / document["model"])
+    held = {t.name: t.data_type for t in stored.graph.initializer}
+    assert held["v:codes" if gear == "int16" else "v:float16"] == onnx.TensorProto.DataType.Value(
+        {"int16": "INT8", "float16": "FLOAT16"}[gear]
+    )
+    text = subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "-q", cwd=place).out
+    assert "gear lower" in text
 
 
 @pytest.mark.slow
@@ -201,6 +223,7 @@ def test_own_converter_receives_the_kept_places(place: Path, tmp_path: Path) -> 
         ("--to", "int8", "--candidate-model", "good.onnx"),
         ("--to", "int8", "--score", "top1"),
         ("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"),
+        ("--to", "fp16", "--gears", "int16"),
         ("--to", "int8", "--rescale"),
         ("--candidate-model", "m.onnx"),
     ],
@@ -308,8 +331,8 @@ def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None
     node, operator = (Planner(trials, twin, unit) for unit in (Unit.NODE, Unit.OPERATOR))
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
     assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
-    assert node.key_of({0}) != operator.key_of({0}) and node.key_of(()) == operator.key_of(())
-    assert node.key_of({0, 2, 4}) == operator.key_of({0})
+    assert node.key_of({0: 1}) != operator.key_of({0: 1}) and node.key_of({}) == operator.key_of({})
+    assert node.key_of({0: 1, 2: 1, 4: 1}) == operator.key_of({0: 1})
 
 
 def test_distance_is_relative_to_the_reference() -> None:

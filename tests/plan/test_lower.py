@@ -95,9 +95,9 @@ def test_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {
         ()
     }  # else no int8 Add runs
-    assert count_bytes(net, {(0, "w"): form}) == {"low": 64, "float": 64}
+    assert count_bytes(net, TWIN, {(0, "w"): form}) == {"low": 64, "between": 0, "float": 64}
     half = round_nodes(net, Precision.FP16).rounded[0]
-    assert count_bytes(net, {(0, ""): half}) == {"low": 64, "float": 64}
+    assert count_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}
 
 
 def test_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_path: Path) -> None:
