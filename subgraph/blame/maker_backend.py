@@ -47,7 +47,7 @@ def load(model: Path, options: Fields) -> Callable[[], None]:
 def _run(function: str, model: Path, options: Fields) -> Any:
     """Run a function of the tool."""
     maker = plugins.load("makers", options["maker"])
-    samples = from_json(tuple[Sample, ...], options.get("samples", ()))
+    samples = from_json(tuple[Sample, ...], options.get("samples", []))
     making = Making(model, Path(options["made"]), frozenset(options["skip"]), samples)
     return _guarded(getattr(maker, function), options, making, **options["settings"])
 
