@@ -52,8 +52,8 @@ def blame(
         "--made-by",
         "TOOL",
         "Make the candidate's model by a tool, and say which of its steps breaks it:"
-        " onnxoptimizer, onnxsim, onnxslim, onnxscript, ort, a Python file, or a command:"
-        " './make.sh {model} {made} {skip:A,B}'.",
+        " onnxoptimizer, onnxsim, onnxslim, onnxscript, ort, quantize_static,"
+        " quantize_dynamic, a Python file, or a command: './make.sh {model} {made} {skip:A,B}'.",
     ),
     index_url: Text = option("--index-url", "URL", "Where releases come from, as for pip."),
     find_links: options.FindLinks = None,
@@ -102,7 +102,7 @@ def blame(
         if made_by:
             from subgraph.blame.maker import open_maker
 
-            making = open_maker(made_by, chosen, model_path, asked.output)
+            making = open_maker(made_by, chosen, model_path, asked.feeding, asked.output)
             maker, own_model = stack.enter_context(making)
         else:
             own_model = _find_own_model(asked, model_path)
