@@ -88,16 +88,20 @@ class Quantizer:
         if not operators:
             making.made.write_bytes(making.model.read_bytes())
             return
-        logging.disable(logging.WARNING)  # advises to preprocess, which renames tensors
         extra = {name: arguments.pop(name) for name in self.options if name[0].isupper()}
-        getattr(quantization, self.function)(
-            making.model,
-            making.made,
-            op_types_to_quantize=operators,
-            extra_options=extra,
-            **arguments,
-            **more,
-        )
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # advises to preprocess, which renames tensors
+        try:
+            getattr(quantization, self.function)(
+                making.model,
+                making.made,
+                op_types_to_quantize=operators,
+                extra_options=extra,
+                **arguments,
+                **more,
+            )
+        finally:
+            logging.disable(disabled)
 
     def _find_operators(self, making: Making) -> list[str]:
         """Return the operators of the model that it quantizes."""
