@@ -28,6 +28,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.posix("a signal to one process")
 def test_an_interrupted_search_leaves_its_result(tmp_path: Path) -> None:
     subcut("demo", ".", cwd=tmp_path)

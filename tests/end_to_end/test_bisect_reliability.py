@@ -45,7 +45,7 @@ from tests.helpers.run_command import (
 PROBES = re.compile(
     "(Relu|Add|Identity)([+]Add)?"
 )  # nodes of the models by which `trials.preflight` probes a candidate
-QUICK = ("--rtol", "1e-3")
+QUICK = ("--rtol", "1e-3", "--keep-input")
 LONG = 280  # seconds; other work may share the machine
 SHORT = [f"n{i}" for i in range(8)]
 NAMES = [f"n{i}" for i in range(24)]

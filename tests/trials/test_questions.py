@@ -41,8 +41,8 @@ def ask(command: str, folder: Path, pattern: str) -> Done:
     ("command", "pattern"),
     [
         pytest.param("bisect", "FA", marks=pytest.mark.slow),
-        ("bisect", "FFA"),
-        ("bisect", "FAA"),
+        pytest.param("bisect", "FFA", marks=pytest.mark.slow),
+        pytest.param("bisect", "FAA", marks=pytest.mark.slow),
         ("compare", "FA"),
         ("compare", "FFA"),
         ("compare", "FAA"),
