@@ -15,6 +15,7 @@ from subgraph.cases.write_case import CaseRequest
 from subgraph.graph.region import build_region
 from subgraph.results.bisect import FindingDocument, SmallInput
 from subgraph.runtime.inputs import Feeding
+from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.small_input import SmallInputProgress, open_small_input
 from subgraph.types import Array
@@ -91,4 +92,4 @@ def _show(array: Array) -> str:
         formatter={"float_kind": "{:.6g}".format},
     )
     is_vector = array.size == max(array.shape, default=1)
-    return text if is_vector else f"{text} ({'×'.join(map(str, array.shape))})"
+    return text if is_vector else f"{text} ({shape_text(array.shape)})"

@@ -69,6 +69,7 @@ from subgraph.verdict import Status, Verdict
 
 log = logging.getLogger("subcut")
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
+MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
@@ -482,7 +483,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             with oracle.trials.log.count_as_extra(region):
                 result = oracle.run_result(region)
             error = error_of(oracle.trials.judge.verdict(region, result).worst)
-            is_small = len(items) == 1 or error <= len(items) * CLEAR
+            is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * CLEAR
             agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             deviations.append(
                 Deviation.of(operators_of(oracle, items), error, agrees_usually=agrees_usually)

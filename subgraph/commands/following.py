@@ -65,7 +65,7 @@ def iter_next(document: Fields) -> Iterator[NextCommand]:
         paths = [made["path"] for made in document.get("results", ())]
         yield from (NextCommand("run it", ["subcut", "replay", path]) for path in paths)
     cured = kind == "lint" and any(one["exponent"] is not None for one in document["findings"])
-    if cured and document["precision"] != "int8":
+    if cured:
         words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
         words += ["--to", document["precision"], "--rescale"]
         yield NextCommand("bring these tensors into range, and prove it", words)

@@ -127,7 +127,7 @@ def plan(
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
         trials.runtime.workers.deadline.limit(began, limit)
-        document = _make_document(asked, planner, found, began, scaled)
+        document = _make_document(planner, found, began, scaled)
         if found is not None:
             other = options_of.other_model
             name = to or (Path(str(other)).stem if other else trials.runtime.candidate.name)
@@ -283,7 +283,7 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> float:
 
 
 def _make_document(
-    asked: Asked, planner: Planner, found: Found | None, began: float, scales: PlanScales | None
+    planner: Planner, found: Found | None, began: float, scales: PlanScales | None
 ) -> PlanDocument:
     from subgraph.plan.lower import count_bytes
     from subgraph.plan.result_folder import describe_kept_places

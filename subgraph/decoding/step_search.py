@@ -1,4 +1,4 @@
-"""Which step goes wrong? One walk over all steps, then halving over where a walk begins.
+"""The search of the step that fails: one walk over all steps, then halving over its first step.
 
 The candidate first walks from the first step to the last with states of its own. The first step
 whose results it gets wrong, by the criterion and rounding, is where the fault shows; it may have

@@ -24,7 +24,8 @@ from subgraph.precision import Precision
 # be summed in the type.
 HEADROOM = 16
 MAX_TRIES = 16  # exponents of one tensor
-LEVEL = ("Clip", "Erf", "HardSigmoid", "Sigmoid", "Tanh")  # as right for infinity as for 65504
+# Operators that map infinity and 65504 to the same value.
+BOUNDED = ("Clip", "Erf", "HardSigmoid", "Sigmoid", "Tanh")
 DIVIDES = ("Log", "Reciprocal")
 WIDE = "float32"
 SUMS = frozenset(op for op, rule in RULE_OF.items() if rule == ["*"])
@@ -92,7 +93,7 @@ class Overflow:
         ops = [self._graph.ops[i] for i in self._graph.readers.get(name, [])]
         largest = math.ldexp(measured.largest, -exponent)
         if largest > self._precision.largest:
-            if ops and all(op in LEVEL for op in ops):
+            if ops and all(op in BOUNDED for op in ops):
                 return None
             is_mask = self.is_mask(name) and name in self._made_of_large
             return TroubleKind.MASK if is_mask else TroubleKind.OVERFLOW

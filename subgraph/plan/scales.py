@@ -20,14 +20,15 @@ def scale_model(
 ) -> tuple[Graph, PlanScales]:
     """Scale the tensors of a float model that leave a float type.
 
-    Returns:
-        The model with the same outputs: the given one if nothing was scaled.
-
     Args:
         graph: The float model.
         feeding: Its inputs.
         precision: The type.
         folder: The folder for the scaled model.
+
+    Returns:
+        The scaled model, or the given one if nothing was scaled, and the tensors that leave the
+        type.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.

@@ -157,7 +157,7 @@ class MissedFault:
     Attributes:
         node: The node whose tensor is changed.
         tensor: The tensor.
-        fault: The change: scaled by 1.1, another pads …
+        fault: The change: "scaled by 1.1", "shifted by a pixel" or "channels rotated by one".
     """
 
     node: Name
@@ -170,9 +170,9 @@ class PowerDocument:
     """The number of planted faults that this input, these limits and these outputs would show.
 
     Attributes:
-        planted: The number of faults, each in a run of its own.
+        planted: The number of faults; each run has one.
         shown: Those that the comparison would show.
-        seed: Of their places.
+        seed: The seed of their places.
         missed: The other ones.
     """
 

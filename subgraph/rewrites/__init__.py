@@ -1,5 +1,4 @@
-'''Rewrites: other forms of a region that compute the same, for a target that gets the region's own
-form wrong.
+'''Rewrites: other forms of a region, and full models with barriers, that compute the same values.
 
 One file per rewriting. To add one, put a file like this into this folder:
 

@@ -75,8 +75,8 @@ def _list_kinds(shape: Shape) -> list[str]:
 
 
 def _is_shown(judge: Judge, region: Region, values: Feeds) -> bool:
-    """Return whether the outputs fail or cannot be computed, or do not decide: then the nodes run
-    alone."""
+    """Return whether the comparison shows the fault: an output fails, is not computed, or does not
+    decide."""
     whole = judge.model.whole()
     try:
         samples = propagate(judge.model, region, values)

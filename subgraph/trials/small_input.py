@@ -97,7 +97,9 @@ class SmallInputProgress:
         self.trials = trials
         self.runs = 0
         self._max_runs = max_runs
-        self._until = time.monotonic() + trials.runtime.workers.deadline.timeout(MAX_SECONDS) / 2
+        self._until = (
+            time.monotonic() + trials.runtime.workers.deadline.timeout(2 * MAX_SECONDS) / 2
+        )
         self._run(trials)
         self._base = self.verdict
         known = trials.model.values.records[0]

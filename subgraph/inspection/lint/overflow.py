@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, unchecked, warning
-from subgraph.inspection.overflow import TroubleKind
+from subgraph.inspection.overflow import BOUNDED, TroubleKind
 from subgraph.text import count
 
-BOUNDED = ("Clip",)  # operators for which an infinite constant works as well as a large one
-WEIGHT = "use a value within ±65504 (-1e4 masks as well), or keep this node in float32"
-RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
+WEIGHT = "use a value within ±{largest:.6g} (-1e4 masks as well), or keep this node in float32"
+RANGE = "keep this node in float32, or scale its inputs"
 SCALE = "scale it: subcut plan MODEL --to {precision} --rescale folds the factor in and proves it"
 PURPOSE = "none is needed: a mask is to be large; -1e4 masks as well, in every type"
 MASK = "reaches {largest:.3g}: infinite in {type}, as a mask on purpose"
@@ -39,7 +38,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
                 f"constant '{n.name}' reaches {n.largest:.3g}: {count(n.over, 'value')} beyond"
                 f" {precision.largest:.6g}, infinite in"
             )
-            yield warning(readers[0], f"{reason} {precision.dtype}", WEIGHT, n.name)
+            fix = WEIGHT.format(largest=precision.largest)
+            yield warning(readers[0], f"{reason} {precision.dtype}", fix, n.name)
     graph = context.graph
     for trouble in context.overflow.troubles:
         name = trouble.tensor

@@ -21,7 +21,6 @@ from subgraph.recordings.dumps import (
 from subgraph.recordings.dumps._raw import count_bytes, fit_size
 
 HOLDS = _text.HOLDS
-PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
 
 # `# Array shape: (4, 11, 5)`; Tengine's `Shape is {1 8 28 28}, data type is fp32`
 _SHAPE = re.compile(rb"^(?:#.*?)?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)

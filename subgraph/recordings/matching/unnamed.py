@@ -1,10 +1,9 @@
 """Entries whose names are none of the model's -> the tensors whose values they hold.
 
-An entry is a tensor's where its value is near the reference's of this tensor, and of no other.
-Behind a fault no value is the reference's. There a node, run on what was recorded before it, gives
-what was recorded of its output: an entry is a tensor's where it holds what the tensor's node
-computes; or where a node that reads the tensor computes, from that entry, what is known or found of
-its own output. An entry that neither tells stays without a tensor.
+An entry belongs to a tensor if its value is near the reference's value of this tensor only.
+Downstream of a fault no value is the reference's, so nodes run on recorded values. Then an entry
+belongs to a tensor if the tensor's producer computes its value, or if a consumer computes, from the
+entry, a recorded output. Any other entry has no tensor.
 """
 
 from __future__ import annotations
@@ -321,8 +320,7 @@ class _Following:
         return found[0] if len(found) == 1 else None
 
     def _is_read(self, match: TensorMatch) -> bool:
-        """Does a node that reads the tensor, or several that a device fuses, compute from this
-        entry what is known or found of their output?
+        """Return whether consumers of the tensor compute their recorded outputs from this entry.
 
         Found counts only where weights take part: Relu of another tensor may have been recorded as
         well. Known counts only where the entry brings it nearer: a sum may be near whatever its
@@ -346,8 +344,7 @@ class _Following:
         return False
 
     def _is_nearer(self, held: TensorMatch, known: TensorMatch) -> bool:
-        """Is what is known of a tensor clearly nearer to what an entry gives, `held`, than to what
-        is computed without it?"""
+        """Return whether an entry brings the computed value clearly nearer to the recorded one."""
         value = self._compute(known.tensor)
         return is_clearer(held, self.fit.aligned(known.entry, known.tensor, value))
 

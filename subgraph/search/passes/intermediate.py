@@ -1,5 +1,5 @@
-"""The outputs agree; does the inside? Every intermediate tensor in place, then each item that is
-wrong there, alone.
+"""Search of intermediate tensors if the outputs agree: each in place, then each deviating item
+alone.
 
 Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU, a
 maximum, a sum of much larger terms. Reading intermediate tensors disturbs the candidate, so only
