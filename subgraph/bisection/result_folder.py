@@ -83,6 +83,8 @@ def save(
             try:
                 findings[k] = add_small_case(oracle, findings[k], work / name, small_runs)
             except (SubcutError, KeyboardInterrupt) as e:
+                if isinstance(e, KeyboardInterrupt) and oracle.stop:
+                    oracle.stop()
                 log.info("no smaller input is kept: %s", clean(str(e)) or "interrupted")
                 shutil.rmtree(work / name / SMALL, ignore_errors=True)
                 small_runs = 0

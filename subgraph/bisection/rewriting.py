@@ -52,6 +52,7 @@ class Means(StrEnum):
     """A way to rewrite the nodes of a full model."""
 
     BARRIERS = "barriers between nodes"
+    COPIES = "a copy of each tensor for each node that reads it"
     CONSTANTS = "barriers between nodes, and before constants"
     BRANCHES = "an If around each node"
     VALUES = "values of the reference"
@@ -158,6 +159,7 @@ class ModelRewriter(NodeItems):
         }
         for means in Means:
             self.means = means
+            self.model.copies = means is Means.COPIES
             self.has_barriers &= means is not Means.VALUES
             log.info("rewriting the full model: %s", means)
             if finds.get(means, self._heals_all)():
@@ -193,6 +195,15 @@ class ModelRewriter(NodeItems):
         return self._heals_all()
 
     # ------------------------------------------------------------ cure
+
+    def depends_on_names(self, regions: Sequence[Items]) -> bool:
+        """Return whether a region no longer fails alone, or all of them fail when rewritten, with
+        other names of the inserted tensors: then the candidate's outcome depends on the file."""
+        self.model.word = "beside"
+        kept = [self.rewrite_all_but(region) for region in regions]
+        is_stable = not any(map(self.heals, kept)) and self.heals(self.rewrite_all_but(()))
+        self.model.word = "apart"
+        return not is_stable
 
     def heal(self, regions: Sequence[Items]) -> Healing:
         """Find changes that heal the full model, and do not with any one of them left out.

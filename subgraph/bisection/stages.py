@@ -245,6 +245,10 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     largest = max(len(finding.items) for finding in interim.findings.findings)
     if not regions or max(map(len, regions)) >= largest:
         return replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
+    if rewriter.depends_on_names(regions):
+        return interim.noting(
+            "whether a rewritten model fails depends on its names: no node is blamed"
+        )
     is_complete = found.findings.complete and len(culprits) == len(found.findings.findings)
     findings = replace(found.findings, findings=tuple(culprits), complete=is_complete)
     return replace(found, findings=findings, healing=rewriter.heal(regions))

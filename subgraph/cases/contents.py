@@ -180,7 +180,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Fields) -> St
     if not cases:
         raise UsageError(
             f"{folder} holds no case",
-            "nothing went wrong there: there is nothing to send",
+            "name the folder of a finding: subcut bisect MODEL -c CANDIDATE makes one",
             code="case.none-found",
         )
     for name in cases:

@@ -83,7 +83,7 @@ def readme(data: ReadmeData) -> str:
     title = clean(data.name)
     sections = {
         "Files": files,
-        "As the sender had it, not redacted": list(map(clean, data.unchanged)),
+        "What it says of the sender's candidate": list(map(clean, data.unchanged)),
         "Run it without subcut": alone,
         "Run it with subcut (pip install .)": _list_replays(data, has_tflite=has_tflite),
         "With a runtime or device of your own": elsewhere,

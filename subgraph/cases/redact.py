@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -43,7 +43,7 @@ NOT_PERSONAL = frozenset(
 MIN_LENGTH = 3  # letters of a user's or host's name; shorter ones are not looked for
 MIN_SECRET_LENGTH = 6  # characters of a secret in the environment
 SECRET = re.compile(
-    r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|_key$|_pat$|cookie",
+    r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|[_-]key$|[_-]pat$|_pat$|cookie",
     re.I,
 )
 _TOKENS = re.compile(
@@ -54,13 +54,17 @@ _PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^\s/@:]*:[^\s/@]+@")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])")
 _HOME = re.compile(r"(?:/home|/Users|[A-Za-z]:[\\/]{1,2}Users)[\\/]{1,2}[^\s\\/'\":]+")
-_SECRET_WORD = "(?:token|secret|passw|credential|api.?key|access.?key|private.?key|cookie)"
-_SECRET_OPTION = re.compile(
-    rf"(--[\w-]*{_SECRET_WORD}[\w-]*[=\s]|\b\w*{_SECRET_WORD}\w*=)[^\s,'\"]+", re.IGNORECASE
-)  # `--api-key …`, `HF_TOKEN=…`
+_VALUE = r"(?:'[^']*'|\"[^\"]*\"|[^\s,'\"]+)"
+_ASSIGNED = re.compile(rf"([\w.-]+)=({_VALUE})")  # `HF_TOKEN=…`, `--api-key=…`
+_OPTION = re.compile(rf"(--?[A-Za-z][\w-]*\s+)(?!-)({_VALUE})")  # `--api-key …`
+_SHORT = re.compile(r"-[A-Za-z]")  # an option of a program that we do not know: `-p hunter2`
+_PLAIN = re.compile(
+    r"\{\w+\}|-.*|\d{1,4}(?:\.\d{1,3})?"
+)  # a placeholder, an option, a short number
+_HOST = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 _ADDRESSES = {
     "a mail address": _MAIL,
-    "the address of a host": re.compile(r"\w://\w|\b(?:\d{1,3}\.){3}\d{1,3}\b"),
+    "the address of a host": re.compile(rf"\w://\w|{_HOST.pattern}"),
 }  # also in texts that have none: they are looked for in metadata alone
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
@@ -130,7 +134,8 @@ class Redactor:
             text = text.replace(secret, REMOVED)
         for pattern in (_URL, _MAIL, _TOKENS):
             text = pattern.sub(REMOVED, text)
-        text = _SECRET_OPTION.sub(rf"\1{REMOVED}", text)
+        for pattern in (_ASSIGNED, _OPTION):
+            text = pattern.sub(_hide_secret, text)
         text = _HOME.sub("~", text)
         for folder in self.homes:
             text = _make_pattern(folder).sub("~", text)
@@ -147,15 +152,17 @@ class Redactor:
     def command(self, line: str) -> str:
         """A command line without what is private, and without the folders of absolute paths.
 
-        >>> Redactor().command("/opt/tools/run.sh {model} --url https://me:pw@host --api-key=x -n 4")
+        >>> Redactor().command("/opt/tools/run.sh {model} --url https://me:pw@host --api-key='x y' -n 4")
         'run.sh {model} --url REMOVED --api-key=REMOVED -n 4'
+        >>> Redactor().command("sshpass -p hunter2 curl -H 'Authorization: Bearer abc' --lib=/srv/me/x.so")
+        'sshpass -p REMOVED curl -H REMOVED --lib=x.so'
         """  # noqa: E501
         try:
             words = system.split(line)
         except ValueError:
             return REMOVED
-        shown = [word if word in self.names else _find_name(word) for word in words]
-        return self._remove_private(_join(shown))
+        shown = [word if word in self.names else _find_name(word) for word in _hide_words(words)]
+        return _HOST.sub(HOST, self._remove_private(_join(shown)))
 
     def _name(self, path: str) -> str:
         return self._remove_private(_find_name(path))
@@ -279,9 +286,34 @@ def leaving_keys() -> Mapping[str, frozenset[str]]:
 
 
 def _find_name(word: str) -> str:
-    """The last part of an absolute path; any other word as it is."""
-    path = PurePath(word)
-    return path.name if path.is_absolute() else word
+    """The last part of an absolute path, also behind `=`; any other word as it is."""
+    head, sep, value = word.rpartition("=")
+    path = PurePath(value)
+    return f"{head}{sep}{path.name}" if path.is_absolute() else word
+
+
+def _hide_words(words: Sequence[str]) -> Iterator[str]:
+    """Words of a command line, without the values of secrets, and of short options of programs that
+    are not ours."""
+    is_ours = words[:1] == ["subcut"]
+    before = ""
+    for word in words:
+        key, is_assigned, _ = word.partition("=")
+        is_secret = before.startswith("-") and SECRET.search(before) and "=" not in before
+        is_unknown = _SHORT.fullmatch(before) and not is_ours and not _PLAIN.fullmatch(word)
+        if is_assigned and SECRET.search(key):
+            yield f"{key}={REMOVED}"
+        elif is_secret or is_unknown or (SECRET.search(word) and re.search(r"[\s:]", word)):
+            yield REMOVED
+        else:
+            yield word
+        before = word
+
+
+def _hide_secret(match: re.Match[str]) -> str:
+    if not SECRET.search(match[1].strip()):
+        return match[0]
+    return match[0].removesuffix(match[2]) + REMOVED
 
 
 def _join(words: Iterable[str]) -> str:

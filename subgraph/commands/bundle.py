@@ -104,7 +104,7 @@ def _make_result(packed: Packed, source: Path) -> Result:
     for line in packed.warnings:
         log.warning("%s", clean(line))
     for line in packed.unchanged:
-        log.info("packed as it is: %s", clean(line))
+        log.info("in the bundle, to be checked: %s", clean(line))
     if packed.left_texts:
         log.info("texts left out: %s (--keep NAME packs one)", ", ".join(packed.left_texts))
     for name in packed.left[:LEFT_OUT_NAMED]:

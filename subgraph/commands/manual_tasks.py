@@ -78,8 +78,5 @@ def next_steps(
     words = f"good{number} | bad{number} | skip{number}"
     return [
         *lines,
-        (
-            f"then: subcut manual take{place}   or without outputs: subcut manual"
-            f" {words}{place and ' …'}"
-        ),
+        (f"then: subcut manual take{place}   or without outputs: subcut manual {words}{place}"),
     ]

@@ -275,7 +275,7 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> float:
             what = f"{graph.path.name}, {how}, gives other values of '{name}'"
             raise ModelError(
                 f"{what}: off by {off:.2g}",
-                "export it with opset 13 or newer",
+                "export it with opset 13 or newer" if is_converted else "omit --rescale",
                 code="plan.changes-outputs",
             )
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
@@ -496,10 +496,10 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
     for tensor in cured[:MAX_LISTED]:
         size = f"{clean(tensor.name)} ({tensor.kind}, up to {tensor.largest:.3g})"
         yield "scaled", f"{size} by 2^{-(tensor.exponent or 0)}"
-    if scales.model:
+    if scales.weights or scales.factors:
         where = f"{count(len(scales.weights), 'weight')} changed, {len(scales.factors)} Mul added"
         off = f"{where}; in float32 the outputs differ by {scales.difference:.2g}"
-        yield "", f"{clean(scales.model)}   ({off})"
+        yield "", f"{clean(scales.model)}   ({off})" if scales.model else off
 
 
 def _list_tried(document: PlanDocument, tried: TriedList) -> str:

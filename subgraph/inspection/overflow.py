@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+import numpy as np
+
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.inspection.scaling import RULE_OF, Scaling
@@ -91,14 +94,15 @@ class Overflow:
         """Return how a tensor leaves the type, divided by 2 to the power of an exponent."""
         measured = self._ranges[name]
         ops = [self._graph.ops[i] for i in self._graph.readers.get(name, [])]
-        largest = math.ldexp(measured.largest, -exponent)
+        largest = _divide(measured.largest, exponent)
         if largest > self._precision.largest:
             if ops and all(op in BOUNDED for op in ops):
                 return None
             is_mask = self.is_mask(name) and name in self._made_of_large
             return TroubleKind.MASK if is_mask else TroubleKind.OVERFLOW
-        is_lost = 0 < math.ldexp(measured.least or 0.0, -exponent) <= self._precision.half_step
-        if not is_lost or all(op in SUMS for op in ops):
+        is_lost = 0 < _divide(measured.least or 0.0, exponent) <= self._precision.half_step
+        is_added = bool(ops) and name not in self._graph.outputs
+        if not is_lost or (is_added and all(op in SUMS for op in ops)):
             return None
         vanishes = largest <= self._precision.half_step or self._is_divisor(name)
         return TroubleKind.VANISHES if vanishes else None
@@ -170,7 +174,17 @@ class Overflow:
         needs another exponent."""
         outputs = [(name, 0) for name in exponents if name in self._graph.outputs]
         read = [(name, k) for _, _, name, k in self.scaling.iter_demands(exponents)]
+        if any(self._is_beyond(name, k) for name, k in read):
+            return False
         return not any(self._is_wrong(name, k) for name, k in (*exponents.items(), *outputs, *read))
+
+    def _is_beyond(self, name: str, exponent: int) -> bool:
+        """Return whether a constant leaves float32 when it takes the factor."""
+        tensor = self._graph.constant(name)
+        if tensor is None:
+            return False
+        values = np.abs(protobuf.to_array(tensor, self._graph.path).astype(np.float64))
+        return _divide(float(values.max(initial=0.0)), exponent) > float(np.finfo(np.float32).max)
 
     def _iter_needed(self, name: str) -> Iterator[int]:
         """Yield the exponents that bring a tensor into range, and further ones for the tensors that
@@ -181,3 +195,9 @@ class Overflow:
             first = round(math.log2(measured.largest * (measured.least or 1)) / 2)
         sign = 1 if first > 0 else -1
         return (first + sign * k for k in range(MAX_TRIES))
+
+
+def _divide(value: float, exponent: int) -> float:
+    """Return a value divided by 2 to the power of an exponent; infinite beyond float64."""
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(value, max(min(-exponent, 4096), -4096)))

@@ -60,10 +60,10 @@ def save(
         if not planner.twin.by_command:
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
-        if document.scales and document.scales.model:
+        if (scales := document.scales) and (scales.weights or scales.factors):
             Draft(planner.trials.graph).save(work / RESCALED)
             scaled = (place.path / RESCALED).as_posix()
-            document = replace(document, scales=replace(document.scales, model=scaled))
+            document = replace(document, scales=replace(scales, model=scaled))
         (work / LISTS).mkdir()
         lists = {}
         tried = list[TriedList]()

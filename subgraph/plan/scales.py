@@ -48,4 +48,4 @@ def scale_model(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / graph.path.name
     made.draft.save(path)
-    return load(path), replace(scales, weights=made.weights, factors=made.factors, model=str(path))
+    return load(path), replace(scales, weights=made.weights, factors=made.factors)

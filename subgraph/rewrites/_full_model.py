@@ -48,11 +48,15 @@ class FullModel:
         value: Returns the value by which a tensor is replaced.
         barrier: The position of the barrier in `STRONGEST`; a later one is taken where it does not
             fit.
+        copies: Whether each reader of a tensor has a barrier to itself.
+        word: The beginning of the names of inserted tensors.
     """
 
     source: RegionModel
     value: Callable[[str], Array]
     barrier: int = 0
+    copies: bool = False
+    word: str = "apart"
 
     def takes_barrier(self, tensor: str) -> bool:
         """Return whether a barrier can be put on edges of a tensor."""
@@ -75,7 +79,6 @@ class FullModel:
         """Return the model with these changes.
 
         Each barrier stands where its tensor is computed: what is read late is then another tensor.
-        Each reader has a barrier to itself.
         """
         new = _Making(self.source)
         nodes = self.source.nodes
@@ -85,17 +88,9 @@ class FullModel:
                 readers[tensor].append(node)
         names = defaultdict[int, dict[str, str]](dict)
 
-        def split(tensor: str) -> None:
-            for reader in readers.get(tensor, ()):
-                barrier = self._barrier(tensor)
-                assert barrier
-                name = new.name("apart")
-                names[reader][tensor] = name
-                barrier(new, tensor, name, self.source.element(tensor))
-
         made = set(chain.from_iterable(node.output for node in nodes))
         for name in sorted(readers.keys() - made):
-            split(name)
+            self._split(new, name, readers[name], names)
         for i, node in enumerate(nodes):
             new.at(i)
             if NodeChange("", i) in changes:
@@ -103,13 +98,25 @@ class FullModel:
             else:
                 new.copy(node)
             values = [name for name in node.output if NodeChange(name, VALUE) in changes]
-            inner = {name: new.name("inner") for name in values}
+            inner = {name: new.name(f"inner_{self.word}") for name in values}
             new.rename({**names[i], **inner})
             for name, x in inner.items():
                 new.always(new.weight(self.value(name), self.source.element(name)), x, name)
-            for name in node.output:
-                split(name)
+            for name in filter(readers.__contains__, node.output):
+                self._split(new, name, readers[name], names)
         return new.model()
+
+    def _split(
+        self, new: Substitution, tensor: str, readers: list[int], names: dict[int, dict[str, str]]
+    ) -> None:
+        """Let the readers of a tensor read it from behind a barrier."""
+        barrier = self._barrier(tensor)
+        assert barrier
+        for group in [[reader] for reader in readers] if self.copies else [readers]:
+            name = new.name(self.word)
+            barrier(new, tensor, name, self.source.element(tensor))
+            for reader in group:
+                names[reader][tensor] = name
 
     def describe(self, change: NodeChange, label: Callable[[int], str]) -> str:
         """Return a change in words; `label`: returns that of a node."""

@@ -314,7 +314,7 @@ def settle_quantization(trials: Trials) -> Settlement:
         return UNDOUBTED
     whole = trials.model.whole()
     with suppress(SubcutError):
-        if is_in_float(trials.model, trials.run(whole).tensors, trials.model.outputs):
+        if is_in_float(trials.judge, trials.run(whole).tensors, trials.model.outputs):
             return Settlement(Decision.PIECES_AGREE, f"though {IN_FLOAT}")
     regions = pieces_between_quantizers(trials.model)
     verdicts = run_pieces(

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from subgraph.comparison import CLEAR
+import numpy as np
+
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
 from subgraph.graph.opsets import opset_of
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record
+from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     import onnx
 
 DOMAIN = "subcut.float"
+MICROSOFT = "com.microsoft"
 IN_FLOAT = "it computes in float what the reference quantizes"
-MAX_LEFT = 0.25  # of the distance from the reference, beside the values in float
+FLOOR = 2e-3  # of the largest value, as of the criterion `noise`
+ROUNDINGS = 4  # of the claimed precision, as a share of the largest value
 # Of an LSTM's weight i{weight}, of the shape (directions, inputs, 4 · hidden): it times its scale,
 # as the standard operator has it.
 LSTM_WEIGHT = """
@@ -60,29 +64,31 @@ FORMS: Mapping[str, Callable[[list[str], list[str]], str]] = {
 }
 
 
-def is_in_float(model: ReferenceModel, given: Feeds, names: Collection[str]) -> bool:
-    """Return whether a candidate's outputs are those of the operators in float, far from the
-    reference's.
+def is_in_float(judge: Judge, given: Feeds, names: Collection[str]) -> bool:
+    """Return whether a candidate's outputs are those of the operators in float, element by element.
 
     Args:
-        model: The model.
+        judge: The judge of the candidate.
         given: The candidate's outputs per sample.
         names: The outputs that count.
 
     Raises:
         SubcutError: The reference cannot run the model in float.
     """
-    exact = _run_in_float(model)
+    exact = _run_in_float(judge.model)
     if exact is None:
         return False
-    candidate = read_outputs(given, names)
-    left = map(measure_distance, read_outputs(exact, names), candidate)
-    errors = map(measure_distance, read_outputs(model.values.records, names), candidate)
-    rounding = (CLEAR * norm(values.reshape(-1)) for values in candidate)
-    return all(
-        other <= max(MAX_LEFT * error, alike) < math.inf
-        for other, error, alike in zip(left, errors, rounding, strict=True)
-    )
+    share = max(FLOOR, ROUNDINGS * judge.precision.eps)
+    pairs = zip(read_outputs(exact, names), read_outputs(given, names), strict=True)
+    return all(_is_near(expected, values, share) for expected, values in pairs)
+
+
+def _is_near(expected: Array, values: Array, share: float) -> bool:
+    """Return whether no element is off by more than a share of the largest; integers not at all."""
+    if expected.shape != values.shape or expected.dtype.kind not in "fV":
+        return np.array_equal(expected, values)
+    off = np.abs(differences(expected, values)).max(initial=0.0)
+    return bool(off <= share * np.abs(expected.astype(np.float64)).max(initial=0.0))
 
 
 def read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
@@ -112,7 +118,7 @@ def _run_in_float(model: ReferenceModel) -> list[Mapping[str, Record]] | None:
         proto = cut.model
         opset = opset_of(proto)
         for k, node in enumerate(proto.graph.node):
-            if node.op_type not in FORMS:
+            if node.op_type not in FORMS or node.domain != MICROSOFT:
                 continue
             inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
             names = [f"o{i}" if name else "" for i, name in enumerate(node.output)]

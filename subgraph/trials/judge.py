@@ -23,7 +23,6 @@ from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_b
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT, Graph
-from subgraph.graph.properties import SQUASHES
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
@@ -42,6 +41,9 @@ WITHOUT_VALUES = (
     Signature.MISSING,
     Signature.SHAPE,
 )  # of an output to which no score can be assigned
+
+
+SATURATING = ("HardSigmoid", "Sigmoid")  # near 0, their kernels keep no relative precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,8 +337,12 @@ class Judge:
         allowed = self.model.choice.may_be_empty
         judgements = tuple(
             replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j
-            for j in map(partial(self._doubt_saturated, given), judgements)
+            for j in judgements
         )
+        # Only if no output decides: one that agrees would vouch for one that differs.
+        doubted = tuple(map(partial(self._doubt_saturated, given), judgements))
+        if all(j.status is Status.UNRESOLVED for j in doubted):
+            judgements = doubted
         if any(j.status is Status.FAIL for j in judgements):
             return judgements
         samples: dict[str, list[Judgement]] = {}
@@ -356,13 +362,14 @@ class Judge:
         )
 
     def _doubt_saturated(self, given: Feeds, judgement: Judgement) -> Judgement:
-        """Withdraw the failure of a squashed output whose values all are about 0: kernels keep an
-        error relative to 1 there, and the reference's own may be as large."""
+        """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
+        relative to 1 there, and the reference's own may be as large."""
         graph = self.model.graph
         node = graph.maker.get(judgement.name)
         if judgement.signature is not Signature.MISMATCH or node is None:
             return judgement
-        if graph.ops[node] not in SQUASHES:
+        is_noise = self.criterion.partition(":")[0] == "noise"
+        if not is_noise or graph.ops[node] not in SATURATING:
             return judgement
         k = self.model.values.labels.index(judgement.sample)
         records = self.model.values.records[k][judgement.name], given[k][judgement.name]

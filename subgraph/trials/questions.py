@@ -210,7 +210,7 @@ def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovem
             pairs = zip(errors, movements, strict=True)
             if all(error <= MAX_ERROR_RATIO * movement < math.inf for error, movement in pairs):
                 return ReferenceMovement(f"the reference itself moves as much with {way}")
-        if is_in_float(model, result.tensors, names):
+        if is_in_float(trials.judge, result.tensors, names):
             return ReferenceMovement(IN_FLOAT)
     except OutOfTime:
         raise

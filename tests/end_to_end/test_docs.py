@@ -100,9 +100,8 @@ def test_each_command_line_of_a_page_exists(page: Path) -> None:
 
 
 def _read(command: Command) -> None:
-    words = shlex.split(
-        re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx ")), comments=True
-    )[1:]
+    line = re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx "))
+    words = shlex.split(re.sub(r" N\b", " 1", line), comments=True)[1:]
     if not words or {"COMMAND", "--help", "--version", "--install-completion", "--skill"} & {
         *words
     }:

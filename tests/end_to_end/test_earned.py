@@ -241,3 +241,11 @@ def test_error_of_a_sigmoid_beside_0_is_inconclusive(here: Path) -> None:
     write(here, "(value + 4e-4).astype(value.dtype) if name == 'prob' else value", "prob")
     done = subcut("bisect", "m.onnx", "-c", "candidate.py", "--trust", "-i", "x.npy", cwd=here)
     assert done.code == 1, done
+
+
+def test_limit_of_the_user_counts_for_a_sigmoid_beside_0(here: Path) -> None:
+    np.save(here / "x.npy", np.load(here / "x.npy") - 5)
+    write(here, "value[..., ::-1] * 1 if name == 'prob' else value", "prob")
+    words = ("--criterion", "numpy:rtol=1e-3,atol=0", "-c", "candidate.py", "--trust")
+    done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, cwd=here)
+    assert done.code == 1, done

@@ -17,7 +17,7 @@ MASK = "reaches {largest:.3g}: infinite in {type}, as a mask on purpose"
 SENTENCES = {
     TroubleKind.OVERFLOW: "reaches {largest:.3g} on these inputs: infinite in {type}",
     TroubleKind.VANISHES: (
-        "is down to {least:.3g} on these inputs: zero in {type}, and what divides by it infinite"
+        "is down to {least:.3g} on these inputs: zero in {type}, where a node may divide by it"
     ),
     TroubleKind.MASK: MASK,
 }
