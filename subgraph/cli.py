@@ -30,7 +30,7 @@ import typer
 import typer.core
 
 from subgraph import system
-from subgraph.commands import Result, log
+from subgraph.commands import Result
 from subgraph.commands.color import colored
 from subgraph.commands.help import (
     EVERYWHERE,
@@ -59,6 +59,7 @@ from subgraph.errors import (
     SubcutError,
     UsageError,
 )
+from subgraph.log import log
 from subgraph.results import brief as short
 from subgraph.results.commands import ErrorResult, TasksResult
 from subgraph.results.common import NextCommand

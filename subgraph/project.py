@@ -7,7 +7,6 @@ unknown key is an error that names the nearest known one.
 from __future__ import annotations
 
 import glob
-import logging
 import os
 import re
 import reprlib
@@ -20,13 +19,14 @@ from typing import Any
 
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
+from subgraph.log import log
 from subgraph.text import clean, is_text, nearest, split_signature
 from subgraph.types import JsonObject
 
 RANDOM_WEIGHTS = re.compile(
     r"random(?::([0-9]{1,9}))?"
 )  # of `--weights`, in place of a file: drawn from a seed
-log = logging.getLogger("subcut")
+
 
 # key -> type of its value in the file
 KEYS: dict[str, type] = {

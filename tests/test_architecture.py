@@ -48,8 +48,8 @@ ONLY = {
 }
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types lazy reach documents verdict plugins project precision trust storage"
-    " graph runtime cases".split()
+    "version errors text log types lazy reach documents verdict plugins project precision trust"
+    " storage graph runtime cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli", "system", "children"}
 

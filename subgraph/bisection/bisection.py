@@ -4,7 +4,6 @@ the result."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
+from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
@@ -43,8 +43,6 @@ from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject
 from subgraph.verdict import Status
-
-log = logging.getLogger("subcut")
 
 SEARCH_SHARE = (
     0.9  # of the time; the explanations of what was found have the remaining one at least

@@ -8,7 +8,6 @@ run alone, the Loop may run too often or too rarely.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -25,6 +24,7 @@ from subgraph.bodies.truncated import BEGIN
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive, SubcutError
 from subgraph.graph import protobuf
+from subgraph.log import log
 from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument
 from subgraph.search import FindingKind, Findings, Step
 from subgraph.storage.tensors import Record
@@ -34,7 +34,6 @@ from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
-log = logging.getLogger("subcut")
 MAX_ENTERED = 3  # findings in whose bodies the search continues
 INNER_FIELDS = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
 

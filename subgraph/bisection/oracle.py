@@ -11,7 +11,6 @@ in which runs end; the result of a run in vain stays in the store.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from subgraph.bisection.in_place import read_items, tap_region
 from subgraph.bisection.items import NodeItems
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel
 from subgraph.search import Answer, Findings, QueryKind, Settings, search
@@ -32,8 +32,6 @@ from subgraph.search.oracle import Ahead, ClaimedAgreement, ContradictoryRuns, Q
 from subgraph.text import count
 from subgraph.trials.pooled_runs import run_pooled
 from subgraph.verdict import ENDED, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 CLAIMED_LABELS = frozenset(
     ("precision", "range")

@@ -10,7 +10,6 @@ culprit-2/ …      further findings
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.origins import load
 from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, FindingDocument
@@ -37,8 +37,6 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
-
-log = logging.getLogger("subcut")
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
 CURE = "cure.onnx"

@@ -11,7 +11,6 @@ is used. The cure is a smallest set of changes: without any one of them the full
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from subgraph.errors import ModelError
 from subgraph.graph.graph import VALUE as GIVEN
 from subgraph.graph.graph import load
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.results.bisect import Healing
 from subgraph.rewrites import (
     STRONGEST,
@@ -42,8 +42,6 @@ from subgraph.search.oracle import ErrorShare, Items, Query
 from subgraph.trials.reference_model import ReferenceCache
 from subgraph.types import Array
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 WHOLE_KINDS = (QueryKind.WHOLE, QueryKind.CLAIMED)
 

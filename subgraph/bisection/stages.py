@@ -23,7 +23,6 @@ named, tells
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from subgraph.errors import ModelError
 from subgraph.graph.properties import APPROXIMATED
 from subgraph.graph.region import Region
 from subgraph.graph.squashing import find_squashed
+from subgraph.log import log
 from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.deadline import if_time
@@ -67,7 +67,6 @@ from subgraph.trials.questions import explain_full_model, find_precise_setting
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 
-log = logging.getLogger("subcut")
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate

@@ -8,7 +8,6 @@ right where it gives the same values.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
+from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
@@ -35,8 +35,6 @@ from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes and pairs of them

@@ -3,7 +3,6 @@ proven to cure it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets, swi
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
@@ -30,8 +30,6 @@ from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap, Strings
 from subgraph.verdict import Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 MAX_NAMES = 6  # of nodes that a note has
 MAX_SETS = 4  # minimal sets of passes that are tried as cures

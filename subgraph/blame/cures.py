@@ -8,7 +8,6 @@ and its time is measured beside the original's.
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from subgraph.blame.draws import draw_samples, extend_samples, parameters
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -25,8 +25,6 @@ from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
-
-log = logging.getLogger("subcut")
 
 DRAWS = 3  # inputs beside the samples
 TIMED = 7  # runs of which the median counts

@@ -8,7 +8,6 @@ like them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from subgraph.diagnosis.passes import Ablation
 from subgraph.documents import to_json
 from subgraph.errors import Refused, SubcutError, WorkerDied
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.command_line import contents
@@ -30,8 +30,6 @@ from subgraph.storage.folders import safe_name, scratch
 from subgraph.text import clean, count
 from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict
-
-log = logging.getLogger("subcut")
 
 BACKEND = str(Path(str(maker_backend.__file__)))
 

@@ -12,7 +12,6 @@ can be perturbed; a form of it in float32 has, and that counts.
 from __future__ import annotations
 
 import filecmp
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.results.blame import Cure
 from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.inputs import Feeding
@@ -43,8 +43,6 @@ from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
-
-log = logging.getLogger("subcut")
 
 MAX_PROVEN = 2  # cures by rewriting, after which no more are tried
 MAX_NODES = 64  # of a region that is rewritten

@@ -3,7 +3,6 @@ any model."""
 
 from __future__ import annotations
 
-import logging
 import re
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import common_type
+from subgraph.log import log
 from subgraph.origins.converted import convert_once
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -26,8 +26,6 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.digest import Part
 from subgraph.text import clean, count
 from subgraph.types import Strings
-
-log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)

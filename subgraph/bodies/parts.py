@@ -3,7 +3,6 @@ functions, at any depth."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,8 @@ from subgraph.bodies.name import FIRST, BodyName, attributes, calls_function, ho
 from subgraph.errors import DataError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.log import log
 from subgraph.text import clean
-
-log = logging.getLogger("subcut")
 
 MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
 

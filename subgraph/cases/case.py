@@ -4,7 +4,6 @@ manifests."""
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from subgraph.documents import (
 )
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
+from subgraph.log import log
 from subgraph.results.common import ComparedOutputs
 from subgraph.runtime.candidate import RuntimeBuild
 from subgraph.runtime.capture import Captured
@@ -36,8 +36,6 @@ from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.types import JsonObject, StringMap
 from subgraph.version import versions
-
-log = logging.getLogger("subcut")
 
 MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"

@@ -4,7 +4,6 @@ reports and a manifest."""
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -25,6 +24,7 @@ from subgraph.documents import Version, Word, read_document, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from subgraph.results.recorded import RecordedDocument
     from subgraph.types import Array
 
-log = logging.getLogger("subcut")
 
 T = TypeVar("T", bound="BisectDocument | ComparisonDocument | RecordedDocument")
 OUTPUTS = "outputs"  # of the reference, in a case

@@ -5,15 +5,12 @@ A command prints nothing. Progress and warnings go to `log`, which `cli` shows o
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 
 from subgraph import system
 from subgraph.text import masked
 from subgraph.types import JsonObject
-
-log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)

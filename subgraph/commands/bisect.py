@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, body_names, command_line, known, log, options, resolve, steps
+from subgraph.commands import Result, body_names, command_line, known, options, resolve, steps
 from subgraph.commands.live import FIRST_ANSWER
 from subgraph.commands.loop import bisect_loop
 from subgraph.commands.options import Number, Text, option
@@ -26,6 +26,7 @@ from subgraph.commands.recorded import (
 )
 from subgraph.commands.resolve import Asked
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.text import prediction
 

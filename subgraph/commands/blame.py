@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, command_line, log, options
+from subgraph.commands import Result, command_line, options
 from subgraph.commands.bisect import log_steps, opened
 from subgraph.commands.options import Text, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
@@ -21,6 +21,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.text import clean
 

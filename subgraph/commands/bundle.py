@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.log import log
 from subgraph.results.commands import PackedResult
 from subgraph.text import clean, count
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, body_names, command_line, log, options, resolve, table
+from subgraph.commands import Result, body_names, command_line, options, resolve, table
 from subgraph.commands.following import convert_words
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.recorded import (
@@ -22,6 +22,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.results.common import NextCommand
 from subgraph.text import aligned, masked, short
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project, system
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -21,6 +21,7 @@ from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.model_file import copy_model
+from subgraph.log import log
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
 from subgraph.results.commands import ConvertResult

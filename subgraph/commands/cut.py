@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import project
 from subgraph.cases import layout
-from subgraph.commands import Result, body_names, log, options
+from subgraph.commands import Result, body_names, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.log import log
 from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedRegion
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, build_region, find_region
+from subgraph.log import log
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
 from subgraph.types import StringMap
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from subgraph.bodies.parts import Part
     from subgraph.drawing.layout import Drawer
 
-log = logging.getLogger("subcut")
 
 SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
 LIMITS = (1, 100_000)  # pixels, levels, hops

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph.commands import Result, body_names, command_line, log, options
+from subgraph.commands import Result, body_names, command_line, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.log import log
 from subgraph.text import clean, count, split_signature
 
 if TYPE_CHECKING:

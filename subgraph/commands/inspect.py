@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, body_names, log, options
+from subgraph.commands import Result, body_names, options
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -23,6 +23,7 @@ from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection.sizes import short_size
 from subgraph.inspection.summary import CONSTANT
+from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text

@@ -11,11 +11,12 @@ import typer
 
 from subgraph import known as entries_of
 from subgraph import project
-from subgraph.commands import Result, log
+from subgraph.commands import Result
 from subgraph.commands.options import Text, option, with_option_groups
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.known import Entry
+from subgraph.log import log
 from subgraph.results.commands import KnownResult
 from subgraph.text import aligned, clean, nearest, shorten
 

@@ -8,12 +8,13 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from subgraph import plugins
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, options
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph, load
+from subgraph.log import log
 from subgraph.results.commands import RulesResult
 from subgraph.text import aligned, clean, count, shorten_names
 

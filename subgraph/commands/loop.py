@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, command_line, log
+from subgraph.commands import Result, command_line
 from subgraph.errors import OutOfTime
+from subgraph.log import log
 from subgraph.text import clean
 
 if TYPE_CHECKING:

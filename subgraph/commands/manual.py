@@ -14,12 +14,13 @@ import typer
 
 from subgraph import project
 from subgraph.bisection.manual import MAX_BATCH
-from subgraph.commands import Result, command_line, log, manual_tasks, options, resolve, steps
+from subgraph.commands import Result, command_line, manual_tasks, options, resolve, steps
 from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
+from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count

@@ -15,11 +15,12 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, log, options
+from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, wanted_score
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.text import aligned, clean, count
 

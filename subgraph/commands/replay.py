@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph.cases.layout import MODEL
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
+from subgraph.log import log
 from subgraph.results.commands import ReplayResult
 from subgraph.text import clean, nearest
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from subgraph import plugins, project, trust
 from subgraph.cases.layout import INPUTS, MODEL
-from subgraph.commands import log
 from subgraph.commands.options import (
     CandidateOptions,
     CriterionOptions,
@@ -29,6 +28,7 @@ from subgraph.commands.options import (
 )
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.errors import UsageError, name_setting
+from subgraph.log import log
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from subgraph.commands import OUTCOMES, log
+from subgraph.commands import OUTCOMES
+from subgraph.log import log
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, command_line, log, options
+from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.log import log
 from subgraph.text import clean
 
 if TYPE_CHECKING:

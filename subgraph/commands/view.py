@@ -18,13 +18,14 @@ import typer
 from subgraph import project, results, system
 from subgraph.cases import case
 from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, options
 from subgraph.commands.known import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.log import log
 from subgraph.reports import DEVICES
 from subgraph.results.bisect import BisectDocument
 from subgraph.results.commands import ViewResult

@@ -44,6 +44,7 @@ from subgraph.errors import (
     WorkerDied,
 )
 from subgraph.graph.model_file import model_digest
+from subgraph.log import log
 from subgraph.results.loop import EXIT_CODES, LoopDocument, LoopOutcome, StepSeen
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
@@ -57,8 +58,6 @@ from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, StringMap
 from subgraph.verdict import Status, explain_silence
 from subgraph.version import __version__
-
-log = logging.getLogger("subcut")
 
 MAX_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
 MAX_EVIDENCE = 16  # steps whose outputs are compared with each other

@@ -8,17 +8,15 @@ members left in, which does not.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict
-
-log = logging.getLogger("subcut")
 
 MAX_RUNS = 80  # of the region
 MAX_TOGETHER = 2  # names that are tried together before names are left out one by one

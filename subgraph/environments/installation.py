@@ -8,7 +8,6 @@ same one. uv makes them where there is one, else venv and pip. Whoever calls `ma
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -24,14 +23,13 @@ from pathlib import Path
 from subgraph import children
 from subgraph.environments import emulated
 from subgraph.errors import BackendError, OutputError
+from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
 from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, masked
 from subgraph.types import Strings
-
-log = logging.getLogger("subcut")
 
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for

@@ -8,7 +8,6 @@ model outputs it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,10 +15,9 @@ from itertools import chain
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
+from subgraph.log import log
 from subgraph.text import clean
 from subgraph.types import Strings
-
-log = logging.getLogger("subcut")
 
 MAX_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
 

@@ -12,7 +12,6 @@ those that need no values.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -32,11 +31,11 @@ from subgraph.graph.opsets import (
     read_imports,
     schema,
 )
+from subgraph.log import log
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, TypeProto
 
-log = logging.getLogger("subcut")
 
 # Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`)
 # but onnx has not, or

@@ -34,7 +34,6 @@ right. A user's folder has the same form.
 
 from __future__ import annotations
 
-import logging
 import re
 from bisect import bisect
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -45,11 +44,10 @@ from pathlib import Path
 from subgraph.documents import from_json, parse_toml, read_text
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import opsets
+from subgraph.log import log
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean, nearest
 from subgraph.types import StringMap
-
-log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
 MAX_TESTS = 2  # that a command names

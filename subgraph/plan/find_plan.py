@@ -8,7 +8,6 @@ given back (`search`). With gears, each kept place then takes the lowest that is
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ import numpy as np
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
+from subgraph.log import log
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lower_model
@@ -43,8 +43,6 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Status
 from subgraph.version import __version__
-
-log = logging.getLogger("subcut")
 
 MANY = 64  # places, from which on they are measured in groups first where the time is limited
 GROUP = 16  # places

@@ -9,7 +9,6 @@ accepted.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import PLAN_JSON
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
+from subgraph.log import log
 from subgraph.plan.find_plan import Planner
 from subgraph.plan.lists import Kept
 from subgraph.plan.smallest_set import Found
@@ -33,7 +33,8 @@ from subgraph.trials.score import Judged, not_run
 MODEL = "model.onnx"
 RESCALED = "rescaled.onnx"
 LISTS = "lists"
-log = logging.getLogger("subcut")
+
+
 MAX_RUNS = 8  # of a tool
 Convert = Callable[[Path, Path], Path]  # the list's file, a folder -> the tool's model
 

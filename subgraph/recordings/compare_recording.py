@@ -8,7 +8,6 @@ wrong, even where everything before them is wrong already.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.properties import REQUANTIZES
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.device_runs import RecordedRun
@@ -47,8 +47,6 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import feed_misread
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
-
-log = logging.getLogger("subcut")
 
 NOISE_BYTES = (
     1 << 30

@@ -7,7 +7,6 @@ the reference is fed as many; else the first ones are compared, with a warning.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections import ChainMap
@@ -23,6 +22,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
+from subgraph.log import log
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
@@ -41,8 +41,6 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.types import Array, StringMap, Strings
-
-log = logging.getLogger("subcut")
 
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 # onnxruntime's name of a tensor that a quantized model holds as int8

@@ -6,7 +6,6 @@ The ancestors are a cut of their own, from the model's inputs to the tensors.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, as_graph
+from subgraph.log import log
 from subgraph.runtime.inputs import (
     DRAWS,
     IMAGES,
@@ -33,8 +33,6 @@ from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
 from subgraph.types import StringMap, Strings
-
-log = logging.getLogger("subcut")
 
 KEY = "above"  # of the ancestors in the reference process
 PIXELS = 255.0  # the greatest value of a pixel

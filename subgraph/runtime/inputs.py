@@ -8,7 +8,6 @@ and shape, and draws random values.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ from subgraph.graph.nested import attribute
 from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import read_type
+from subgraph.log import log
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
@@ -36,7 +36,6 @@ from subgraph.types import StringMap, Strings
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
 
-log = logging.getLogger("subcut")
 
 IMAGES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")

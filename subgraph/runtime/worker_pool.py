@@ -6,7 +6,6 @@ replaced after a number of loads. A run that must not depend on earlier ones get
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,6 +18,7 @@ from subgraph import plugins
 from subgraph.environments import emulated
 from subgraph.environments.installation import SECONDS, make, show
 from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
+from subgraph.log import log
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.devices import DEVICES
@@ -29,8 +29,6 @@ from subgraph.runtime.worker import Worker
 from subgraph.system import free_memory
 from subgraph.text import clean
 from subgraph.verdict import Signature
-
-log = logging.getLogger("subcut")
 
 RECYCLE = 100  # loads
 MAX_HOSTS = 3  # that one run is tried on

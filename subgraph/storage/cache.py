@@ -6,16 +6,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from subgraph.log import log
 from subgraph.system import cache_home, is_private
 from subgraph.text import clean
-
-log = logging.getLogger("subcut")
 
 
 def cache_folder(name: str) -> Path:

@@ -20,7 +20,6 @@ import contextlib
 import errno
 import itertools
 import json
-import logging
 import os
 import re
 import shutil
@@ -33,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph.errors import OutputError
+from subgraph.log import log
 from subgraph.storage import folders, store_entry
 from subgraph.system import Lock, move
 from subgraph.types import Fields, JsonObject
@@ -48,7 +48,6 @@ CACHEDIR_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of subcut:"
     " https://bford.info/cachedir/\n"
 )
-log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)

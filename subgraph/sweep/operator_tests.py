@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import importlib
-import logging
 import pkgutil
 import re
 import warnings
@@ -32,6 +31,7 @@ from subgraph.graph import graph as graphs
 from subgraph.graph.opsets import newest_opsets, opset_of
 from subgraph.graph.properties import RANDOM_OPS
 from subgraph.graph.value_types import read_type
+from subgraph.log import log
 from subgraph.results.sweep import NamedTest
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
@@ -41,8 +41,6 @@ from subgraph.storage.tensors import Record, Value, list_arrays, load, parse_typ
 from subgraph.text import nearest
 from subgraph.types import Array, JsonObject
 from subgraph.version import __version__
-
-log = logging.getLogger("subcut")
 
 ARCHIVE = "tests.zip"
 MODEL = "model.onnx"

@@ -9,7 +9,6 @@ sweep-CANDIDATE/
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from collections import Counter
@@ -37,6 +36,7 @@ from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
+from subgraph.log import log
 from subgraph.results.sweep import (
     CandidateEntry,
     NamedTest,
@@ -196,8 +196,6 @@ def _make_row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:
         results.append(make_result_entry(result, str(place.path / name) if name else None))
     return RowEntry(test.name, test.op, test.domain, test.kind, row.reference.outcome, results)
 
-
-log = logging.getLogger("subcut")
 
 MAX_NAME = 60  # characters of a candidate's name, and of the choice of tests, in a folder's
 FORMATS = ("npy", "bin")

@@ -9,7 +9,6 @@ counts.
 from __future__ import annotations
 
 import itertools
-import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.graph import protobuf
+from subgraph.log import log
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote.remote_pool import open_workers
@@ -36,8 +36,6 @@ from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, 
 from subgraph.trials.open_trials import STORE
 from subgraph.types import Strings
 from subgraph.verdict import ENDED, Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 RUN_TIMEOUT = 60.0  # seconds for one build or run if no --timeout is given: these models are tiny
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -27,6 +26,7 @@ from subgraph.graph.graph import VALUE, Graph, as_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.drawn_network import labeled
 from subgraph.inspection.validate import explain_refusal
+from subgraph.log import log
 from subgraph.origins.source import Source, find_source
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
@@ -91,8 +91,6 @@ from subgraph.verdict import (
     iter_mute_notes,
     name_failure,
 )
-
-log = logging.getLogger("subcut")
 
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
 NODES_NEEDED = (

@@ -3,19 +3,17 @@ to."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from subgraph import plugins
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
 from subgraph.trials.trial import Trials
-
-log = logging.getLogger("subcut")
 
 FUNCTION = "computed_by"
 

@@ -3,7 +3,6 @@ closed together."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from subgraph.comparison.where import OutputChoice
 from subgraph.errors import ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import scales_of
+from subgraph.log import log
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
@@ -35,8 +35,6 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
-
-log = logging.getLogger("subcut")
 
 STORE = ".store"  # within the folder of results
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,9 @@ import numpy as np
 
 from subgraph.comparison.evidence import make_other_inputs
 from subgraph.errors import OutOfTime, SubcutError
+from subgraph.log import log
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.tensors import Record, written
-
-log = logging.getLogger("subcut")
 
 MAX_OTHER_SAMPLES = 8  # whose outputs are compared with those of one sample
 

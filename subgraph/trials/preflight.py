@@ -8,7 +8,6 @@ mistake of that code shows in every output of every model, so a search would bla
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +29,7 @@ from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.inspection.validate import find_problems, node_title
+from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Job, RunResult, within
 from subgraph.storage import tensors
@@ -46,8 +46,6 @@ from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misr
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
 # The constant `c` tells an input whose axes are exchanged from such an output.

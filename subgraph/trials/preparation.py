@@ -11,13 +11,13 @@ command.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from subgraph.errors import OutOfTime, SubcutError
+from subgraph.log import log
 from subgraph.runtime.inputs import DRAWS
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
@@ -28,7 +28,6 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 from subgraph.verdict import find_mute
 
-log = logging.getLogger("subcut")
 KNOWN_RUNS = 8  # of the whole, that may be stored
 OLD = 3600.0  # seconds after which the summary says how old answers are
 

@@ -23,7 +23,6 @@ model also asks whether an agreement was earned (`comparison.evidence`).
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from typing import TypeAlias
 
 from subgraph.errors import OutOfTime, OutputError, SubcutError
 from subgraph.graph.quantization import finds_scales
+from subgraph.log import log
 from subgraph.results.common import PreciseSetting
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
@@ -43,8 +43,6 @@ from subgraph.trials.region_runs import RunLog
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Strings
 from subgraph.verdict import NUMBERS, Status, Verdict, is_mute
-
-log = logging.getLogger("subcut")
 
 MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
 

@@ -4,7 +4,6 @@ candidate is run here."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +30,6 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.other_inputs import OtherInputs
 from subgraph.types import StringMap
 from subgraph.version import __version__
-
-log = logging.getLogger("subcut")
 
 ROOT = Path("/")  # captured values have absolute paths
 

@@ -1,5 +1,5 @@
 """Messages on standard error: lines, or one live line on a terminal. Covers `commands.live`,
-`commands.steps`."""
+`commands.steps`, `log`."""
 
 from __future__ import annotations
 

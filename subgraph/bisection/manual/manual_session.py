@@ -15,7 +15,6 @@ Below the session is its folder: locked while a command works on them, removed.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
@@ -30,6 +29,7 @@ from subgraph.bisection.manual.outputs import TaskFolders
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.documents import keyed, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
+from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.run_result import RunResult, from_entry
@@ -39,8 +39,6 @@ from subgraph.system import Lock, flush
 from subgraph.text import count
 from subgraph.types import Strings
 from subgraph.verdict import Signature, Status, Verdict
-
-log = logging.getLogger("subcut")
 
 SCHEMA: Final = "subcut.manual-state/1"
 DEVICE = "device"

@@ -11,7 +11,6 @@ todo/3-2/         the same for samples that need a separate cut
 from __future__ import annotations
 
 import copy
-import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from subgraph.cases.layout import FROM_DEVICE, TODO_TXT
 from subgraph.documents import from_json
 from subgraph.errors import UsageError
 from subgraph.graph.region import Region
+from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
@@ -32,8 +32,6 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Strings
-
-log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ input.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from pathlib import Path
 from subgraph.errors import OutputError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.log import log
 from subgraph.origins.caffe import caffemodel, message_text, onnx_model
 from subgraph.origins.caffe.message_text import Message
 from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
-
-log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)

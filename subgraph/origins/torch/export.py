@@ -8,7 +8,6 @@ separate process.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from subgraph import children, system
 from subgraph import trust as trusted
 from subgraph.errors import BackendError, ModelError, UsageError
+from subgraph.log import log
 from subgraph.origins.converted import convert_once
 from subgraph.origins.torch.program import import_torch, silence_exporter, summarize_error
 from subgraph.storage import folders
@@ -27,8 +27,6 @@ from subgraph.storage.digest import file_digest
 from subgraph.system import free_memory
 from subgraph.text import clean
 from subgraph.trust import NamedCode
-
-log = logging.getLogger("subcut")
 
 
 def export_module(module: Any, args: Sequence[Any] | None) -> Path:

@@ -4,7 +4,6 @@ ONNX's names."""
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,6 @@ from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.text import clean, count
 from subgraph.types import Fields
-
-log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.torch/1"
 MANIFEST = "manifest.json"

@@ -3,7 +3,6 @@ over."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from subgraph.errors import InputError
+from subgraph.log import log
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
     Alignment,
@@ -27,8 +27,6 @@ from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.types import Array, StringMap, Strings
-
-log = logging.getLogger("subcut")
 
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
 EXACT = 1e-5  # distance up to which no other tensor is considered

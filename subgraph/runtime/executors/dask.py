@@ -11,11 +11,10 @@ from concurrent.futures import Executor
 from typing import Any
 
 from subgraph.errors import BackendError, NotInstalled
+from subgraph.log import log
 from subgraph.text import clean
 from subgraph.types import Fields, JsonObject
 from subgraph.version import install
-
-log = logging.getLogger("subcut")
 
 ANSWER_SECONDS = 10  # for a scheduler's first answer
 WORKER_SECONDS = 60  # for its first worker

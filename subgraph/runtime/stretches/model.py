@@ -8,7 +8,6 @@ much is halved, down to one node.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
+from subgraph.log import log
 from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
@@ -35,8 +35,6 @@ from subgraph.storage.tensors import Record, Records, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
 from subgraph.types import StringMap
-
-log = logging.getLogger("subcut")
 
 Feeds = Iterable[Record] | Sample
 

@@ -3,7 +3,6 @@ the other."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,6 +16,7 @@ from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import scales_of
 from subgraph.graph.value_types import read_type
+from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -33,8 +33,6 @@ from subgraph.trials.matching.match_tensors import (
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.trials.matching.meaning import MeaningTests
 from subgraph.types import Array, Shape, StringMap
-
-log = logging.getLogger("subcut")
 
 MAX_ATTEMPTS = 4  # to match more tensors behind a fault
 MAX_BREAKS = 4  # nodes that the reference does not run, after which no more is captured
