@@ -168,8 +168,8 @@ def compare_recorded(
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.recordings import device_runs, msaccucmp
     from subgraph.recordings.compare_recording import Choice
-    from subgraph.recordings.departure import compare_runs
-    from subgraph.recordings.document import make_document
+    from subgraph.recordings.interval import compare_runs
+    from subgraph.recordings.result_folder import make_document
     from subgraph.recordings.run_comparison import iter_value_pairs
     from subgraph.reports.csv import render_compared as render_table
     from subgraph.reports.text import render_compared
@@ -220,7 +220,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import device_runs, interval, result_folder
-    from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
+    from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
 
     asked = _mark_module(asked, recordings)
     criterion = asked.criterion
@@ -254,7 +254,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             judge = narrowed.judge
             reasons = interval.find_known_troubles(graph)
             intervals = interval.find_intervals(narrowed, interval.weigh_nodes(graph))
-            document = result_folder.make_document(
+            document = result_folder.make_interval_document(
                 judge, compared, narrowed, intervals, criterion, command_line(), reasons
             )
             named = asked.settings.get("model", asked.model) or str(graph.path)

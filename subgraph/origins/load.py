@@ -47,7 +47,7 @@ def load(
     if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
         return graph.load(_write(path))
     if any(kind.__module__.startswith("torch.") for kind in type(path).__mro__):
-        from subgraph.origins.torch.export import export_module
+        from subgraph.origins.torch.program import export_module
 
         return graph.load(export_module(path, args))
     if not isinstance(path, (str, Path)):
@@ -92,9 +92,9 @@ def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) 
 
         return to_onnx(path, weights)
     if family is Family.TORCH_PROGRAM:
-        from subgraph.origins.torch import export
+        from subgraph.origins.torch.program import convert_program
 
-        return export.convert_program(path, trust)
+        return convert_program(path, trust)
     if family is Family.TFLITE:
         from subgraph.origins.tflite import conversion
 

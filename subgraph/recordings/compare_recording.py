@@ -28,18 +28,22 @@ from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.device_runs import RecordedRun
-from subgraph.recordings.matching.align import is_coarse
-from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
-from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
-from subgraph.recordings.matching.unnamed import follow_unnamed
-from subgraph.recordings.reference_tensors import (
+from subgraph.recordings.matching.align import (
     capture_tensors,
     displace,
+    is_coarse,
     iter_tensor_sizes,
     measure_remoteness,
 )
-from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.recordings.wrong_input import find_first_recorded, find_misread_input
+from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
+from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
+from subgraph.recordings.matching.unnamed import follow_unnamed
+from subgraph.recordings.run_comparison import (
+    RunComparison,
+    TensorRow,
+    find_first_recorded,
+    find_misread_input,
+)
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean

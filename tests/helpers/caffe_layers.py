@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 
 from fixtures.caffe import layer, net
-from subgraph.origins.caffe import message_text, onnx_model
+from subgraph.origins.caffe import messages, onnx_model
 from subgraph.types import Array
 
 X = (2, 6, 7, 5)
@@ -19,7 +19,7 @@ X = (2, 6, 7, 5)
 
 def convert(prototxt: str, seed: int = 1) -> onnx_model.CaffeNetwork:
     return onnx_model.convert(
-        message_text.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed
+        messages.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed
     )
 
 

@@ -17,8 +17,8 @@ from subgraph.graph.graph import load
 from subgraph.graph.quantization import code_scales
 from subgraph.recordings.compare_recording import compare_run
 from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
-from subgraph.recordings.document import choose_exit_code
 from subgraph.recordings.matching.align import absorb_requantization
+from subgraph.recordings.result_folder import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

@@ -14,10 +14,10 @@ import pytest
 from fixtures import device
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.recordings.departure import choose_run_to_narrow, compare_runs
 from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
-from subgraph.recordings.document import make_document
-from subgraph.recordings.reference_tensors import displace, measure_remoteness
+from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
+from subgraph.recordings.matching.align import displace, measure_remoteness
+from subgraph.recordings.result_folder import make_document
 from subgraph.results.recorded import RecordedDocument
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

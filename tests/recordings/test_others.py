@@ -2,7 +2,7 @@
 make.
 
 Covers `recordings.matching.names`, `recordings.matching.matched`, `recordings.matching.match`,
-`recordings.matching.fit`; the formats trtexec, torch, msprobe and safetensors.
+the formats trtexec, torch, msprobe and safetensors.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from subgraph.errors import InputError
 from subgraph.graph.graph import load
 from subgraph.recordings import device_runs, interval, recording
 from subgraph.recordings.compare_recording import compare_run
-from subgraph.recordings.document import choose_exit_code
 from subgraph.recordings.matching.align import iter_alignments, iter_foldings
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.matching.names import ModelNames
+from subgraph.recordings.result_folder import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

@@ -1,8 +1,7 @@
 """Recordings against a model: matching, judging, intervals, cases.
 
-Covers `recordings.device_runs`, `recordings.matching.match`, `recordings.reference_tensors`,
-`recordings.compare_recording`, `recordings.document`, `recordings.interval` and
-`recordings.result_folder`.
+Covers `recordings.device_runs`, `recordings.matching.match`, `recordings.matching.align`,
+`recordings.compare_recording`, `recordings.interval` and `recordings.result_folder`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from benchmarks.recorded import tried
 from fixtures import ROOT, device
 from subgraph.graph.graph import load
 from subgraph.recordings import compare_recording, interval, msaccucmp
-from subgraph.recordings import document as contrast
+from subgraph.recordings import result_folder as contrast
 from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison

@@ -1,7 +1,7 @@
 """A small device: fed other values than the reference, files laid out otherwise than the user says,
 names that the user or another run of the tool explains.
 
-Covers `recordings.wrong_input`, `recordings.run_comparison`.
+Covers `recordings.run_comparison`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from subgraph.graph.graph import load
 from subgraph.recordings import interval
 from subgraph.recordings.compare_recording import compare_run
 from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
-from subgraph.recordings.document import choose_exit_code
+from subgraph.recordings.result_folder import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison, iter_value_pairs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

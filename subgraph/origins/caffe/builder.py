@@ -20,8 +20,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
-from subgraph.origins.caffe.fields import Parameters
-from subgraph.origins.caffe.message_text import Message
+from subgraph.origins.caffe.messages import Message, Parameters
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.types import Array, Strings

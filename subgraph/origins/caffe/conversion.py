@@ -16,8 +16,8 @@ from subgraph.errors import OutputError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.log import log
-from subgraph.origins.caffe import caffemodel, message_text, onnx_model
-from subgraph.origins.caffe.message_text import Message
+from subgraph.origins.caffe import caffemodel, messages, onnx_model
+from subgraph.origins.caffe.messages import Message
 from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedLayer
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
@@ -41,7 +41,7 @@ class CaffeModel:
         """
         blobs = caffemodel.read(self.weights) if self.weights else None
         return onnx_model.convert(
-            message_text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn
+            messages.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn
         )
 
 
@@ -151,7 +151,7 @@ def write_region(
             )
     try:
         (folder / f"{stem}.prototxt").write_text(
-            message_text.write(_make_tree(network, layers)), encoding="utf-8"
+            messages.write(_make_tree(network, layers)), encoding="utf-8"
         )
     except OSError as e:
         raise OutputError(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
-from subgraph.origins.caffe.fields import Parameters
+from subgraph.origins.caffe.messages import Parameters
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Array, JsonObject
 

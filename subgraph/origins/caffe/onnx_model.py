@@ -15,11 +15,10 @@ from typing import Any
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
-from subgraph.origins.caffe import detection, layers, shapes, windows
+from subgraph.origins.caffe import layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
-from subgraph.origins.caffe.fields import Parameters
-from subgraph.origins.caffe.message_text import Message, Scalar
+from subgraph.origins.caffe.messages import Message, Parameters, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import StringMap, Strings
@@ -31,7 +30,6 @@ CONVERTERS: dict[str, Callable[[CaffeLayer], None]] = {
     **windows.LAYERS,
     **layers.LAYERS,
     **shapes.LAYERS,
-    **detection.LAYERS,
 }
 # (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in
 # MANY_TOPS.

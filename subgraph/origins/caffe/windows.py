@@ -1,11 +1,21 @@
-"""Layers that slide a window over a picture: convolution, its transpose, pooling. Each function
-converts one type."""
+"""Layers of pictures: convolution, its transpose, pooling; and SSD's Normalize, PriorBox,
+DetectionOutput.
+
+Each function converts one type. Those of SSD:
+https://github.com/weiliu89/caffe/tree/ssd/src/caffe/layers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf, sqrt
+
+import numpy as np
+from onnx import numpy_helper
+
 from subgraph.origins.caffe.builder import CaffeLayer
-from subgraph.origins.caffe.fields import Parameters
-from subgraph.types import JsonObject
+from subgraph.origins.caffe.messages import Parameters
+from subgraph.types import Array, JsonObject
 
 
 def _find_per_axis(
@@ -166,10 +176,232 @@ def _add_pool(
     layer.last(op, [tensor], (*layer.shape[:2], *sizes), **attributes)
 
 
+MAX_VALUES = 1 << 26  # of prior boxes, which become a constant: 256 MiB
+CORNER = ("CORNER", "1")
+CENTER_SIZE = ("CENTER_SIZE", "2")
+
+
+def convert_normalize(layer: CaffeLayer) -> None:
+    """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the
+    whole sample."""
+    p = layer.parameters("norm_param")
+    count = 1 if p.channel_shared else layer.shape[1]
+    layer.formula(
+        """square = Mul (x, x)
+        sum = ReduceSum (square, axes)
+        eps = Add (sum, epsilon)
+        norm = Sqrt (eps)
+        divide = Div (x, norm)
+        y = Mul (divide, scale)""",
+        layer.shape,
+        axes=[1, 2, 3] if p.across_spatial else [1],
+        epsilon=p.eps,
+        scale=layer.weight(0, (count,), "scale", "factor", (count, 1, 1)),
+    )
+
+
+def convert_prior_box(layer: CaffeLayer) -> None:
+    """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes ·
+    4)."""
+    p = layer.parameters("prior_box_param")
+    (height, width), (rows, columns) = layer.shapes[1][2:], layer.shape[2:]
+    height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
+    step_y = p.step_h or p.step or height / rows
+    step_x = p.step_w or p.step or width / columns
+    sizes = np.array([*_iter_box_sizes(layer, p)], np.float64)
+    if rows * columns * len(sizes) * 8 > MAX_VALUES:
+        raise layer.refuse("has too many boxes")
+    y, x = np.meshgrid(
+        (np.arange(rows) + p.offset) * step_y,
+        (np.arange(columns) + p.offset) * step_x,
+        indexing="ij",
+    )
+    centers = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
+    corners = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1) / [
+        width,
+        height,
+        width,
+        height,
+    ]
+    if p.clip:
+        corners = corners.clip(0, 1)
+    out = np.stack([corners.reshape(-1), _repeat_variances(layer, p, corners.size)]).astype(
+        np.float32
+    )[None]
+    layer.last("Constant", [], out.shape, value=numpy_helper.from_array(out, layer.name))
+
+
+def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
+    """(width, height) of the boxes at each place."""
+    if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
+        raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
+    if not all(0 < size < inf for size in (*p.min_size, *p.max_size)):
+        raise layer.refuse(f"has boxes of the sizes {[*p.min_size, *p.max_size]}")
+    ratios = [1.0]
+    for ratio in p.aspect_ratio:
+        if not 0 < ratio < inf:
+            raise layer.refuse(f"has the aspect ratio {ratio:g}")
+        if all(abs(ratio - other) >= 1e-6 for other in ratios):
+            ratios += [ratio, 1 / ratio] if p.flip else [ratio]
+    for k, size in enumerate(p.min_size):
+        yield size, size
+        if p.max_size:
+            between = sqrt(size * p.max_size[k])
+            yield between, between
+        for ratio in ratios[1:]:
+            yield size * sqrt(ratio), size / sqrt(ratio)
+
+
+def _repeat_variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
+    """Four variances per box, or one for all; 0.1 where none is given."""
+    if len(p.variance) not in (0, 1, 4):
+        raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
+    return np.resize(np.array(p.variance or [0.1]), size)
+
+
+def convert_detection_output(layer: CaffeLayer) -> None:
+    """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
+
+    A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where
+    nothing is found. Each class is a batch of NonMaxSuppression, because Caffe suppresses among the
+    `top_k` best of each class.
+    """
+    p = layer.parameters("detection_output_param")
+    nms = p.nms_param or Parameters("nms_param", None, "")
+    classes = p.num_classes
+    boxes = layer.shapes[2][-1] // 4
+    _require_plain(layer, p, nms, boxes)
+    kept = [k for k in range(classes) if k != p.background_label_id]
+    threshold = -3e38 if p.confidence_threshold is None else p.confidence_threshold
+    corners = _decode(layer, p, boxes)
+    # pairs: (class, its candidate)
+    pairs = layer.formula(
+        """scores = Reshape (x1, sizes)
+        by_class = Transpose <perm = [1, 0]> (scores)
+        foreground = Gather <axis = 0> (by_class, classes)
+        best, places = TopK <axis = 1> (foreground, top_k)
+        candidates = Gather <axis = 0> (corners, places)
+        unsqueeze = Unsqueeze (best, axis)
+        nms = NonMaxSuppression (candidates, unsqueeze, per_class, overlap, threshold)
+        pairs = Gather <axis = 1> (nms, columns)""",
+        sizes=(boxes, classes),
+        classes=kept,
+        top_k=[min(nms.top_k, boxes) if nms.top_k > -1 else boxes],
+        corners=corners,
+        axis=[1],
+        per_class=[boxes],
+        overlap=[nms.nms_threshold],
+        threshold=[threshold],
+        columns=[0, 2],
+    )
+    best = f"{layer.name}/best"
+    candidates = f"{layer.name}/candidates"
+    score = layer.formula("score = GatherND (best, pairs)", best=best, pairs=pairs)
+    most = boxes * len(kept)
+    if p.keep_top_k > -1:
+        most = p.keep_top_k
+        pairs, score = _keep_best(layer, most, pairs, score)
+    layer.formula(
+        """box = GatherND (candidates, pairs)
+        row = Gather <axis = 1> (pairs, first)
+        label = Gather <axis = 0> (labels, row)
+        column = Unsqueeze (score, axis_1)
+        image = Mul (label, zero)
+        table = Concat <axis = 1> (image, label, column, box)
+        fill = Concat <axis = 0> (table, nothing)
+        found = Shape (score)
+        rows = Max (found, one)
+        cut = Slice (fill, start, rows, axis_0)
+        y = Unsqueeze (cut, axes)""",
+        (1, 1, max(most, 1), 7),
+        candidates=candidates,
+        pairs=pairs,
+        first=[0],
+        labels=np.array(kept, np.float32),
+        score=score,
+        axis_1=[1],
+        zero=0.0,
+        nothing=np.array([[0, *[-1] * 6]], np.float32),  # one row of -1; the first column: image 0
+        one=[1],
+        start=[0],
+        axis_0=[0],
+        axes=[0, 1],
+    )
+    layer.builder.open.add(layer.tops[0])
+
+
+def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int) -> None:
+    classes = p.num_classes
+    shapes = layer.shapes
+    if shapes[0][0] != 1:
+        raise layer.refuse(f"has a batch of {shapes[0][0]}", "set the batch to 1 in the prototxt")
+    if not p.share_location or nms.eta != 1 or p.code_type not in (*CORNER, *CENTER_SIZE):
+        raise layer.refuse(
+            f"has share_location {p.share_location}, eta {nms.eta:g}, code_type {p.code_type}",
+            "known: shared locations, eta 1, CORNER and CENTER_SIZE",
+        )
+    sizes = [int(np.prod(shape[1:])) for shape in shapes[:2]]
+    if classes < 2 or sizes != [4 * boxes, classes * boxes]:
+        raise layer.refuse(
+            f"has {boxes} boxes and {classes} classes, its bottoms have {sizes[0]} and {sizes[1]}"
+            " values"
+        )
+
+
+def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
+    """The boxes as corners (boxes, 4), from locations relative to the prior boxes."""
+    scaled = "" if p.variance_encoded_in_target else "\nlocation = Mul (location, prior1)"
+    parts = f"""location = Reshape (x, sizes)
+        priors = Reshape (x2, prior_sizes)
+        prior0 = Gather <axis = 0> (priors, index0)
+        prior1 = Gather <axis = 0> (priors, index1){scaled}"""
+    values = {"sizes": (boxes, 4), "prior_sizes": (2, boxes, 4), "index0": 0, "index1": 1}
+    if p.code_type in CORNER:
+        return layer.formula(f"{parts}\ncorners = Add (prior0, location)", **values)
+    return layer.formula(
+        f"""{parts}
+        low, high = Split <axis = 1> (prior0, halves)
+        prior_size = Sub (high, low)
+        prior_sum = Add (low, high)
+        prior_center = Mul (prior_sum, half)
+        moves, grows = Split <axis = 1> (location, halves)
+        shift = Mul (moves, prior_size)
+        center = Add (shift, prior_center)
+        growth = Exp (grows)
+        size = Mul (growth, prior_size)
+        reach = Mul (size, half)
+        least = Sub (center, reach)
+        most = Add (center, reach)
+        corners = Concat <axis = 1> (least, most)""",
+        **values,
+        halves=[2, 2],
+        half=0.5,
+    )
+
+
+def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
+    """The `most` best of all classes, still in the order of their classes."""
+    index = layer.formula(
+        """count = Shape (score)
+        limit = Min (count, keep_top_k)
+        keep, places = TopK <axis = 0> (score, limit)
+        chosen = Cast <to = 1> (places)
+        order, sorted = TopK <axis = 0, largest = 0> (chosen, limit)
+        index = Cast <to = 7> (order)""",
+        score=score,
+        keep_top_k=[most],
+    )
+    kept_pairs = layer.formula("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
+    return kept_pairs, layer.formula("kept_score = Gather (score, index)", score=score, index=index)
+
+
 LAYERS = {
     "Convolution": convert_convolution,
     "ConvolutionDepthwise": convert_convolution,
     "Deconvolution": convert_convolution,
     "DepthwiseConvolution": convert_convolution,
+    "DetectionOutput": convert_detection_output,
+    "Normalize": convert_normalize,
     "Pooling": convert_pooling,
+    "PriorBox": convert_prior_box,
 }

@@ -1,10 +1,19 @@
 """`subgraph.torch.record`: a module and an ONNX model exported from it -> the module's values under
-ONNX's names."""
+ONNX's names.
+
+The values come from the exported program. For models of the older exporter (`dynamo=False`), which
+writes the modules around a node into its name, and for modules that `torch.export` refuses, the
+module runs as it is. What a module returns is the tensor that leaves its nodes. A call of a
+function belongs to the nodes of its operator within the module that calls it, if there are as many
+of both.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +21,14 @@ from typing import Any
 from subgraph import system
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ResultExists, UsageError
-from subgraph.graph.graph import Graph, load
+from subgraph.graph.graph import VALUE, Graph, load
+from subgraph.graph.value_types import read_type
+from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
-from subgraph.origins.torch import scopes
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.text import clean, count
-from subgraph.types import Fields
+from subgraph.types import Fields, JsonObject, Shape
 
 SCHEMA = "subcut.torch/1"
 MANIFEST = "manifest.json"
@@ -170,7 +180,10 @@ def _run(
             outputs = programs.list_tensors(programs.run(program, args, kwargs, told))
             notes += programs.iter_departures(programs.list_tensors(results), outputs)
             return "exported program", notes
-    scopes.run(module, args, kwargs, graph, values.add)
+    recorder = _Recorder(module, ScopedTensors(graph), values.add)
+    with recorder.hooks(), recorder.functions(), programs.import_torch().no_grad():
+        module(*args, **kwargs)
+    recorder.tell_calls()
     return "hooks", notes
 
 
@@ -209,3 +222,222 @@ def _require_free(place: Path) -> None:
             "name another folder, or remove it",
             code="output.exists",
         )
+
+
+Seen = Callable[[str, Any], None]  # is told an ONNX tensor's name and the value
+
+
+# ------------------------------------------------------------ modules that run as they are
+
+FOLDED = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+)  # into whose weights the exporter folds the normalization behind them
+# Functions and methods of torch → the operators that the older exporter makes of each; the last one
+# gives the result.
+RECIPES = {
+    "add __add__ __radd__ __iadd__ add_": "Add",
+    "sub __sub__ subtract": "Sub",
+    "mul __mul__ __rmul__ __imul__ mul_ multiply": "Mul",
+    "div __truediv__ __itruediv__ div_ true_divide": "Div",
+    "matmul __matmul__ bmm": "MatMul",
+    "gelu": "Div Erf Add Mul Mul",
+    "silu silu_": "Sigmoid Mul",
+    "view reshape unflatten": "Reshape",
+    "transpose permute t swapaxes": "Transpose",
+    "cat concat": "Concat",
+    "conv1d conv2d conv3d": "Conv",
+    "relu relu_": "Relu",
+    "adaptive_avg_pool2d": "GlobalAveragePool",
+    "max_pool2d": "MaxPool",
+    "avg_pool2d": "AveragePool",
+    "mean": "ReduceMean",
+    "layer_norm": "LayerNormalization",
+    **{
+        op.lower(): op
+        for op in "Softmax LogSoftmax Sigmoid Tanh Erf Exp Log Sqrt Abs Neg Flatten".split()
+    },
+}
+_RECIPE_OF = {call: ops.split() for calls, ops in RECIPES.items() for call in calls.split()}
+
+
+class ScopedTensors:
+    """Which tensors of an ONNX model the nodes of a module, in one of its calls, make.
+
+    A scope is written as the exporter does: `layer1/layer1.0/relu_1`, by metadata `layer1.0.relu`.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        kinds = graph.kinds(graph.maker)
+        self._types = graph.declared_types()
+        self._inside: dict[str, list[int]] = {}  # scope → nodes directly in it that carry values
+        self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
+        for i in graph.in_order(range(len(graph.nodes))):
+            carries = any(kinds[name] == VALUE for name in graph.makes[i])
+            around = _read_scopes(graph, i)
+            if carries:
+                self._inside.setdefault(around[-1], []).append(i)
+                for scope in around:
+                    self._below.setdefault(scope, set()).add(i)
+
+    def has(self, scope: str) -> bool:
+        """Does any node that carries values lie in the scope?"""
+        return scope in self._below
+
+    def result(self, scope: str) -> str:
+        """The one tensor that leaves the scope; "" where none or several do."""
+        nodes = self._below.get(scope, set())
+        graph = self._graph
+        leaving = [
+            name
+            for name in graph.iter_outputs(nodes)
+            if name in graph.outputs or any(j not in nodes for j in graph.readers.get(name, ()))
+        ]
+        return leaving[0] if len(leaving) == 1 else ""
+
+    def of_calls(self, scope: str, op: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """The tensors of an operator's nodes directly in the scope, with their values; None is one
+        that is not known.
+
+        Nothing at all if there are not as many nodes as values, or if a declared shape is another.
+        """
+        names = [
+            self._graph.makes[i][0] for i in self._inside.get(scope, ()) if self._graph.ops[i] == op
+        ]
+        pairs = [
+            (name, value) for name, value in zip(names, values, strict=False) if value is not None
+        ]
+        if len(names) == len(values) and all(
+            self._may_have(name, tuple(value.shape)) for name, value in pairs
+        ):
+            yield from pairs
+
+    def _may_have(self, tensor: str, shape: Shape) -> bool:
+        declared = self._types.get(tensor)
+        dims = read_type(declared)[2] if declared is not None else None
+        return dims is None or (
+            len(dims) == len(shape)
+            and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))
+        )
+
+    def is_foldable(self, tensor: str) -> bool:
+        """Is the tensor made by a node that may hold a normalization as well?"""
+        return tensor in self._graph.maker and self._graph.ops[self._graph.maker[tensor]] in FOLDED
+
+
+def _read_scopes(graph: Graph, index: int) -> list[str]:
+    """The scopes around a node, from the model itself, "", inwards."""
+    written = parse_texts(read_node_metadata(graph, index).get(f"{PREFIX}name_scopes", ""))
+    if written:
+        return ["", *filter(None, written[:-1])]
+    name = graph.node_names[index]
+    pieces = name.split("/")[1:-1] if name.startswith("/") else []
+    return ["/".join(pieces[:k]) for k in range(len(pieces) + 1)]
+
+
+class _Recorder:
+    def __init__(self, module: Any, tensors: ScopedTensors, seen: Seen) -> None:
+        self._module = module
+        self._tensors = tensors
+        self._seen = seen
+        self._paths = {
+            id(part): path for path, part in module.named_modules(remove_duplicate=False) if path
+        }
+        self._stack: list[
+            tuple[str, str]
+        ] = []  # around the running code: scope by names, by metadata
+        self._times: dict[str, int] = {}  # scope by names → how often it was called
+        self._results: dict[
+            int, tuple[Any, str]
+        ] = {}  # id of a value → the value, kept alive, and its ONNX tensor
+        self._calls: dict[
+            tuple[str, str], list[Any]
+        ] = {}  # scope and operator → values, None for inner ones
+        self._told: JsonObject = {}
+
+    # ------------------------------------------------------------ modules
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        handles = []
+        for part in self._module.modules():
+            handles.append(part.register_forward_pre_hook(self._enter))
+            handles.append(part.register_forward_hook(self._leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, part: Any, args: Any) -> None:
+        path = self._paths.get(id(part), "")
+        outer = self._stack[-1][0] if self._stack else ""
+        scope = "/".join(filter(None, (outer, _name_module(path))))
+        times = self._times[scope] = self._times.get(scope, -1) + 1
+        self._stack.append((f"{scope}_{times}" if times else scope, path))
+
+    def _leave(self, part: Any, args: Any, result: Any) -> None:
+        scope, path = self._stack.pop()
+        if not path or not isinstance(result, programs.import_torch().Tensor):
+            return
+        names = [name for name in (scope, path) if self._tensors.has(name)]
+        tensor = self._tensors.result(names[0]) if names else ""
+        if not names and type(part).__name__.startswith("BatchNorm") and len(args) == 1:
+            folded = self._results.get(id(args[0]), (None, ""))[1]
+            tensor = folded if self._tensors.is_foldable(folded) else ""
+        if tensor:
+            self._results[id(result)] = (result, tensor)
+            self._told[tensor] = result.detach().clone()
+
+    # ------------------------------------------------------------ functions
+
+    @contextmanager
+    def functions(self) -> Iterator[None]:
+        recorder = self
+
+        def called(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            recorder._note(getattr(function, "__name__", ""), result)
+            return result
+
+        mode = type(
+            "_Calls",
+            (programs.import_torch().overrides.TorchFunctionMode,),
+            {"__torch_function__": called},
+        )
+        with mode():
+            yield
+
+    def _note(self, function: str, result: Any) -> None:
+        if (
+            self._stack
+            and isinstance(result, programs.import_torch().Tensor)
+            and result.is_floating_point()
+        ):
+            scope, path = self._stack[-1]
+            where = scope if self._tensors.has(scope) else path
+            *inner, last = _RECIPE_OF.get(function, [""])
+            for op in inner:
+                self._calls.setdefault((where, op), []).append(None)
+            self._calls.setdefault((where, last), []).append(result.detach().clone())
+
+    def tell_calls(self) -> None:
+        """Tell what was seen: results of modules, and of the calls of which there are as many as
+        nodes."""
+        for (scope, op), values in self._calls.items():
+            for name, value in self._tensors.of_calls(scope, op, values):
+                self._told.setdefault(name, value)
+        for name, value in self._told.items():
+            self._seen(name, value)
+
+
+def _name_module(path: str) -> str:
+    """How the exporter calls a module within the one that calls it.
+
+    >>> _name_module("encoder.layers.0.attn"), _name_module("encoder.layers.0")
+    ('attn', 'layers.0')
+    """
+    found = re.search(r"[^.]+(?:\.\d+)*$", path)
+    return found[0] if found else path

@@ -19,10 +19,10 @@ from itertools import takewhile
 from subgraph.errors import InputError
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import CODES, BlockSums, replace_nan
-from subgraph.recordings.matching.fit import Fit
+from subgraph.recordings.matching.align import CODES, BlockSums, capture_tensors, replace_nan
 from subgraph.recordings.matching.matched import (
     EXACT,
+    Fit,
     LeftOutEntry,
     MatchedSample,
     Reason,
@@ -37,7 +37,6 @@ from subgraph.recordings.matching.names import (
     find_meant_tensor,
 )
 from subgraph.recordings.matching.unnamed import Unnamed
-from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
 from subgraph.types import Array, Strings

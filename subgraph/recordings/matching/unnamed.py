@@ -19,11 +19,11 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, has_same_numbers
-from subgraph.recordings.matching.fit import Fit
+from subgraph.recordings.matching.align import BlockSums, capture_tensors, has_same_numbers
 from subgraph.recordings.matching.matched import (
     COPY,
     EXACT,
+    Fit,
     LeftOutEntry,
     MatchedSample,
     Reason,
@@ -32,7 +32,6 @@ from subgraph.recordings.matching.matched import (
     is_clearer,
 )
 from subgraph.recordings.matching.names import MAX_FUSED, list_likely_names
-from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, save, type_of
 from subgraph.trials.matching.match_tensors import (

@@ -12,7 +12,7 @@ import pytest
 import subgraph
 from fixtures.caffe import layer, net, resnet50, write
 from subgraph.errors import UsageError
-from subgraph.origins.caffe import message_text
+from subgraph.origins.caffe import messages
 from subgraph.types import Array
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
@@ -64,7 +64,7 @@ def test_cut_of_a_network(prototxt: Path, start: str, end: str, layers: int | No
     (case,) = in_process("cut", *words).document["results"]
     assert {"model.prototxt", "model.caffemodel"} <= set(case["files"])
     if layers:
-        assert len(message_text.read(Path(case["path"]) / "model.prototxt").all("layer")) == layers
+        assert len(messages.read(Path(case["path"]) / "model.prototxt").all("layer")) == layers
     again(Path(case["path"]))
 
 

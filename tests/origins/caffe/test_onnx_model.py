@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.caffe import layer, net, resnet50
 from subgraph.errors import ModelError
-from subgraph.origins.caffe import message_text, onnx_model
+from subgraph.origins.caffe import messages, onnx_model
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.onnx_model import CONVERTERS, CaffeNetwork
 from tests.helpers.refusals import raises
@@ -23,7 +23,7 @@ from tests.helpers.runs import evaluate
 def convert(
     prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None = None
 ) -> CaffeNetwork:
-    converted = onnx_model.convert(message_text.parse(prototxt, Path("n")), "n", weights)
+    converted = onnx_model.convert(messages.parse(prototxt, Path("n")), "n", weights)
     onnx.checker.check_model(converted.model, full_check=True)
     return converted
 

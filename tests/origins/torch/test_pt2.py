@@ -1,6 +1,6 @@
 """PyTorch's `.pt2`, and a module in memory, in the place of a model.
 
-Covers `origins.torch.export` and `origins.converted`. What needs torch is skipped without it.
+Covers `origins.torch.program` and `origins.converted`. What needs torch is skipped without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 import subgraph
 from subgraph import children
 from subgraph.errors import BackendError, ModelError, UsageError
-from subgraph.origins.torch import export
+from subgraph.origins.torch import program as program_module
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
@@ -56,8 +56,8 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
             shutil.copyfile(TINY, cwd / "model.onnx")
         return children.Ended(code, b"", b"Traceback\nValueError: too old\nsee the manual\n")
 
-    monkeypatch.setattr(export, "find_spec", lambda name: name)
-    monkeypatch.setattr(export, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(program_module, "find_spec", lambda name: name)
+    monkeypatch.setattr(program_module, "version", lambda name: "2.13.0")
     monkeypatch.setattr(children, "run", run)
     return ran
 
@@ -65,7 +65,7 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
 def test_without_torch_it_says_what_to_install(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    monkeypatch.setattr(program_module, "find_spec", lambda name: None)
     with raises(BackendError, "package.not-installed", "torch and onnxscript") as refused:
         in_process("inspect", program)
     assert has_line(refused.value.hint, "torch onnxscript")

@@ -1,7 +1,7 @@
 """`subgraph.torch.record`: a module's values under the names of the exported model, and what
 `compare` says of them.
 
-Covers `torch`, `origins.torch.program` and `origins.torch.scopes`. What needs torch is skipped
+Covers `torch` and `origins.torch.program`. What needs torch is skipped
 without it.
 """
 
@@ -21,8 +21,7 @@ import subgraph.torch
 from subgraph.errors import BackendError, ResultExists, UsageError
 from subgraph.graph.graph import load
 from subgraph.origins.torch.program import PART, count_same_nodes, parse_name, read_statement
-from subgraph.origins.torch.record import MANIFEST, record
-from subgraph.origins.torch.scopes import ScopedTensors
+from subgraph.origins.torch.record import MANIFEST, ScopedTensors, record
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import in_process
