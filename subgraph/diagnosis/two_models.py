@@ -7,7 +7,7 @@ difference has one row per part of a node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,10 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import OUTPUT_SCALES
-from subgraph.graph.quantization import TFLITE, constant_scale
+from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
+from subgraph.reach import reach
 from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.scale import Scale
@@ -46,8 +47,8 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
         region: The region, as one of the reference's model.
 
     Returns:
-        The differences, those of paired nodes first. None if both run the same model, the region
-        has no counterpart, or is too large.
+        The differences, those of paired nodes first, constants by how far they are apart. None if
+        both run the same model, the region has no counterpart, or is too large.
     """
     other = trials.runtime.own_model
     if other is None or other.problem(region):
@@ -59,8 +60,10 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     names = {name: match.name for name, match in other.matches.items()}
     pairs = _pair_nodes(ours, theirs, names)
     paired = set(pairs.values())
+    nodes = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = list(_iter_missing_inputs(theirs))
-    found += [row for i, j in pairs.items() for row in _iter_node(ours.node(i), theirs.node(j))]
+    found += [row for pair in nodes for row in _iter_node(*pair)]
+    found += _list_constants(nodes)
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
     return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
@@ -169,13 +172,17 @@ class _Node:
 def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
     """Pair nodes of one operator by the tensor that they compute, then by their order; the others
     only by the tensor."""
-    made = [{names.get(name, name) for name in ours.graph.makes[i]} for i in ours.nodes]
+    made = [
+        {*ours.graph.makes[i], *(names.get(name, name) for name in ours.graph.makes[i])}
+        for i in ours.nodes
+    ]
+    carried = {j: _list_carried(theirs.graph, j) for j in theirs.nodes}
     pairs: dict[int, int] = {}
     for same_operator, same_tensor in ((True, True), (True, False), (False, True)):
         free = [j for j in theirs.nodes if j not in set(pairs.values())]
         for i, tensors in zip(ours.nodes, made, strict=True):
             for j in free:
-                has_tensor = not tensors.isdisjoint(theirs.graph.makes[j])
+                has_tensor = not tensors.isdisjoint(carried[j])
                 has_operator = ours.graph.ops[i] == theirs.graph.ops[j]
                 fits = has_operator >= same_operator and has_tensor >= same_tensor
                 if i not in pairs and fits:
@@ -183,6 +190,15 @@ def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
                     free.remove(j)
                     break
     return dict(sorted(pairs.items(), key=lambda pair: ours.nodes.index(pair[0])))
+
+
+def _list_carried(graph: Graph, j: int) -> set[str]:
+    """List a node's outputs, and those of quantizers behind it, which carry its values on."""
+
+    def follow(i: int) -> Iterator[int]:
+        return (k for k in graph.successors(i) if graph.ops[k] in AXIS)
+
+    return {name for k in reach([j], follow) for name in graph.makes[k]}
 
 
 # ------------------------------------------------------------ differences
@@ -201,17 +217,29 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
     for name in dict.fromkeys((*own, *their)):
         if own.get(name) != their.get(name) and name not in quantized:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
-    for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
-        if not quantized and a in ours.side.constants and b in theirs.side.constants:
-            texts = _constants(ours.side.constants[a], theirs.side.constants[b])
-            if texts:
-                yield ModelDifference(ours.label, ours.input_name(k), *texts)
     if len(ours.proto.input) != len(theirs.proto.input):
         counts = (str(len(node.proto.input)) for node in (ours, theirs))
         yield ModelDifference(ours.label, "inputs", *counts)
     if ours.schema and theirs.schema and ours.schema.since_version != theirs.schema.since_version:
         versions = (str(node.schema.since_version) for node in (ours, theirs))
         yield ModelDifference(ours.label, "version of the operator", *versions)
+
+
+def _list_constants(nodes: Iterable[tuple[_Node, _Node]]) -> list[ModelDifference]:
+    """List the constants that differ between paired nodes, those farthest apart first."""
+    found = []
+    for ours, theirs in nodes:
+        has_own_scale = any(map(ours.is_scale, ours.attributes.keys() ^ theirs.attributes.keys()))
+        if ours.operator != theirs.operator or has_own_scale:
+            continue
+        for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
+            if a not in ours.side.constants or b not in theirs.side.constants:
+                continue
+            own, their = ours.side.constants[a], theirs.side.constants[b]
+            apart = relative_l2(own, their)
+            if texts := _describe_constants(own, their, apart):
+                found.append((apart, ModelDifference(ours.label, ours.input_name(k), *texts)))
+    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]
 
 
 def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
@@ -241,9 +269,8 @@ def _iter_outputs(
             yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
 
 
-def _constants(ours: Array, theirs: Array) -> tuple[str, str] | tuple[()]:
+def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:
     """Describe two constants; nothing if they are equal but for rounding."""
-    apart = relative_l2(ours, theirs)
     is_equal = apart <= ROUNDED or np.array_equal(ours, theirs)
     if is_equal and ours.dtype == theirs.dtype:
         return ()

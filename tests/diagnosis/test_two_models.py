@@ -98,6 +98,15 @@ def test_constant_that_differs_is_named_with_its_distance(tmp_path: Path) -> Non
     assert has_line(ours, "float32 4×4") and has_line(theirs, "float32 4×4", "100 % apart")
 
 
+def test_constant_that_is_farthest_apart_comes_first(tmp_path: Path) -> None:
+    text = TYPES + "{ [m0] %s = MatMul (x, w0) [act] %s = Tanh (%s) [m1] y = MatMul (%s, w1) }"
+    weights = {"w0": WEIGHT, "w1": WEIGHT.T.copy()}
+    theirs = {"w0": WEIGHT * np.float32(1.01), "w1": weights["w1"] * np.float32(1.5)}
+    fused = text % ("t0", "t1", "t0", "t1")  # no tensor between is the candidate's, so all is one
+    found = finding(tmp_path, (text % ("a", "b", "a", "b"), weights), (fused, theirs))
+    assert [row[:2] for row in rows(found)][:2] == [("m1", "B"), ("m0", "B")]
+
+
 def test_scale_of_the_other_models_quantizer_is_named(tmp_path: Path) -> None:
     scale = {"s": np.float32(2.5), "z": np.int8(1)}
     found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (QUANTIZED, {"w": WEIGHT, **scale}))

@@ -284,7 +284,7 @@ def test_obstacle_at_the_result_is_refused_before_anything_runs(kind: str, here:
     wrapped(here, nodes="n5")
     done = bisect("-c", "odd.py", "--force", *QUICK, cwd=here)
     assert (done.code, done.out) == (2, "")
-    assert done.problem == ("output.not-folder" if kind == "link" else "output.not-ours")
+    assert done.problem == ("output.not-ours" if kind == "folder" else "output.not-folder")
     assert loads(here) == []
 
 

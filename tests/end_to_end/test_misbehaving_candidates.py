@@ -319,7 +319,7 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
             "own.py",
             "def load(model, options):\n    import nosuchthing\n",
             4,
-            "candidate.runs-nothing",
+            "backend.unusable",
         ),
         ("own.py", "", 2, "plugin.no-function"),
         ("own.py", "import nosuchthing", 2, "plugin.import-failed"),

@@ -121,6 +121,9 @@ class Noise(Protocol):
         """Return whether it depends on a node that rounds to steps: QuantizeLinear, Round, a Cast
         to integers."""
 
+    def behind_ranks(self) -> bool:
+        """Return whether it depends on the order of inexact values, as behind TopK."""
+
     def quantizes(self) -> bool:
         """Return whether it is, or depends on, steps that the region itself makes, as
         QuantizeLinear does. Then a right runtime may take other steps, in any precision."""

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison import CLEAR, JUMPS, MIN_REL_TOL, STEPS
+from subgraph.comparison import CLEAR, JUMPS, MIN_REL_TOL, RANKS, STEPS
 from subgraph.comparison.criteria import (
     FEW,
     MIN_ELEMENTS,
@@ -417,6 +417,10 @@ class Floats:
         if self.stepped and self.context.is_model_output and undecided:
             relation = "; the model turns one quantization step into {noise} of its output"
             return self.ruling(Status.UNRESOLVED, STEPS, 0, relation, noise, drawn)
+        sampled = self.context.noise
+        if found and found.label == PRECISION_LOST and sampled and sampled.behind_ranks():
+            relation = "; rounding changes the order in which TopK and the like pick values"
+            return self.ruling(Status.UNRESOLVED, RANKS, 0, relation, noise, drawn)
         if found:
             return found
         if scale and error > MAX_USEFUL_NOISE * scale:

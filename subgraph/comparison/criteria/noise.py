@@ -69,7 +69,8 @@ both values (within 2e-3 in fp32) are ties.
 
 Behind a choice (an index, a comparison) single elements jump. If some do in perturbed runs, those
 of the candidate may jump as far, and twice as many; the others are judged by the noise without
-jumps.
+jumps. What would be useless behind TopK and the like, whose order rounding changes, is unresolved,
+label "ranks".
 
 Scores with a mask added (−10⁴ and the like) are judged apart from the mask's plateau, which would
 set the scale. NaN and infinities of the reference alone are never excused.

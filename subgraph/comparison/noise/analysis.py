@@ -60,6 +60,7 @@ class RoundingSites:
         exact_reads: (node, position of input) of reads that get the unperturbed value.
         noisy: tensors that rounding reaches.
         behind_choice, behind_steps: tensors that depend on a choice, on rounding to steps.
+        behind_ranks: tensors that depend on the order of inexact values.
         quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
         coarsest: of each tensor the float type with the largest unit roundoff among all that it
@@ -75,6 +76,7 @@ class RoundingSites:
     noisy: set[str] = field(default_factory=set)
     behind_choice: set[str] = field(default_factory=set)
     behind_steps: set[str] = field(default_factory=set)
+    behind_ranks: set[str] = field(default_factory=set)
     quantized: set[str] = field(default_factory=set)
     value_shaped: set[str] = field(default_factory=set)
     coarsest: dict[str, str] = field(default_factory=dict)
@@ -190,7 +192,8 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     if not reads:
         sites.noisy.update(makes if rounds(node) and not _holds_integers(node) else ())
         return
-    for tensors in (sites.behind_choice, sites.behind_steps, sites.quantized, sites.value_shaped):
+    inherited = sites.behind_choice, sites.behind_steps, sites.behind_ranks, sites.quantized
+    for tensors in (*inherited, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
     inner = _inner_ops(graph, node)
@@ -221,6 +224,8 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
             (choices if cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
     sites.behind_choice |= choices
+    if op in RANKS or op == "NonMaxSuppression":
+        sites.behind_ranks.update(makes)
     sites.behind_steps |= steps
     if op in VALUE_SIZED or inner & VALUE_SIZED:
         sites.value_shaped.update(makes)

@@ -270,6 +270,9 @@ class OutputNoise(Noise):
     def behind_steps(self) -> bool:
         return self.output in self.region.sampler.sites.behind_steps
 
+    def behind_ranks(self) -> bool:
+        return self.output in self.region.sampler.sites.behind_ranks
+
     def half_step(self) -> float:
         return step_of(self.region.graph, self.output) / 2 if self.quantizes() else 0.0
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from subgraph.comparison import RANKS
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Ranking, Ruling, _floats
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
@@ -62,6 +63,7 @@ class FakeNoise:
     calls: int = 0
     broken_ties: list[Array] = field(default_factory=list)
     codes: bool = False
+    ranks: bool = False
     foreign: bool = False
     own_steps: bool = False
     step: float = 0.0
@@ -87,6 +89,9 @@ class FakeNoise:
 
     def behind_choice(self) -> bool:
         return self.choice
+
+    def behind_ranks(self) -> bool:
+        return self.ranks
 
     def behind_steps(self) -> bool:
         return self.steps
@@ -298,6 +303,17 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
     for claim in (FP16, INT8):
         found = judged(y, off, noise, claim, output=True)
         assert found.signature is Signature.PRECISION, "explained, and of no use"
+
+
+def test_order_that_rounding_changes_is_no_lost_precision() -> None:
+    """Behind TopK of near scores, rows are exchanged in a healthy int8 detector."""
+    noise = FakeNoise([f32([2, 1, 4])], choice=True)
+    lost = judged(X, f32([2, 1, 4]), noise, INT8, output=True)
+    assert lost.signature is Signature.PRECISION
+    found = judged(X, f32([2, 1, 4]), replace(noise, ranks=True), INT8, output=True)
+    assert (found.status, found.label) == (Status.UNRESOLVED, RANKS)
+    far = judged(X, f32([9, 1, 4]), replace(noise, ranks=True), INT8, output=True)
+    assert far.status is Status.FAIL
 
 
 def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
