@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.report import table
 from subgraph import bisect
-from subgraph.search.findings import FindingKind
+from subgraph.search.oracle import FindingKind
 
 BUILD = Path("build/rewriting")
 CANDIDATE = Path(__file__).with_name("whole_faults.py")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from subgraph.origins.load import load
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
-    from subgraph.search.findings import Findings, Step
+    from subgraph.search.oracle import Findings, Step
     from subgraph.trials.compare_tensors import Comparison, compare
     from subgraph.verdict import Signature, Status, Verdict
 

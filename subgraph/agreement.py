@@ -27,8 +27,8 @@ from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
 from subgraph.storage.store import Store
 from subgraph.text import clean
+from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.doubt import Doubt, find_doubt
-from subgraph.trials.forms import Form
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.trial import Trials

@@ -28,7 +28,7 @@ from subgraph.demo.files import files
 from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
-from subgraph.search.findings import Counts, Finding, FindingKind, Findings, Outcome
+from subgraph.search.oracle import Counts, Finding, FindingKind, Findings, Outcome
 from tests.helpers.facts import has_line
 
 VOID = {"br", "meta"}

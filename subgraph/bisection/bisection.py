@@ -12,12 +12,11 @@ from pathlib import Path
 
 from subgraph.bisection import result_folder
 from subgraph.bisection.body_search import InnerRuns, InnerSearch
-from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.items import items_of
+from subgraph.bisection.error_shares import costs
+from subgraph.bisection.items import Remaining, items_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bisection.remaining import Remaining
 from subgraph.bisection.stages import STAGES, Interim, search_unless_explained
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
@@ -36,11 +35,10 @@ from subgraph.runtime.python_candidate import Load, make_candidate
 from subgraph.runtime.python_inputs import Inputs, input_arguments
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
-from subgraph.trials.ask import Processes
 from subgraph.trials.open_trials import Setup, open_with_processes
-from subgraph.trials.preparation import age, prepare
+from subgraph.trials.questions import age, prepare
 from subgraph.trials.small_input import MAX_RUNS
-from subgraph.trials.trial import Trials
+from subgraph.trials.trial import Processes, Trials
 from subgraph.types import JsonObject
 from subgraph.verdict import Status
 

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from subgraph.bisection.in_place import measure_disturbance
-from subgraph.bisection.kinds import describe_kind
+from subgraph.bisection.error_shares import measure_disturbance
+from subgraph.bisection.items import Remaining, describe_kind
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
 from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.diagnosis.diagnosis import diagnose
@@ -31,10 +30,10 @@ from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
+from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
-from subgraph.trials.constant_side import find_needed_makers
-from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge
+from subgraph.trials.small_input import find_needed_makers
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
 from subgraph.version import versions
 

@@ -1,31 +1,50 @@
-"""The error of some items, and how much of the error that is looked for it explains.
+"""The error of some items: how much of the error that is looked for it explains, what is wrong in
+place, and the costs of another model.
 
 `SeenRuns` holds the runs that later answers rest on: what failed, and what differs from run to run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from subgraph.bisection.items import NodeItems
+from subgraph.comparison.pair import comparable
+from subgraph.errors import ModelError, NoRegion
+from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.runtime.run_result import RunResult
-from subgraph.search.oracle import Answer, ErrorShare, Items, PrefixError, Query, QueryKind
+from subgraph.search.oracle import (
+    Answer,
+    ErrorShare,
+    Items,
+    ItemStatuses,
+    PrefixError,
+    Query,
+    QueryKind,
+)
+from subgraph.trials import compare_tensors
 from subgraph.trials.attribution import (
     Target,
     attribute,
     error_alone,
     error_of,
     outputs_with_only,
+    remaining_error,
     restores_outputs,
     share_of,
     superposes,
     whole_target,
 )
+from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.judge import Judge
+from subgraph.trials.propagation import locally_wrong
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
 Nodes = tuple[int, ...]
 
@@ -168,3 +187,167 @@ class SeenRuns:
             names = first.differing(result)
         if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
+
+
+# ------------------------------------------------------------ in place
+# A run with intermediate tensors as outputs: the items that are wrong in it.
+
+UNFAITHFUL = (
+    0.1  # of the largest final error: from here on a profile shows another run than the plain one
+)
+
+
+def tap_region(nodes: NodeItems, items: Items) -> Region:
+    """The region of some items whose intermediate tensors are outputs, each by itself: of all items
+    the whole model's.
+
+    Raises:
+        NoRegion: they only draw random numbers.
+    """
+    inner = list(_inner_tensors(nodes, items))
+    if len(items) == len(nodes.groups):
+        return nodes.trials.model.whole(inner)
+    # without the culprits known so far: everything behind them would be wrong
+    return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
+
+
+def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
+    """Tensors that a profile reads, with the item that makes each."""
+    makes = nodes.graph.makes
+    readable = set(nodes.trials.model.tensors())
+    return {n: k for k in items for i in nodes.groups[k] for n in makes[i] if n in readable}
+
+
+def read_items(
+    nodes: NodeItems, seen: SeenRuns, items: Items, result: RunResult, verdict: Verdict
+) -> ItemStatuses:
+    """Return the items that are wrong in a run with their tensors as outputs."""
+    statuses = statuses_of(verdict, _inner_tensors(nodes, items))
+    return ItemStatuses(statuses, _local_errors(nodes, seen, items, result, statuses))
+
+
+def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
+    """The status of each item, by its gravest output; `items`: the item that makes each tensor."""
+    gravest: dict[int, Judgement] = {}
+    for judgement in verdict.outputs:
+        item = items.get(judgement.name)
+        if item is not None:
+            gravest[item] = max(gravest.get(item, judgement), judgement, key=gravity)
+    return {item: judgement.status for item, judgement in gravest.items()}
+
+
+def _local_errors(
+    nodes: NodeItems,
+    seen: SeenRuns,
+    items: Items,
+    result: RunResult,
+    statuses: Mapping[int, Status],
+) -> dict[int, float] | None:
+    """Of the items that are wrong in place those that are so given what they read, with the
+    relative error; None if unknown, or if reading intermediate tensors changed what the whole
+    gives."""
+    trials = nodes.trials
+    suspects = [k for k in items if statuses.get(k) is Status.FAIL]
+    whole = seen.result(trials, trials.model.whole())
+    is_all = len(items) == len(nodes.groups)
+    if result.failure or (is_all and not _is_as_plain(trials.judge, whole, result)):
+        return None
+    wrong = locally_wrong(trials, [nodes.region([k]) for k in suspects], result)
+    return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
+
+
+def _is_as_plain(judge: Judge, whole: RunResult, result: RunResult) -> bool:
+    """Return whether the model's outputs deviate as far in a profile as in the plain run."""
+    plain, probed = (error_of(judge, r.tensors) for r in (whole, result))
+    if plain is None or probed is None:
+        return whole.failure is None and plain is probed
+    return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
+
+
+def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Query]) -> float:
+    """Return how far reading all intermediate tensors moved the outputs, relative to their largest
+    value.
+
+    0 if no query read them, or if the outputs vary from run to run anyway.
+    """
+    trials = nodes.trials
+    whole = trials.model.whole()
+    is_read = any(
+        q.kind is QueryKind.PROFILE and len(q.items) == len(nodes.groups) for q in queries
+    )
+    if not is_read or whole.nodes in seen.nondeterministic:
+        return 0.0
+    tapped = tap_region(nodes, tuple(range(len(nodes.groups))))
+    return compare_tensors.measure_disturbance(seen.result(trials, whole), trials.run(tapped))
+
+
+# ------------------------------------------------------------ costs
+# The cost of running another model (a quantized one, say): by node, by operator, by tensor.
+#
+# The share of an item is the part of the final error that appears if only this item runs in the
+# candidate's model; the shares of many small errors add up to about one. What remains is measured
+# the other way round: only this item runs on the reference. Saturated values are counted where
+# the candidate's model has a scale.
+
+MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
+MAX_RESTORED = 5  # of these, with the largest share: also what remains
+
+
+def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
+    """Measure the costs: a run of the candidate per item, and runs of the reference per item whose
+    share is measured.
+
+    Raises:
+        BackendError: the candidate cannot be used. OutOfTime: the time is used up.
+    """
+    trials = items.trials
+    ops = items.graph.ops
+    errors: list[tuple[float, int]] = []
+    for k in range(len(items.groups)):
+        with contextlib.suppress(
+            ModelError, NoRegion
+        ):  # not in that model, or random: no cost of its own
+            errors.append((_error(trials, items.region([k])), k))
+    pieces: list[tuple[PieceCost, int]] = []
+    for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
+        attribution = attribute(trials, items.region([k]))
+        if attribution is not None:
+            labels = [trials.graph.label(i) for i in items.groups[k]]
+            last = items.groups[k][-1]
+            pieces.append(
+                (PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k)
+            )
+    pieces.sort(key=lambda piece: -piece[0].explains)
+    by_ops: dict[str, list[float]] = {}
+    for cost, k in pieces:
+        by_ops.setdefault(" + ".join(dict.fromkeys(ops[i] for i in items.groups[k])), []).append(
+            cost.explains
+        )
+    summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
+    remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
+    saturated = sorted(other.saturated(trials.model.values).items(), key=lambda tensor: -tensor[1])
+    return OtherModel(
+        other.graph.path.name,
+        other.summary(),
+        trials.judge.precision,
+        len(items.groups),
+        [
+            replace(c, remains=remaining[k] if k < MAX_RESTORED else None)
+            for k, (c, _) in enumerate(pieces)
+        ],
+        sorted(summed, key=lambda cost: -cost.explains),
+        [Saturated(name, share) for name, share in saturated if share > 0],
+    )
+
+
+def _error(trials: Trials, region: Region) -> float:
+    """The largest error of a region's outputs alone, over their scale; 0 if nothing can be
+    compared."""
+    result = trials.run(region)
+    errors = [0.0]
+    for reference, candidate in zip(trials.model.values.records, result.tensors, strict=False):
+        for name in region.outputs:
+            if name in candidate and reference[name].form == "tensor":
+                pair = comparable(reference[name].value(), candidate[name].value())
+                errors.append(pair.relative_error if pair else 0.0)
+    return max(errors)

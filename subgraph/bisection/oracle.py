@@ -1,7 +1,7 @@
 """The oracle of a bisection: a query of the search becomes a trial on nodes of one graph.
 
 What remembers is `SeenRuns`; what explains an error, `error_shares`; what is read inside of the
-model, `in_place`.
+model, `read_items`.
 
 Several workers run what the search needs now and what it is likely to need. A run ahead fills no
 answer: the search asks for it as if nothing had run, and finds it. So nothing depends on the order
@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from subgraph.bisection.error_shares import ErrorShares, SeenRuns, answer_of
-from subgraph.bisection.in_place import read_items, tap_region
+from subgraph.bisection.error_shares import ErrorShares, SeenRuns, answer_of, read_items, tap_region
 from subgraph.bisection.items import NodeItems
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph.region import Region

@@ -45,7 +45,7 @@ from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
-from subgraph.search.findings import FindingKind, Findings, Outcome
+from subgraph.search.oracle import FindingKind, Findings, Outcome
 from subgraph.trials.doubt import (
     ROUNDING_DOUBTS,
     UNDOUBTED,

@@ -224,7 +224,7 @@ def _compare(
         value_pairs,
     )
     from subgraph.trials.open_trials import open_trials
-    from subgraph.trials.preparation import prepare
+    from subgraph.trials.questions import prepare
 
     with open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(model_path)

@@ -381,8 +381,8 @@ def _remember_code(manual: Session) -> None:
 
 def _advance(manual: Session, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
+    from subgraph.bisection.items import Remaining
     from subgraph.bisection.manual import advance
-    from subgraph.bisection.remaining import Remaining
 
     advanced = advance.advance(manual, trials)
     manual = advanced.session

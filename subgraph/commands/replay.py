@@ -156,7 +156,7 @@ def _judge(
 ) -> Verdict:
     """One sample of a case; an operator test of a sweep is judged without the reference."""
     from subgraph.sweep.result_folder import replay_test
-    from subgraph.trials.replay import open_case
+    from subgraph.trials.open_trials import open_case
 
     if case.expected:
         return replay_test(case, case.expected, candidate, criterion)

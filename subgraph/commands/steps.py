@@ -12,7 +12,7 @@ from subgraph.log import log
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.bisection.remaining import Remaining
+    from subgraph.bisection.items import Remaining
     from subgraph.search import Step
 
 NAME_WIDTH = 24  # characters of a node's name in a line

@@ -252,7 +252,7 @@ class LoopSearch:
         """Repeat the first step of a stored walk; use no stored answer where the candidate gives
         another now, twice.
 
-        As `preparation.drop_if_changed` does for a search: a key does not say that a library or
+        As `questions.drop_if_changed` does for a search: a key does not say that a library or
         a board has changed.
         """
         entry = self.first.model.store.get(self._key_of_all())

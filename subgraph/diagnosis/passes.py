@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from subgraph.graph.region import Region
 from subgraph.log import log
-from subgraph.trials.forms import Form
+from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict

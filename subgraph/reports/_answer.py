@@ -33,7 +33,7 @@ from subgraph.reports._words import (
 )
 from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument
 from subgraph.results.common import NextCommand, RuntimeDocument
-from subgraph.search.findings import FindingKind, Outcome
+from subgraph.search.oracle import FindingKind, Outcome
 from subgraph.text import agreement, behind_colon, count, from_run, prediction
 from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 

@@ -19,8 +19,7 @@ from subgraph.results.bisect import (
 from subgraph.results.common import RuntimeDocument
 from subgraph.results.recorded import IntervalFinding, Suspect
 from subgraph.results.sweep import SweepDocument, SweepOutcome
-from subgraph.search.findings import FindingKind
-from subgraph.search.oracle import RegionOutcome
+from subgraph.search.oracle import FindingKind, RegionOutcome
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, VerdictDocument
 

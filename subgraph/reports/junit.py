@@ -10,7 +10,7 @@ from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import ComparedDocument, view
 from subgraph.reports._words import cleaned, outcome, region, title
 from subgraph.results.bisect import BisectDocument
-from subgraph.search.findings import FindingKind
+from subgraph.search.oracle import FindingKind
 from subgraph.verdict import Status
 
 FILE = "junit.xml"

@@ -22,8 +22,7 @@ from subgraph.results.common import (
     RuntimeDocument,
     WholeDocument,
 )
-from subgraph.search.findings import FindingKind, Outcome
-from subgraph.search.oracle import RegionOutcome
+from subgraph.search.oracle import FindingKind, Outcome, RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 SCHEMA: Final = "subcut.bisect/1"

@@ -5,17 +5,20 @@
 """
 
 from subgraph.search.driver import Settings
-from subgraph.search.findings import (
+from subgraph.search.oracle import (
+    Answer,
     Counts,
     Finding,
     FindingKind,
     Findings,
     Observation,
+    Oracle,
     Outcome,
     Purpose,
+    Query,
+    QueryKind,
     Step,
 )
-from subgraph.search.oracle import Answer, Oracle, Query, QueryKind
 from subgraph.search.strategy import search
 
 __all__ = [

@@ -17,11 +17,19 @@ from itertools import chain
 from typing import TypeAlias
 
 from subgraph.search.driver import Search
-from subgraph.search.findings import Finding, FindingKind, Outcome, Purpose
-from subgraph.search.oracle import Items, Query, QueryKind, RegionOutcome
+from subgraph.search.oracle import (
+    Finding,
+    FindingKind,
+    Items,
+    Outcome,
+    Purpose,
+    Query,
+    QueryKind,
+    RegionOutcome,
+)
 from subgraph.search.passes import accumulated, alike, halve, profile
+from subgraph.search.passes.alike import everywhere
 from subgraph.search.passes.confirm import confirm_region, resolve_contradiction
-from subgraph.search.passes.everywhere import everywhere
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.passes.profile import MAX_HINTS, NO_PROFILE, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import (

@@ -15,8 +15,17 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from subgraph.search.findings import Counts, Purpose, Step
-from subgraph.search.oracle import Ahead, Answer, Oracle, Query, QueryKind, RegionOutcome
+from subgraph.search.oracle import (
+    Ahead,
+    Answer,
+    Counts,
+    Oracle,
+    Purpose,
+    Query,
+    QueryKind,
+    RegionOutcome,
+    Step,
+)
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]

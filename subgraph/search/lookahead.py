@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from subgraph.search.driver import Search, SearchStopped
-from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Query, QueryKind
+from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Purpose, Query, QueryKind
 from subgraph.search.state import SearchState
 from subgraph.verdict import Signature, Status
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from subgraph.search.driver import Driver, Search, SearchStopped
-from subgraph.search.findings import Purpose
 from subgraph.search.oracle import (
     NOT_HERE,
     Answer,
     Items,
+    Purpose,
     Query,
     QueryKind,
     RegionOutcome,

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from subgraph.search import order
 from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
 from subgraph.search.driver import (
     BudgetSpent,
@@ -27,14 +26,26 @@ from subgraph.search.driver import (
     Settings,
     Steps,
 )
-from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.lookahead import Lookahead
-from subgraph.search.oracle import Answer, Items, Oracle, RegionOutcome
+from subgraph.search.oracle import (
+    Answer,
+    Finding,
+    FindingKind,
+    Findings,
+    Items,
+    Observation,
+    Oracle,
+    Outcome,
+    Purpose,
+    Query,
+    QueryKind,
+    RegionOutcome,
+)
 from subgraph.search.passes import accumulated
-from subgraph.search.passes.alike import merge_alike
-from subgraph.search.passes.baseline import MIN_RATE, baseline
-from subgraph.search.passes.confirm import measure_rate
-from subgraph.search.passes.intermediate import look_inside
+from subgraph.search.passes.alike import cause_of, merge_alike, off_alone
+from subgraph.search.passes.confirm import MIN_RATE, baseline, confirm_region, measure_rate
+from subgraph.search.passes.profile import MAX_HINTS, follow, read
+from subgraph.search.passes.shrink import shrink
 from subgraph.search.state import Baseline, SearchState
 
 MAX_STARTS = 6  # a search that starts over more often ends unresolved
@@ -64,7 +75,11 @@ def search(
     Raises:
         ValueError: an item reads one that does not come earlier.
     """
-    order.require_topological(parents)
+    for item, row in enumerate(parents):
+        if any(p >= item for p in row):
+            raise ValueError(
+                f"item {item} reads item {max(row)}: items must come in topological order"
+            )
     n = len(parents)
     settings = settings or Settings()
     prior = weights or partial(_alike, n)
@@ -239,3 +254,63 @@ def _smallest(
         if not any(set(observation.items).issuperset(k.items) for k in kept):
             kept.append(observation)
     return tuple(kept)
+
+
+# ------------------------------------------------------------ intermediate tensors
+# Search of intermediate tensors if the outputs agree: each in place, then each deviating item
+# alone.
+#
+# Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU,
+# a maximum, a sum of much larger terms. Reading intermediate tensors disturbs the candidate, so
+# only what fails alone as well counts.
+
+MAX_CONFIRMED = 2  # culprits of a kind, before further ones that fail alike are not confirmed
+
+
+def look_inside(progress: Progress) -> Search[None]:
+    """Fill `progress.findings`; `progress.rest`: AGREES if intermediate tensors could be read, and
+    all that is wrong there was run alone.
+
+    Raises:
+        SearchStopped: a budget is used up. SearchRestart: answers differ from run to run.
+    """
+    state = progress.state
+    scope = progress.scope
+    (answer,) = yield from state.ask(
+        Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.aim.first, True)]
+    )
+    if not answer.items.statuses:
+        why = answer.why or answer.signature or "none came back"
+        state.notes.append((f"intermediate tensors could not be read: {why}", ()))
+        return
+    seen = read(state, scope, answer)
+    wrong: list[Items] = [(k,) for k in seen.wrong]
+    off = (yield from off_alone(state, scope)) if wrong else ()
+    if off:
+        finding = yield from confirm_region(state, (yield from shrink(state, off[:1])))
+        progress.findings.append(replace(finding, alike=off[1:]))
+        progress.rest = Rest.FAILS
+        return
+    statuses: list[RegionOutcome] = []
+    for at, region in enumerate(wrong):
+        state.expect(len(wrong) - at)
+        statuses.append((yield from state.probe(Purpose.TAIL, region)))
+    failing = [
+        region
+        for region, status in zip(wrong, statuses, strict=True)
+        if status is RegionOutcome.FAIL
+    ]
+    if wrong and not failing:  # several items may be wrong together only
+        for last in seen.hints[:MAX_HINTS]:
+            above = yield from follow(state, scope, last)
+            failing += [above] if above else []
+    for region in failing:
+        signature = state.answer_to(region).signature
+        finding = Finding(FindingKind.CULPRIT, region, signature, certified=True)
+        causes = [cause_of(state, known) for known in progress.findings]
+        if causes.count(cause_of(state, finding)) < MAX_CONFIRMED:
+            finding = yield from confirm_region(state, (yield from shrink(state, region)))
+        progress.findings.append(finding)
+    progress.rest = Rest.UNKNOWN if RegionOutcome.UNRESOLVED in statuses else Rest.AGREES
+    if wrong and not failing:
+        state.notes.append(("wrong in place, but not alone: ", seen.wrong))

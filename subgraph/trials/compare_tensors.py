@@ -17,8 +17,7 @@ from typing import Any
 
 from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
-from subgraph.comparison.pair import comparable
-from subgraph.comparison.top_k import agreement, are_probabilities
+from subgraph.comparison.pair import agreement, are_probabilities, comparable
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
@@ -54,6 +53,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
+from subgraph.trials.candidate_runtime import FormsTried
 from subgraph.trials.doubt import (
     DOUBTS,
     UNDOUBTED,
@@ -68,14 +68,19 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
-from subgraph.trials.forms import FormsTried
 from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.power import measure_power
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.preparation import PreparedTrials, age, prepare
-from subgraph.trials.questions import ReferenceMovement, explain_full_model, find_flaky_outputs
+from subgraph.trials.questions import (
+    PreparedTrials,
+    ReferenceMovement,
+    age,
+    explain_full_model,
+    find_flaky_outputs,
+    prepare,
+)
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials

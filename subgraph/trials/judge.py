@@ -30,8 +30,7 @@ from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, Value
 from subgraph.text import from_run
-from subgraph.trials.candidate_runtime import CandidateRuntime
-from subgraph.trials.model_writer import ModelWriter
+from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
 from subgraph.types import Array

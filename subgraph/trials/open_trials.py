@@ -8,10 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from subgraph.cases.find_case import FoundCase
+from subgraph.cases.layout import CANDIDATE, MODEL
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.analysis import find_unrounded
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import ModelError, UnknownName
+from subgraph.errors import InputError, ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import scales_of
 from subgraph.log import log
@@ -25,15 +27,14 @@ from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
 from subgraph.text import clean, nearest
-from subgraph.trials.ask import Processes
-from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.candidate_model import CandidateModel, load_own_model
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
-from subgraph.trials.trial import Trials
+from subgraph.trials.trial import Processes, Trials
 from subgraph.types import Array
 
 STORE = ".store"  # within the folder of results
@@ -274,3 +275,42 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
         open_trials(graph, setup, running, workers) as trials,
     ):
         yield trials
+
+
+# ------------------------------------------------------------ cases
+# `subcut replay`: a case -> trials of any candidate on its model, fed with its inputs.
+
+
+@contextmanager
+def open_case(
+    case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference
+) -> Iterator[Trials]:
+    """Trials on a case's model, fed with its sample `k`.
+
+    Raises:
+        InputError: an input is not a single tensor. Others as `open_trials`.
+    """
+    inputs = []
+    for name, records in case.inputs.items():
+        if not records or len(records[k].files) != 1:
+            raise InputError(
+                f"input '{name}' of the case is not a single tensor",
+                "run its repro.py",
+                code="tensor.not-tensor",
+            )
+        inputs.append(f"{name}={records[k].files[0]}")
+    graph = load(case.place / MODEL)
+    with folders.temporary() as temporary, open_workers(candidate) as workers:
+        other = load_own_model(graph, case.place / CANDIDATE)
+        outputs = {name for name in graph.outputs if name in graph.maker}
+        choice = OutputChoice.of_document(case.found_with).among(outputs)
+        setup = Setup(
+            candidate,
+            Feeding(tuple(inputs)),
+            temporary,
+            criterion,
+            candidate_model=other,
+            choice=choice,
+        )
+        with open_trials(graph, setup, reference, workers) as trials:
+            yield trials

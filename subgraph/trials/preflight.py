@@ -37,9 +37,8 @@ from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.tensors import Record, Value
 from subgraph.text import clean
-from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.candidate_runtime import CandidateRuntime, Form
 from subgraph.trials.doubt import is_beyond_rounding
-from subgraph.trials.forms import Form
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misread

@@ -22,9 +22,7 @@ from subgraph.runtime.run_result import Feeds, Job, RunResult, merge, unresolved
 from subgraph.runtime.stretches.model import held_bytes, raw_bytes
 from subgraph.runtime.worker_pool import Turns
 from subgraph.storage.digest import digest
-from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime
-from subgraph.trials.forms import Form
-from subgraph.trials.model_writer import ModelWriter
+from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime, Form, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Verdict
 

@@ -1,19 +1,27 @@
 """Region -> Verdict: ask the candidate about a region that is fed with reference values, and judge
-its outputs."""
+its outputs.
+
+`Trials` joins an `Asker`, which obtains the outputs, and a `Judge`, which compares them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Semaphore
+from typing import Protocol
 
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.trials.ask import Asker, Processes
-from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.runtime.run_result import Feeds, RunResult, unresolved
+from subgraph.runtime.worker_pool import NO_TURNS, Turns
+from subgraph.storage.store import Store
+from subgraph.trials.candidate_runtime import CandidateRuntime, Form, FormsTried
 from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.region_runs import RunLog
-from subgraph.verdict import Verdict
+from subgraph.trials.region_runs import MemoryLimit, RegionJob, RegionRuns, RunLog
+from subgraph.verdict import Status, Verdict
 
 
 @dataclass(frozen=True)
@@ -110,3 +118,287 @@ class Trials(JudgeProperties):
             else Processes(judge)
         )
         return Trials(ask, judge)
+
+
+# ------------------------------------------------------------ asking
+# Region -> RunResult: obtains the candidate's outputs of a region, and judges nothing.
+#
+# `Asker` is the seam: processes run the candidate (`Processes`), also only from stored results,
+# and a person may run it by hand (`bisection.manual.manual_search.Person`).
+#
+# The store keeps run results, not verdicts: judging by another criterion needs no new run. One
+# run covers all samples; samples that differ in shapes or frozen values are run with separate
+# cuts.
+
+
+@dataclass
+class FullModelMode:
+    """The way to run the full model. The first run of it decides; all later runs follow.
+
+    Attributes:
+        form: the form in which the full model is run.
+        pass_number: the pass of a session that is judged: the first that is wrong, or 1.
+        tried: the verdicts on the forms that were tried.
+        pattern: the verdicts on the passes of the first session; empty if they are alike, None
+            before it.
+        contradicts_itself: whether a session failed in a pass and agreed in a later one, or two
+            sessions have different patterns.
+    """
+
+    form: Form = Form.SHIPPED
+    pass_number: int = 1
+    tried: FormsTried = field(default_factory=FormsTried)
+    pattern: tuple[Status, ...] | None = None
+    contradicts_itself: bool = False
+
+    def note_session(self, passes: Sequence[Status]) -> None:
+        """Compare the verdicts on the passes of a session with each other, and with those of the
+        first session."""
+        pattern = tuple(passes) if {*passes} >= {Status.AGREE, Status.FAIL} else ()
+        self.pattern = pattern if self.pattern is None else self.pattern
+        recovers = bool(pattern) and Status.AGREE in pattern[pattern.index(Status.FAIL) :]
+        self.contradicts_itself |= recovers or pattern != self.pattern
+
+    def choose_form(self, form: Form) -> None:
+        """Run the full model in this form from now on."""
+        self.form = form
+
+    def choose_pass(self, number: int) -> None:
+        """Judge this pass of each session from now on."""
+        self.pass_number = number
+
+    def restarted(self, form: Form | None = None) -> FullModelMode:
+        """The same mode, without the verdicts; with another form, if one is given."""
+        return FullModelMode(form or self.form, self.pass_number)
+
+
+class Asker(Protocol):
+    """Obtains the candidate's outputs of a region."""
+
+    @property
+    def log(self) -> RunLog:
+        """The runs that were used so far."""
+
+    @property
+    def forms(self) -> FormsTried:
+        """The verdicts on the forms in which the full model was run; empty before its first run."""
+
+    @property
+    def takes_merged_cuts(self) -> bool:
+        """Whether it is worth trying to run several regions as one model."""
+
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
+        """The candidate's outputs of a region.
+
+        Args:
+            feeds: per sample, tensors that replace the reference values which enter the region.
+            repetition: a higher number requests a new run, whatever is stored of lower ones.
+            fresh: run in a process that has run nothing before.
+
+        Raises:
+            BackendError: the candidate cannot be used at all. ModelError: the reference cannot
+                provide the values.
+        """
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether runs of the full model on the same values contradict each other."""
+
+    def form_of(self, region: Region) -> Form:
+        """The form in which the candidate is given a region."""
+
+    def too_large(self, region: Region) -> str:
+        """Return the reason if a region exceeds the candidate's memory and is not run; "" if it is
+        run."""
+
+    def with_model(self, model: ReferenceModel) -> Asker:
+        """The asker for another view of the same model, such as one whose shapes are not frozen."""
+
+    def restarted(self) -> Asker:
+        """The asker of a new session: it has used no runs, and decided nothing about the full
+        model."""
+
+
+@dataclass(frozen=True)
+class Processes(JudgeProperties):
+    """Asks the candidate in child processes, and stores the results.
+
+    Attributes:
+        judge: decides, on the first run of the full model, in which mode it is run from then on.
+        log: the runs that were used so far.
+        mode: how the full model is run.
+        outgrown: by a region's nodes, why it is not run again.
+        turns: what each run waits for and holds.
+        may_run: whether a result that is not stored is run; otherwise it raises `NotStored`.
+    """
+
+    judge: Judge
+    log: RunLog = field(default_factory=RunLog)
+    mode: FullModelMode = field(default_factory=FullModelMode)
+    outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
+    turns: Turns = NO_TURNS
+    may_run: bool = True
+
+    @cached_property
+    def runs(self) -> RegionRuns:
+        """The runs of regions in a given form."""
+        memory = MemoryLimit(self.model, self.runtime, self.outgrown)
+        return RegionRuns(self.writer, self.log, memory, self.turns, self.may_run)
+
+    @property
+    def forms(self) -> FormsTried:
+        """The verdicts on the forms in which the full model was run."""
+        return self.mode.tried
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether sessions of the full model contradict themselves or each other."""
+        return self.mode.contradicts_itself
+
+    @property
+    def merges_cuts(self) -> bool:
+        """Whether the candidate declares that it runs several disconnected cuts as one model."""
+        declared = self.runtime.candidate.multi
+        is_declared = self.runtime.about.multi if declared is None else declared
+        is_plain = self.runtime.runs_plain_cuts and self.mode.pass_number == 1
+        return is_plain and bool(is_declared)
+
+    @property
+    def takes_merged_cuts(self) -> bool:
+        """Whether the candidate merges cuts, or is a built-in backend that is likely to."""
+        is_likely = self.runtime.candidate.multi is None and not self.runtime.runs_user_code
+        is_plain = self.runtime.runs_plain_cuts and self.mode.pass_number == 1
+        return self.merges_cuts or (is_plain and is_likely)
+
+    def form_of(self, region: Region) -> Form:
+        """The form in which the candidate is given a region."""
+        return self.writer.form_of(region, self.mode.form)
+
+    def too_large(self, region: Region) -> str:
+        """Return the reason if a region with its weights exceeds the candidate's memory and is not
+        run; "" if it is run."""
+        return self.runs.memory.too_large(region)
+
+    def key(self, region: Region, records: Feeds, repetition: int = 0) -> str:
+        """The store key of a result for these values, from a process that has run models before."""
+        job = RegionJob(region, self.form_of(region), repetition, pass_number=self.mode.pass_number)
+        return self.runs.key(job, records)
+
+    # ------------------------------------------------------------ variants
+
+    def with_model(self, model: ReferenceModel) -> Processes:
+        """The same processes, for another view of the model."""
+        return replace(self, judge=replace(self.judge, model=model))
+
+    def with_runtime(
+        self, runtime: CandidateRuntime, model: ReferenceModel | None = None
+    ) -> Processes:
+        """Processes of another candidate, which share the results; its extra runs are counted
+        separately."""
+        judge = replace(self.judge, runtime=runtime, model=model or self.model)
+        return replace(
+            self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.restarted()
+        )
+
+    def with_store(self, store: Store, form: Form | None = None) -> Processes:
+        """The same processes, with other stored results and an empty log."""
+        judge = replace(self.judge, model=replace(self.model, store=store))
+        return replace(self, judge=judge, log=RunLog(), mode=self.mode.restarted(form))
+
+    def restarted(self) -> Processes:
+        """The same processes in a new session, over the same store."""
+        return replace(self, log=RunLog(), mode=FullModelMode())
+
+    def limited_to(self, jobs: int) -> Processes:
+        """The same processes, of which so many run at once."""
+        return replace(self, turns=Semaphore(jobs))
+
+    def only_stored(self) -> Processes:
+        """The stored runs of the candidate, the full model in the form of the user's file."""
+        mode = self.mode.restarted(Form.SHIPPED)
+        return replace(self, log=RunLog(), mode=mode, may_run=False)
+
+    # ------------------------------------------------------------ running
+
+    def run(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        *,
+        repetition: int = 0,
+        fresh: bool = False,
+    ) -> RunResult:
+        """The candidate's outputs of a region: run, or loaded from the store.
+
+        Args and Raises: as `Asker.run`.
+        """
+        self.model.capture(region)
+        if why := self.too_large(region):
+            return unresolved(why)
+        form = self.form_of(region) if feeds is None else Form.CUT
+        decides = form is Form.SHIPPED and not self.mode.tried.verdicts
+        number = self.mode.pass_number
+        job = RegionJob(region, form, repetition, fresh or decides, feeds, number)
+        result = self.runs.run(job)
+        if decides:
+            result = self._choose_form(job, result)
+        if number == 1 and result.later:
+            self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
+        if feeds is None and region == self.model.whole():
+            passes = range(1, len(result.later) + 2) if result.later else ()
+            verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
+            self.mode.note_session([verdict.status for verdict in verdicts])
+        return result.nth(self.mode.pass_number)
+
+    def _choose_form(self, job: RegionJob, result: RunResult) -> RunResult:
+        """Decide in which form the full model is run from now on; return its result in that form.
+
+        The user's file was run, in a process that had run nothing before. If it has open dimensions
+        and the candidate returns no outputs, the same file is also run with pinned shapes, in
+        another such process. That form is chosen if only it produces outputs.
+        """
+        self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(job.region, result)
+        pinned = self._run_pinned() if result.failure else None
+        if pinned is None or pinned.failure:
+            return result
+        self.mode.choose_form(Form.PINNED)
+        return pinned
+
+    def _run_pinned(self) -> RunResult | None:
+        """The outputs of the file with pinned shapes; None if that form tells no more than the file
+        as shipped."""
+        whole = self.model.whole()
+        shipped = self.writer.shipped
+        if not shipped or not shipped.other_form_tells_more(self.forms.verdicts[Form.SHIPPED]):
+            return None
+        with self.log.count_as_extra(whole):
+            pinned = self.runs.run(RegionJob(whole, Form.PINNED, fresh=True))
+        self.mode.tried.verdicts[Form.PINNED] = self.judge.verdict(whole, pinned)
+        return pinned
+
+    def try_pinned_shapes(self) -> bool:
+        """Run the file with pinned shapes if it is wrong as shipped; return whether only that run
+        agrees."""
+        tried = self.forms.verdicts
+        if Form.SHIPPED in tried and Form.PINNED not in tried:
+            self._run_pinned()
+        return Form.PINNED in tried and tried[Form.PINNED].status is Status.AGREE
+
+    def forget_pinned_shapes(self) -> None:
+        """Draw no conclusion from the run with pinned shapes."""
+        self.mode.tried.verdicts.pop(Form.PINNED)
+
+
+def _first_wrong_pass(judge: Judge, region: Region, result: RunResult) -> int:
+    """The pass of a session from which on a region is wrong, if the first one is right; else 1."""
+    for number in range(2, len(result.later) + 2):
+        if judge.verdict(region, result.nth(number)).from_run:
+            return number
+    return 1

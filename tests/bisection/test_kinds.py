@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.bisection.kinds import describe_kind
+from subgraph.bisection.items import describe_kind
 from subgraph.graph.graph import load
 from subgraph.results.bisect import KindDocument
 from tests.helpers import text_models

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.scenarios import Candidate
 from fixtures.scenarios.families import scenario
-from subgraph.bisection.remaining import Remaining
+from subgraph.bisection.items import Remaining
 from subgraph.search import Answer, FindingKind, Findings, Query, Settings, Step, search
 from subgraph.verdict import Status, Verdict
 from tests.helpers.facts import has_line

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.top_k import agreement
+from subgraph.comparison.pair import agreement
 from tests.helpers.examples import examples
 
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)

@@ -25,11 +25,10 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import open_trials
-from subgraph.trials.ask import Processes
 from subgraph.trials.compare_tensors import compare_tensors
-from subgraph.trials.preparation import PreparedTrials
+from subgraph.trials.questions import PreparedTrials
 from subgraph.trials.similar_outputs import WrongOutput
-from subgraph.trials.trial import Trials
+from subgraph.trials.trial import Processes, Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
 from tests.helpers.documents import problem

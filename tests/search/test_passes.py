@@ -1,6 +1,6 @@
 """The parts of a search, each by itself.
 
-Covers `search.order`, `search.driver`, `search.state`, `search.oracle`,
+Covers `search.driver`, `search.state`, `search.oracle`,
 `search.passes.halve`, `search.passes.shrink` and
 `search.passes.profile`.
 """
@@ -17,19 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
-from subgraph.search import order
 from subgraph.search.driver import Driver, Search, SearchStopped, Settings
-from subgraph.search.findings import Purpose
 from subgraph.search.oracle import (
     Answer,
     ErrorShare,
     ItemStatuses,
+    Purpose,
     Query,
     QueryKind,
     RegionOutcome,
     outcome_of,
 )
-from subgraph.search.passes import baseline, halve, profile, shrink
+from subgraph.search.passes import confirm, halve, profile, shrink
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, Signature, Status
 from tests.helpers.examples import examples
@@ -66,9 +65,9 @@ def faulty(parents: Parents, *faults: set[int]) -> Scenario:
 
 def test_ends_and_components_of_a_region() -> None:
     parents = ((), (0,), (0,), (1,), (2, 3), ())
-    assert order.ends(parents, [0, 1, 2, 3, 4]) == {0, 4}
-    assert list(order.split_components(parents, [1, 2, 3])) == [{1, 3}, {2}]
-    assert order.find_upstream(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
+    assert shrink.ends(parents, [0, 1, 2, 3, 4]) == {0, 4}
+    assert list(shrink.split_components(parents, [1, 2, 3])) == [{1, 3}, {2}]
+    assert shrink.find_upstream(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -244,17 +243,17 @@ def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:
 @LAW
 @given(st.floats(0.3, 0.99), st.floats(0.001, 0.1))
 def test_so_many_passes_are_enough_and_one_less_is_not(rate: float, error: float) -> None:
-    n = baseline.passes_needed(rate, error)
+    n = confirm.passes_needed(rate, error)
     assert (1 - rate) ** n <= error * (1 + 1e-6)
     assert n == 1 or (1 - rate) ** (n - 1) > error * (1 - 1e-6)
 
 
 def test_wilson_interval_of_8_in_10() -> None:
-    assert list(baseline.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
+    assert list(confirm.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
 
 
 def test_wilson_interval_without_runs_is_unbounded() -> None:
-    assert baseline.wilson(0, 0) == (0.0, 1.0)
+    assert confirm.wilson(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -264,24 +263,24 @@ def test_wilson_interval_without_runs_is_unbounded() -> None:
 def test_region_reproduces_the_failure_of_a_model_that_always_fails(
     failed: int, runs: int, expected: bool
 ) -> None:
-    assert baseline.reproduces(failed, runs, runs, runs) is expected
+    assert confirm.reproduces(failed, runs, runs, runs) is expected
 
 
 def test_region_that_hardly_ever_fails_reproduces_nothing() -> None:
-    assert not baseline.reproduces(1, 8, 2, 8)
-    assert baseline.reproduces(2, 8, 2, 8)
+    assert not confirm.reproduces(1, 8, 2, 8)
+    assert confirm.reproduces(2, 8, 2, 8)
 
 
 def test_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
-    assert baseline.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
-    assert baseline.careful_rate(0, 8) == baseline.MIN_RATE
+    assert confirm.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
+    assert confirm.careful_rate(0, 8) == confirm.MIN_RATE
 
 
 def test_failure_in_each_run_needs_one_pass() -> None:
     assert (
-        baseline.passes_needed(0.5, 0.01),
-        baseline.passes_needed(0.9, 0.01),
-        baseline.passes_needed(1.0),
+        confirm.passes_needed(0.5, 0.01),
+        confirm.passes_needed(0.9, 0.01),
+        confirm.passes_needed(1.0),
     ) == (7, 2, 1)
 
 

@@ -27,7 +27,7 @@ from subgraph.search import (
 )
 from subgraph.search.driver import SearchStopped
 from subgraph.search.oracle import ClaimedAgreement, ErrorShare
-from subgraph.search.passes.everywhere import LOOKED_AT
+from subgraph.search.passes.alike import LOOKED_AT
 from subgraph.verdict import Signature, Status
 from tests.helpers.facts import has_line
 

@@ -19,7 +19,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.compare_tensors import Comparison, compare_tensors
 from subgraph.trials.pooled_runs import ParallelRuns
-from subgraph.trials.preparation import PreparedTrials
+from subgraph.trials.questions import PreparedTrials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 from tests.helpers.chain_models import chain

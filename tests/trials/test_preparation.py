@@ -12,7 +12,7 @@ from subgraph.graph.graph import Graph
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.inputs import DRAWS, Feeding
 from subgraph.trials.open_trials import Setup, open_with_processes
-from subgraph.trials.preparation import prepare
+from subgraph.trials.questions import prepare
 from subgraph.verdict import Status
 from tests.helpers import text_models
 

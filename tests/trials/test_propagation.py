@@ -16,8 +16,7 @@ import pytest
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load
-from subgraph.trials.local_errors import locally_wrong
-from subgraph.trials.propagation import propagate
+from subgraph.trials.propagation import locally_wrong, propagate
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of

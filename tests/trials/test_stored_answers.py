@@ -21,8 +21,8 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage import tensors
-from subgraph.trials import open_trials, preparation
-from subgraph.trials.preparation import age, drop_if_changed
+from subgraph.trials import open_trials, questions
+from subgraph.trials.questions import age, drop_if_changed
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers.chain_models import line
@@ -139,6 +139,6 @@ def test_failure_is_repeated_as_well(board: Board) -> None:
 
 def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     board.command(lambda trials: trials.run(trials.model.whole(), fresh=True))
-    monkeypatch.setattr(preparation, "OLD", 0.0)
+    monkeypatch.setattr(questions, "OLD", 0.0)
     said = board.command(ask)[1]
     assert re.fullmatch(rf"1 of 3 .* {DAY}; --fresh .*", said), said

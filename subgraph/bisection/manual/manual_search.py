@@ -29,7 +29,7 @@ from subgraph.runtime.run_result import Feeds, RunResult, unresolved
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
 from subgraph.search.oracle import Ahead, ErrorShare
 from subgraph.storage.digest import digest
-from subgraph.trials.forms import Form, FormsTried
+from subgraph.trials.candidate_runtime import Form, FormsTried
 from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.analysis import (
     RoundingSites,
@@ -26,14 +25,15 @@ from subgraph.comparison.noise.analysis import (
     find_ranked_tensor,
     find_rounding_sites,
 )
-from subgraph.comparison.noise.element_types import element_types
 from subgraph.comparison.noise.instrument import (
     STEPPED,
     Change,
     add_steps,
+    element_types,
     instrument_model,
     set_outputs,
 )
+from subgraph.comparison.noise.perturb import FLOATS
 from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from subgraph.search.driver import Search
-from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, QueryKind, RegionOutcome
+from subgraph.search.oracle import Finding, FindingKind, Items, Purpose, QueryKind, RegionOutcome
 from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
 

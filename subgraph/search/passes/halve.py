@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from subgraph.search.driver import Search
-from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Items, RegionOutcome
+from subgraph.search.oracle import Items, Purpose, RegionOutcome
 from subgraph.search.state import SearchState
 
 SPAN = 16  # items: the longest fusion expected

@@ -8,14 +8,12 @@ the smallest failing region.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from subgraph.search.driver import Search
-from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Items, QueryKind
-from subgraph.search.order import nearest_last
+from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.state import SearchState
 from subgraph.verdict import Status
@@ -100,6 +98,22 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     if not local or len(local) > MAX_LOCAL:
         return Profile(ProfileOutcome.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))
+
+
+def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> Items:
+    """Items above `last`, by decreasing distance to `last`, then in their order. O(its edges)."""
+    inside = set(items)
+    distance = {last: 0}
+    level = [last]
+    while level:
+        level = [
+            p
+            for k in level
+            for p in parents[k]
+            if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
+        ]
+        level = list(dict.fromkeys(level))
+    return tuple(sorted(distance, key=lambda k: (-distance[k], k)))
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:

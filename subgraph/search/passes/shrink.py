@@ -17,13 +17,12 @@ piece is what the piece causes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from subgraph.reach import reach
 from subgraph.search.driver import Search
-from subgraph.search.findings import Purpose
-from subgraph.search.oracle import NOT_HERE, Items, RegionOutcome
-from subgraph.search.order import ends, find_upstream, split_components
+from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome
 from subgraph.search.passes.halve import gallop_forth
 from subgraph.search.state import SearchState
 from subgraph.verdict import Signature
@@ -157,6 +156,39 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
             return region, True
         size = min(size // 2, len(region) // 2)
     return region, False
+
+
+def ends(parents: Sequence[Sequence[int]], items: Iterable[int]) -> set[int]:
+    """Sources and sinks of a region: they read, or are read by, no other item of the region. O(its
+    edges)."""
+    inside = set(items)
+    readers = {p for i in inside for p in parents[i] if p in inside}
+    return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
+
+
+def split_components(parents: Sequence[Sequence[int]], items: Iterable[int]) -> Iterator[set[int]]:
+    """The weakly connected components of a region, the one with the last item first. O(its
+    edges)."""
+    inside = sorted(set(items))
+    adjacent: dict[int, list[int]] = {i: [] for i in inside}
+    for i in inside:
+        for p in parents[i]:
+            if p in adjacent:
+                adjacent[i].append(p)
+                adjacent[p].append(i)
+    seen: set[int] = set()
+    for start in reversed(inside):
+        if start in seen:
+            continue
+        component = reach([start], adjacent.__getitem__)
+        seen |= component
+        yield component
+
+
+def find_upstream(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> set[int]:
+    """The items of a region on which `last` depends, itself included. O(its edges)."""
+    inside = set(items)
+    return reach([last], lambda k: inside.intersection(parents[k]))
 
 
 def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Smallest]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from subgraph.comparison.noise.element_types import element_types
+from subgraph.comparison.noise.instrument import element_types
 from subgraph.errors import ModelError
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
