@@ -20,9 +20,10 @@ from itertools import chain, islice
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise.analysis import rounds
 from subgraph.comparison.noise.noise import OutputNoise
-from subgraph.comparison.noise.perturb import FLOATS, MAX_PERTURBED
+from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.diagnosis.approximations import looks_like

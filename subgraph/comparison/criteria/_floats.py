@@ -22,7 +22,7 @@ from subgraph.comparison.criteria import (
 )
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
-from subgraph.comparison.noise.perturb import FLOATS
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError
 from subgraph.precision import Precision

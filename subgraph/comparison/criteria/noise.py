@@ -133,7 +133,7 @@ from subgraph.comparison.criteria._floats import (
     K,
     shape_varies,
 )
-from subgraph.comparison.noise.perturb import mask_plateau
+from subgraph.comparison.float_types import mask_plateau
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.graph.quantization import CARRIERS, QUANTIZERS

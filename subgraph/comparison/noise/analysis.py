@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from subgraph.comparison.noise.perturb import FLOATS, coarsest, is_exact
+from subgraph.comparison.float_types import FLOATS, coarsest
+from subgraph.comparison.noise.perturb import is_exact
 from subgraph.graph import protobuf
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
 from subgraph.graph.nested import all_nodes, attribute, find_called

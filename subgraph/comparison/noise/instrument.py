@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from subgraph.comparison.float_types import FLOATS, wider
 from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
-from subgraph.comparison.noise.perturb import FLOATS, wider
 from subgraph.comparison.noise.rounding_nodes import (
     CODES,
     ChannelRange,

@@ -24,13 +24,8 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from subgraph.comparison.noise.perturb import (
-    FLOATS,
-    MAX_PERTURBED,
-    MAX_REST,
-    MIN_PLATEAU,
-    STEP_SHARE,
-)
+from subgraph.comparison.float_types import FLOATS, MAX_REST, MIN_PLATEAU
+from subgraph.comparison.noise.perturb import MAX_PERTURBED, STEP_SHARE
 from subgraph.graph import protobuf
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.analysis import (
     RoundingSites,
@@ -33,7 +34,6 @@ from subgraph.comparison.noise.instrument import (
     instrument_model,
     set_outputs,
 )
-from subgraph.comparison.noise.perturb import FLOATS
 from subgraph.comparison.noise.rounding_nodes import ChannelRange, is_stepped, noise_scale
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf

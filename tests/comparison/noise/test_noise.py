@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from onnx import helper
 
+from subgraph.comparison.float_types import FLOATS
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.noise import Memo, RegionNoise
-from subgraph.comparison.noise.perturb import FLOATS
 from subgraph.comparison.noise.rounding_nodes import (
     Constants,
     NodeWriter,
