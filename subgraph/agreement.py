@@ -22,7 +22,7 @@ from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project, parse_seconds
 from subgraph.results.bisect import BisectDocument
-from subgraph.runtime.python_inputs import Inputs, input_arguments
+from subgraph.runtime.python_values import Inputs, input_arguments
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
 from subgraph.storage.store import Store

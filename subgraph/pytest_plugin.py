@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from subgraph.errors import SubcutError
     from subgraph.project import Project
-    from subgraph.runtime.python_inputs import Inputs
+    from subgraph.runtime.python_values import Inputs
 
 PROJECT_FILES = ("subcut.toml", "pyproject.toml")
 OUTPUT = "subcut_out"

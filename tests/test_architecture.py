@@ -20,7 +20,7 @@ import pytest
 import subgraph
 from subgraph import plugins
 from subgraph.children import python
-from subgraph.system import telemetry
+from subgraph.system.shared import without_telemetry
 from tests.helpers.chain_models import chain
 from tests.helpers.run_command import in_process
 
@@ -467,10 +467,8 @@ def test_each_child_is_started_without_telemetry() -> None:
     starts = {
         *"Popen run call check_call check_output getoutput getstatusoutput system popen".split()
     }
-    assert telemetry.without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
-    assert (
-        telemetry.without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
-    )
+    assert without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
+    assert without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
     for module in MODULES:
         if module.startswith(("system.", "runtime.backends.")):
             continue

@@ -31,8 +31,7 @@ from subgraph.results.bisect import BisectDocument, OtherModel
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_candidate import Load, make_candidate
-from subgraph.runtime.python_inputs import Inputs, input_arguments
+from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_candidate
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.open_trials import Setup, open_with_processes

@@ -14,8 +14,7 @@ from functools import reduce
 from operator import add
 
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.runtime.stretches.model import held_bytes
-from subgraph.runtime.stretches.split import Cost, stretches
+from subgraph.runtime.stretches import Cost, held_bytes, stretches
 from subgraph.search import (
     Finding,
     FindingKind,

@@ -14,7 +14,7 @@ from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import known_layout
 from subgraph.errors import UsageError
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 

@@ -26,7 +26,7 @@ from subgraph.inspection.summary import attribute_text
 from subgraph.reach import reach
 from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel

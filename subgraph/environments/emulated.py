@@ -20,7 +20,7 @@ from pathlib import Path
 
 from subgraph import children
 from subgraph.errors import BackendError, UsageError
-from subgraph.storage.cache import cache_folder
+from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, hardware
 
 PROCESSORS = {

@@ -25,8 +25,8 @@ from subgraph.environments import emulated
 from subgraph.errors import BackendError, OutputError
 from subgraph.log import log
 from subgraph.storage import folders
-from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
+from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, masked
 from subgraph.types import Strings

@@ -26,7 +26,7 @@ from subgraph.environments import emulated, installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
 from subgraph.lazy import metadata
-from subgraph.storage.cache import cache_folder
+from subgraph.storage.folders import cache_folder
 from subgraph.system import link_folder
 from subgraph.types import Strings
 

@@ -9,7 +9,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 
 # Operators that turn what they compute into steps, also of a scale that they find as they run.
 QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))

@@ -16,8 +16,8 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import all_tensors, assign
 from subgraph.storage import folders
-from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import Part, digest, file_digest
+from subgraph.storage.folders import cache_folder
 from subgraph.version import __version__
 
 LIMIT = 4 << 30  # bytes of converted models

@@ -31,8 +31,7 @@ from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lower_model
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.plan.smallest_set import Found, smallest
-from subgraph.runtime.cached_runs import load_or_run
-from subgraph.runtime.run_result import Job, RunResult
+from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
 from subgraph.trials.open_trials import with_own_model

@@ -26,7 +26,7 @@ from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.precision import Precision
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array
 

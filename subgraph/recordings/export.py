@@ -29,7 +29,7 @@ from subgraph.storage.convert import (
     convert_layout,
     encode_raw,
 )
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import np_dtype, to_bits
 from subgraph.text import count, nearest
 from subgraph.types import JsonObject, StringMap

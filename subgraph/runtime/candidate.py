@@ -29,10 +29,9 @@ from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
-from subgraph.runtime.devices import DEVICES, Device, of_package
+from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, of_package
 from subgraph.runtime.executors import check as check_executor
-from subgraph.runtime.field_names import FIELD_NAMES
-from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
+from subgraph.runtime.executors import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize

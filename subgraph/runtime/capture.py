@@ -27,7 +27,7 @@ from subgraph.runtime.inputs import (
     OriginKind,
     Sample,
 )
-from subgraph.runtime.python_inputs import Inputs, input_arguments
+from subgraph.runtime.python_values import Inputs, input_arguments
 from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
@@ -233,7 +233,7 @@ def capture(
 ) -> list[Tensors]:
     """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 
-    `inputs`: as of `python_inputs.input_arguments`: files, arrays, name → array, or a list of these; None: seeded
+    `inputs`: as of `python_values.input_arguments`: files, arrays, name → array, or a list of these; None: seeded
     random values. Values are numpy arrays, lists
     of arrays for sequences, None for empty optionals.
 

@@ -26,9 +26,9 @@ from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
 from subgraph.storage import dtypes
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
-from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import StringMap, Strings

@@ -25,7 +25,7 @@ from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.model import StretchedModel, lacks_memory
+from subgraph.runtime.stretches import StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
@@ -119,7 +119,7 @@ class Reference:
     that plain onnxruntime cannot run. Several threads may share a reference if each uses keys of
     its own.
 
-    A model whose weights need more than `limit` is run in stretches (`stretches.model`), of which
+    A model whose weights need more than `limit` is run in stretches (`runtime.stretches`), of which
     the process holds one at a time.
 
     Attributes:

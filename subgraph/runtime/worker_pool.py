@@ -2,12 +2,15 @@
 
 A long-lived process can go wrong silently (one runtime does after some 360 models), so each is
 replaced after a number of loads. A run that must not depend on earlier ones gets a fresh process.
+Boards that a command reaches by name are lent to one run at a time; one that does not answer is
+avoided.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -23,7 +26,6 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.remote.hosts import Hosts
 from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.system import free_memory
@@ -34,6 +36,8 @@ RECYCLE = 100  # loads
 MAX_HOSTS = 3  # that one run is tried on
 Turns: TypeAlias = AbstractContextManager[object]
 NO_TURNS: Turns = nullcontext()  # every run begins at once
+MAX_LOSSES = 2  # in a row; then a host is used only where no other is left
+POLL = 0.2  # seconds between two looks whether anybody still waits
 
 
 class Cancel:
@@ -98,6 +102,48 @@ def ended_by_cancel(end: Callable[[], None]) -> Iterator[None]:
     cancel: Cancel | None = getattr(_this_thread, "cancel", None)
     with cancel.ends(end) if cancel else nullcontext():
         yield
+
+
+_free_again = threading.Condition()
+_lent: set[str] = set()  # by all candidates of this process: a board runs one model at a time
+
+
+class Hosts:
+    """The hosts of one candidate. Several threads may share it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._losses: Counter[str] = Counter()
+
+    @contextmanager
+    def lease(self, tried: Collection[str], go_on: Callable[[], None]) -> Iterator[str]:
+        """A host that no other run has, and that was not tried before; waits for one. `go_on`
+        raises to end waiting."""
+        with _free_again:
+            while (host := self._free(tried)) is None:
+                go_on()
+                _free_again.wait(POLL)
+            _lent.add(host)
+        try:
+            yield host
+        finally:
+            with _free_again:
+                _lent.discard(host)
+                _free_again.notify_all()
+
+    def _free(self, tried: Collection[str]) -> str | None:
+        left = [host for host in self.names if host not in tried]
+        answering = [host for host in left if self._losses[host] < MAX_LOSSES] or left
+        return next((host for host in answering if host not in _lent), None)
+
+    def note(self, host: str, *, answered: bool) -> None:
+        """Record the end of a run on a host."""
+        self._losses[host] = 0 if answered else self._losses[host] + 1
+
+    @property
+    def none_answers(self) -> bool:
+        """Whether every host was lost, each several times in a row."""
+        return all(self._losses[host] >= MAX_LOSSES for host in self.names)
 
 
 class Workers:

@@ -13,7 +13,7 @@ from subgraph.documents import ABSENT, File, Word
 from subgraph.errors import UnknownName, UsageError
 from subgraph.lazy import np
 from subgraph.storage import dtypes, layouts, tensors
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
 from subgraph.types import Shape, Strings

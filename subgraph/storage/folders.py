@@ -1,4 +1,5 @@
-"""Result folders: written aside, renamed when complete, never half replaced; and safe file names.
+"""Result folders: written aside, renamed when complete, never half replaced; safe file names;
+folders in the user's cache.
 
 A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as
 long as its process lives, and renamed into place. An older result is renamed first
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -23,7 +25,17 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
-from subgraph.system import LONGEST_PATH, SPECIAL_NAMES, Lock, interrupts_delayed, move
+from subgraph.log import log
+from subgraph.system import (
+    LONGEST_PATH,
+    SPECIAL_NAMES,
+    Lock,
+    cache_home,
+    interrupts_delayed,
+    is_private,
+    move,
+)
+from subgraph.text import clean
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {
@@ -262,3 +274,41 @@ def remove_leftovers(parent: Path) -> None:
         else:
             shutil.rmtree(work, ignore_errors=True)
         lock.close()
+
+
+def cache_folder(name: str) -> Path:
+    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing
+    can be written.
+
+    A folder that another user can write is not used: what is in it may be run.
+    """
+    if home := cache_home():
+        own = home / "subcut"
+        folder = own / name
+        with contextlib.suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+            for place in (own, folder):
+                place.mkdir(0o700, exist_ok=True)
+            if not is_private(folder, own, home):
+                _warn(home)
+            elif os.access(folder, os.W_OK):
+                return folder
+    return _make_temporary(name)
+
+
+@functools.cache
+def _warn(home: Path) -> None:
+    what = (
+        "%s is not used as a cache, because another user owns it or subcut/ in it, or can write"
+        " there"
+    )
+    log.warning(
+        f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder of yours", clean(str(home))
+    )
+
+
+@functools.cache
+def _make_temporary(name: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"subcut-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

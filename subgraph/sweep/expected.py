@@ -29,11 +29,10 @@ from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
 from subgraph.precision import Precision
-from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import PLAIN, Reference, fixed_options
-from subgraph.runtime.run_result import Job, RunResult
+from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store

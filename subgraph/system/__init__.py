@@ -17,89 +17,16 @@ can leave the job | | a limit of memory | `RLIMIT_DATA` | a thread looks at it |
 psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not
 pay.
 """
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
 import sys
 
 if sys.platform == "win32":
-    from subgraph.system.windows import (
-        APART,
-        KILLED,
-        LONGEST_PATH,
-        PYTHON,
-        SPECIAL_NAMES,
-        TERMINATED,
-        WEAKER,
-        Lock,
-        Pipes,
-        ProcessGroup,
-        adopt_orphans,
-        at_termination,
-        buffer_lines,
-        cache_home,
-        config_home,
-        cores,
-        crash_name,
-        end_own_group,
-        flush,
-        flush_c,
-        free_memory,
-        home_folder,
-        interrupt,
-        interrupts_delayed,
-        is_private,
-        join,
-        link_folder,
-        move,
-        processor,
-        program,
-        quote,
-        read_at,
-        read_nothing_ahead,
-        short_name,
-        split,
-        termination_interrupts,
-    )
+    from subgraph.system.windows import *
 else:
-    from subgraph.system.posix import (
-        APART,
-        KILLED,
-        LONGEST_PATH,
-        PYTHON,
-        SPECIAL_NAMES,
-        TERMINATED,
-        WEAKER,
-        Lock,
-        Pipes,
-        ProcessGroup,
-        adopt_orphans,
-        at_termination,
-        buffer_lines,
-        cache_home,
-        config_home,
-        cores,
-        crash_name,
-        end_own_group,
-        flush,
-        flush_c,
-        free_memory,
-        home_folder,
-        interrupt,
-        interrupts_delayed,
-        is_private,
-        join,
-        link_folder,
-        move,
-        processor,
-        program,
-        quote,
-        read_at,
-        read_nothing_ahead,
-        short_name,
-        split,
-        termination_interrupts,
-    )
+    from subgraph.system.posix import *
 
 __all__ = [
     "APART",

@@ -1,7 +1,11 @@
-"""The hardware of this machine, as far as files and programs tell; libraries of its drivers."""
+"""The hardware of this machine, as far as files and programs tell; libraries of its drivers.
+
+By Vulkan computes a GPU, or a renderer in software on the processor.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -12,6 +16,12 @@ CARDS = Path("/sys/class/drm")
 RENDERERS = Path("/dev/dri")
 ACCELERATORS = Path("/dev/accel")
 INTEL = "0x8086"  # as PCI numbers it
+# Debian's; SwiftShader, a renderer in software, comes with it
+CHROMIUM = Path("/usr/lib/chromium")
+RENDERER = CHROMIUM / "vk_swiftshader_icd.json"
+LOADER = CHROMIUM / "libvulkan.so.1"
+INSTALLED = Path("/usr/share/vulkan/icd.d")  # drivers, Mesa's renderer in software among them
+NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # variables that name drivers
 
 
 def no_nvidia_gpu() -> str:
@@ -62,3 +72,27 @@ def not_on(system: str, what: str) -> str:
     """Name the missing system if this is another one: `Windows`, `Darwin`."""
     shown = {"Darwin": "macOS"}.get(system, system)
     return "" if platform.system() == system else f"is for {shown} alone: {what} is a part of it"
+
+
+# ------------------------------------------------------------ Vulkan
+
+
+def no_vulkan() -> str:
+    """Name the missing part if nothing computes by Vulkan: a renderer."""
+    named = any(os.environ.get(name) for name in NAMED)
+    if has_gpu() or named or RENDERER.is_file() or any(INSTALLED.glob("*.json")):
+        return ""
+    return "needs a GPU, or a renderer in software: `apt install chromium` brings SwiftShader"
+
+
+def vulkan_emulator() -> str:
+    """Return what computes by Vulkan instead of a GPU; "" if a GPU does."""
+    return "" if has_gpu() else "a renderer in software on this processor"
+
+
+def prepare_vulkan() -> None:
+    """Have Vulkan find chromium's renderer where there is no GPU; called before a device is asked
+    for."""
+    if vulkan_emulator() and RENDERER.is_file() and not any(os.environ.get(name) for name in NAMED):
+        os.environ["VK_ICD_FILENAMES"] = str(RENDERER)
+        load_library(LOADER)  # it is loaded by its name

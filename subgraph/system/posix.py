@@ -22,17 +22,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from subgraph.lazy import LazyModule
-from subgraph.system.telemetry import without_telemetry
+from subgraph.system.shared import (
+    CHUNK,
+    MEMORY_SHARE,
+    HeldFile,
+    PipedProcess,
+    delay_signals,
+    psutil,
+    without_telemetry,
+)
 from subgraph.types import Fields, StringMap, Strings
-
-if TYPE_CHECKING:
-    import psutil
-else:
-    psutil = LazyModule("psutil")
 
 assert sys.platform != "win32"  # for mypy: the rest is not read there
 
@@ -55,10 +58,8 @@ if sys.platform == "darwin":
         "the memory of a process that has left its session and lost its parent is not counted",
         "one that also cleared its environment is not ended with the candidate",
     )
-CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
 WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
 SCANS = 20  # for processes that were started while others were being killed
-MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 GROUPS = Path("/sys/fs/cgroup")
 # Of versions 2 and 1 of control groups: limit, use, and the key of `memory.stat` of what can be
 # dropped.
@@ -74,7 +75,7 @@ LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 # ------------------------------------------------------------ groups
 
 
-class ProcessGroup(subprocess.Popen[bytes]):
+class ProcessGroup(PipedProcess):
     """A process that leads a group: what it starts ends with it, and it with this process, however
     this one ends.
 
@@ -240,17 +241,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
-
-    def close(self) -> None:
-        """Close the pipes of an ended group."""
-        self._lifeline.close()
-        for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
-            with contextlib.suppress(OSError):  # what was not sent is not wanted
-                pipe.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        self.close()
 
 
 class Pipes:
@@ -497,24 +487,9 @@ def termination_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def interrupts_delayed() -> Iterator[None]:
+def interrupts_delayed() -> AbstractContextManager[None]:
     """Delay Ctrl-C and a request to end until the block is done."""
-    if threading.current_thread() is not threading.main_thread():  # only this one is interrupted
-        yield
-        return
-    received: list[int] = []
-    handlers = {
-        n: signal.signal(n, lambda number, _: received.append(number))
-        for n in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])
+    return delay_signals(signal.SIGINT, signal.SIGTERM)
 
 
 # ------------------------------------------------------------ limits
@@ -600,13 +575,9 @@ def _children(pids: set[int]) -> dict[int, list[int]]:
 # ------------------------------------------------------------ files
 
 
-class Lock:
+class Lock(HeldFile):
     """The lock of a folder or file: held until `close`, or until this process ends, however it
-    ends.
-
-    Attributes:
-        works: False where the file system has no locks (NFS): nothing is held then.
-    """
+    ends."""
 
     def __init__(
         self, path: Path, *, wait: bool = True, shared: bool = False, name: str = ""
@@ -619,7 +590,6 @@ class Lock:
                 such path.
         """
 
-        self.works = False
         mode = (
             os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
         )  # NFS locks for itself only what may be written
@@ -635,18 +605,6 @@ class Lock:
             raise
         except OSError:
             os.close(self._handle)
-
-    def close(self) -> None:
-        """Let others have it."""
-        if self.works:
-            self.works = False
-            os.close(self._handle)
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def flush(path: Path) -> None:

@@ -15,18 +15,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from ctypes import wintypes
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from subgraph.lazy import LazyModule
-from subgraph.system.telemetry import without_telemetry
+from subgraph.system.shared import (
+    CHUNK,
+    MEMORY_SHARE,
+    HeldFile,
+    PipedProcess,
+    delay_signals,
+    psutil,
+    without_telemetry,
+)
 from subgraph.types import Fields, StringMap, Strings
-
-if TYPE_CHECKING:
-    import psutil
-else:
-    psutil = LazyModule("psutil")
 
 assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 
@@ -42,8 +45,6 @@ WEAKER: Strings = (
     "without a console a run that the page stops is ended, not interrupted",
     "what a C library printed last before a crash may be lost",
 )
-MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
-CHUNK = 1 << 16  # bytes
 MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 LOCK_AT = (
@@ -153,7 +154,7 @@ def _children_end_with_this_process() -> Iterator[None]:
             _limit(_own_job(), _Limits(LimitFlags=BREAKAWAY_OK))
 
 
-class ProcessGroup(subprocess.Popen[bytes]):
+class ProcessGroup(PipedProcess):
     """A process that leads a group: what it starts ends with it, and it with this process, however
     this one ends.
 
@@ -229,16 +230,6 @@ class ProcessGroup(subprocess.Popen[bytes]):
         if self._job is not None:
             _kernel.CloseHandle(self._job)
             self._job = None
-
-    def close(self) -> None:
-        """Close the pipes of an ended group."""
-        for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
-            with contextlib.suppress(OSError):  # what was not sent is not wanted
-                pipe.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-        self.close()
 
 
 class Pipes:
@@ -384,22 +375,9 @@ def termination_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGBREAK, before)
 
 
-@contextlib.contextmanager
-def interrupts_delayed() -> Iterator[None]:
+def interrupts_delayed() -> AbstractContextManager[None]:
     """Delay Ctrl-C and a request to end until the block is done."""
-    if threading.current_thread() is not threading.main_thread():  # only this one is interrupted
-        yield
-        return
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGBREAK)
-    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])
+    return delay_signals(signal.SIGINT, signal.SIGBREAK)
 
 
 # ------------------------------------------------------------ limits
@@ -464,15 +442,12 @@ class _Overlapped(ctypes.Structure):
     )
 
 
-class Lock:
+class Lock(HeldFile):
     """The lock of a folder or file: held until `close`, or until this process ends, however it
     ends.
 
     Of a folder a file beside it is locked, `.NAME.lock`, which goes with the handle: a folder with
     an open file in it cannot be renamed.
-
-    Attributes:
-        works: False where the file system has no locks: nothing is held then.
     """
 
     def __init__(
@@ -485,7 +460,6 @@ class Lock:
             BlockingIOError: another process holds it (only without `wait`). OSError: there is no
                 such path.
         """
-        self.works = False
         is_folder = path.is_dir()
         try:
             self._handle = (
@@ -518,18 +492,6 @@ class Lock:
             if (code := ctypes.get_last_error()) == ERROR_LOCK_VIOLATION:
                 raise BlockingIOError(0, "another process holds the lock")
             raise ctypes.WinError(code)
-
-    def close(self) -> None:
-        """Let others have it."""
-        if self.works:
-            self.works = False
-            os.close(self._handle)
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _open_beside(folder: Path, name: str, wait: bool) -> int:

@@ -37,8 +37,7 @@ from subgraph.reach import reach
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
-from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
 from subgraph.storage.tensors import Record, written
 from subgraph.text import short
 from subgraph.trials.matching.matched_tensor import MatchedTensor

@@ -47,8 +47,7 @@ from subgraph.results.compare import (
 )
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_candidate import Load, make_candidate
-from subgraph.runtime.python_inputs import Inputs, input_arguments
+from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_candidate
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run

@@ -23,8 +23,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, find_upstream_until
-from subgraph.runtime.cached_runs import load_or_run
-from subgraph.runtime.run_result import Job, RunResult
+from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import digest
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials

@@ -17,9 +17,16 @@ from pathlib import Path
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region
-from subgraph.runtime.cached_runs import keys_to_try, load_or_run
-from subgraph.runtime.run_result import Feeds, Job, RunResult, merge, unresolved
-from subgraph.runtime.stretches.model import held_bytes, raw_bytes
+from subgraph.runtime.run_result import (
+    Feeds,
+    Job,
+    RunResult,
+    keys_to_try,
+    load_or_run,
+    merge,
+    unresolved,
+)
+from subgraph.runtime.stretches import held_bytes, raw_bytes
 from subgraph.runtime.worker_pool import Turns
 from subgraph.storage.digest import digest
 from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime, Form, ModelWriter

@@ -18,7 +18,7 @@ from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.results.commands import ErrorResult
 from subgraph.system import APART, interrupt
-from subgraph.system.telemetry import without_telemetry
+from subgraph.system.shared import without_telemetry
 from subgraph.text import clean
 from subgraph.types import JsonObject
 

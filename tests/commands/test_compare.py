@@ -844,7 +844,7 @@ def test_align_as_tnns_converter(here: Path) -> None:
 
 def test_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path: Path) -> None:
     chain(tmp_path / "m.onnx", ["a", "b"])
-    top = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
+    top = "from subgraph.runtime.backends import WEBGPU_LACKS as DEVICE_LACKS"
     says = "Program MatMul requires f16 but the device does not support it."
     file = backend(tmp_path, top=top, run=f"raise RuntimeError({says!r})", name="gpu")
     done = subcut("compare", "m.onnx", "-c", file, "--at", "*", cwd=tmp_path)

@@ -17,7 +17,7 @@ import pytest
 from fixtures.toy_releases import wheel
 from subgraph.environments.installation import Installation, make
 from subgraph.errors import BackendError
-from subgraph.storage.cache import cache_folder
+from subgraph.storage.folders import cache_folder
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import SOON

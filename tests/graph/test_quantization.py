@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.graph.quantization import is_quantized, scales_of
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models
 
 

@@ -7,7 +7,7 @@ from importlib import util
 from pathlib import Path
 
 from subgraph.runtime.backends import web
-from subgraph.storage.cache import cache_folder
+from subgraph.storage.folders import cache_folder
 
 FETCHED = Path(__file__).parents[2] / "build" / "cache" / "subcut" / "web"
 

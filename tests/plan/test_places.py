@@ -21,7 +21,7 @@ from subgraph.plan.places import (
     symmetric,
 )
 from subgraph.precision import Precision
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models
 
 NET = """

@@ -22,7 +22,7 @@ from subgraph.recordings.result_folder import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.types import Array
 from tests.helpers.facts import has_line
 from tests.helpers.runs import evaluate

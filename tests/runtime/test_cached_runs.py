@@ -1,5 +1,5 @@
 """A run is loaded from the store or started, and its result stored. Covers
-`runtime.cached_runs`."""
+`runtime.run_result`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from subgraph.errors import OutputError
-from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.command_line import contents
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import RunResult, keys_to_try, load_or_run
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 

@@ -10,8 +10,7 @@ import pytest
 from subgraph import plugins
 from subgraph.errors import UsageError
 from subgraph.runtime.candidate import RECIPES, parse
-from subgraph.runtime.devices import DEVICES
-from subgraph.runtime.field_names import FIELD_NAMES
+from subgraph.runtime.devices import DEVICES, FIELD_NAMES
 from tests.helpers.refusals import raises
 
 HOME = Path(__file__).parents[2]

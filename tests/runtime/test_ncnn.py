@@ -1,5 +1,5 @@
 """ncnn, converted by pnnx: what is special to it. Covers `runtime.backends.ncnn`,
-`system.vulkan`."""
+`system.hardware`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from subgraph.environments import emulated
 from subgraph.errors import BackendError, Refused
 from subgraph.runtime.backends import ncnn
 from subgraph.runtime.worker import Worker
-from subgraph.system import hardware, vulkan
+from subgraph.system import hardware
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE
@@ -116,18 +116,18 @@ def test_without_anything_that_speaks_vulkan_that_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(hardware, "has_gpu", lambda: False)
-    for name in vulkan.NAMED:
+    for name in hardware.NAMED:
         monkeypatch.delenv(name, raising=False)
     assert "software" in ncnn.caveat({"vulkan": "1"}) and ncnn.caveat({}) == ""
     for place in ("RENDERER", "INSTALLED"):
-        monkeypatch.setattr(vulkan, place, tmp_path / "none")
-    assert "needs a GPU" in vulkan.missing()
+        monkeypatch.setattr(hardware, place, tmp_path / "none")
+    assert "needs a GPU" in hardware.no_vulkan()
     monkeypatch.setenv("VK_ICD_FILENAMES", "mine.json")
-    assert vulkan.missing() == ""
+    assert hardware.no_vulkan() == ""
 
 
 def test_renderer_in_software_computes(worker: Worker, tmp_path: Path) -> None:
-    if why := vulkan.missing():
+    if why := hardware.no_vulkan():
         pytest.skip(f"Vulkan {why}")
     x = np.array([[[[-1.0, 2.0], [3.0, -4.0]]]], np.float32)
     try:

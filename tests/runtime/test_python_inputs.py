@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from subgraph.errors import UsageError
-from subgraph.runtime.python_inputs import input_arguments
+from subgraph.runtime.python_values import input_arguments
 from tests.helpers.refusals import raises
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

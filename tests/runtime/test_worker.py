@@ -459,7 +459,7 @@ def test_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_pat
 
 
 F16 = "Program MatMul requires f16 but the device does not support it."
-LACKS = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
+LACKS = "from subgraph.runtime.backends import WEBGPU_LACKS as DEVICE_LACKS"
 
 
 @pytest.mark.parametrize("fails", ["load", "run"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.storage.watched import Watched
+from subgraph.runtime.reference_values import Watched
 
 
 @pytest.fixture

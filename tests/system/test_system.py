@@ -1,7 +1,7 @@
 """What every system gives: one set of names, groups that end with their parent, limits, locks,
 command lines.
 
-Covers `system`, `system.telemetry` and `system.windows`. Where a system does without something, the
+Covers `system`, `system.shared` and `system.windows`. Where a system does without something, the
 test takes it away from this one.
 """
 

@@ -2,7 +2,7 @@
 
 Covers `trials.trial`, `trials.ask`, `trials.region_runs`,
 `trials.model_writer`, `trials.candidate_runtime`, `trials.reference_model`,
-`trials.pooled_runs`, `trials.open_trials` and `runtime.cached_runs`.
+`trials.pooled_runs` and `trials.open_trials`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ import numpy as np
 from subgraph.errors import InputError
 from subgraph.recordings.dump_files import is_possible_shape
 from subgraph.storage import dtypes, layouts
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.folders import safe_name
-from subgraph.storage.scale import Scale
 from subgraph.types import Array, Shape, Strings
 
 NONE = 0  # not this format

@@ -13,7 +13,7 @@ from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files, fill_open_dimension
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, refuse_reading
 from subgraph.storage import dtypes, layouts
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 from subgraph.types import Array, JsonObject, Shape
 

@@ -15,8 +15,8 @@ from subgraph.errors import Inconclusive, InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import np_dtype
 from subgraph.trials.matching.match_tensors import profile_of
 from subgraph.trials.reference_model import ReferenceModel

@@ -30,7 +30,7 @@ from subgraph.recordings.matching.align import (
     read_reference_value,
 )
 from subgraph.recordings.matching.names import strip_endings
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge

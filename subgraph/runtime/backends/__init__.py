@@ -54,6 +54,16 @@ from subgraph import plugins
 from subgraph.types import Fields, JsonObject, Strings
 
 Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS above
+# `DEVICE_LACKS` of the backends that run onnxruntime's WebGPU; the features have WebGPU's names.
+WEBGPU_LACKS = {
+    r"requires f16 but the device does not support|extension 'f16' is not allowed": "shader-f16",
+    r"requires subgroups? but the device does not support|extension 'subgroups' is not allowed": (
+        "subgroups"
+    ),
+    r"requires subgroup matrix but the device does not support": (
+        "chromium-experimental-subgroup-matrix"
+    ),
+}
 
 
 @dataclass(frozen=True)

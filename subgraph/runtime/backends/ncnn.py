@@ -20,7 +20,7 @@ from subgraph.lazy import np
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Tensors, Value, np_dtype
-from subgraph.system import vulkan
+from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
 
 RELEASES = (
@@ -92,7 +92,7 @@ def precision(options: Fields) -> str:
 
 def caveat(options: Fields) -> str:
     """Name the processor that computes instead of a GPU."""
-    instead = vulkan.emulated() if str(options.get("vulkan", 0)) == "1" else ""
+    instead = hardware.vulkan_emulator() if str(options.get("vulkan", 0)) == "1" else ""
     return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
 
 
@@ -142,11 +142,11 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     for name, switch in PARTS.items():
         setattr(net.opt, switch, str(options.get(name, 1)) == "1")
     if str(options.get("vulkan", 0)) == "1":
-        vulkan.prepare()
+        hardware.prepare_vulkan()
         if not ncnn.get_gpu_count():
             raise BackendError(
                 "ncnn finds no device that speaks Vulkan",
-                vulkan.missing() or "vulkan=0: on the CPU",
+                hardware.no_vulkan() or "vulkan=0: on the CPU",
                 code="backend.no-device",
             )
         net.opt.use_vulkan_compute = True

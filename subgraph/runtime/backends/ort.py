@@ -19,7 +19,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.lazy import np, ort
-from subgraph.runtime.backends._webgpu import LACKS
+from subgraph.runtime.backends import WEBGPU_LACKS
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -37,7 +37,7 @@ from subgraph.types import Fields, JsonObject
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
-DEVICE_LACKS = LACKS
+DEVICE_LACKS = WEBGPU_LACKS
 CUSTOM_OPS = HALF_AS_FLOAT = ALONE = True
 REFERENCE = {"opt": "disable", "threads": 1, "fixed": True}
 VARIANTS = "onnxruntime-"

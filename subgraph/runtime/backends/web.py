@@ -24,17 +24,16 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.lazy import np
-from subgraph.runtime.backends import _foreign
-from subgraph.runtime.backends._webgpu import LACKS
+from subgraph.runtime.backends import WEBGPU_LACKS, _foreign
 from subgraph.storage import folders
-from subgraph.storage.cache import cache_folder
+from subgraph.storage.folders import cache_folder
 from subgraph.storage.tensors import Tensors, Value, np_dtype
 from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
 from subgraph.types import Fields, JsonObject
 
 MULTI = NPM = True
-DEVICE_LACKS = LACKS
+DEVICE_LACKS = WEBGPU_LACKS
 RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs where none is named
 PACKAGE, NEWEST = RELEASES
 OLDEST = 1, 19  # has the files that are imported here

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import BackendError, UsageError
+from subgraph.types import Fields, Strings
 
 LAST_SECONDS = 5.0
 
@@ -84,6 +86,54 @@ def check(spec: str) -> str:
             code="executor.malformed",
         )
     return spec
+
+
+def parse_resources(where: str, table: Fields) -> dict[str, float]:
+    """Return the resources that each run takes of a worker, by name.
+
+    Raises:
+        UsageError: one is not a number above 0.
+    """
+    for name, count in table.items():
+        if type(count) not in (int, float) or not count > 0:
+            raise UsageError(
+                f"{where}: resources: {name} must be a number above 0",
+                "resources = { npu = 1 }",
+                code="executor.wrong-resources",
+            )
+    return {name: float(count) for name, count in table.items()}
+
+
+def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
+    """The hosts of a candidate's table, whose commands are its `steps`.
+
+    Raises:
+        UsageError: they are not names, or the commands do not say where they go.
+    """
+    hosts = table.get("hosts", [])
+    commands = " ".join(str(table.get(step, "")) for step in steps)
+    if not all(
+        isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host)
+        for host in hosts
+    ):
+        raise UsageError(
+            f"{where}: hosts must be names, not {hosts!r}",
+            'hosts = ["board1", "board2"]',
+            code="hosts.wrong-value",
+        )
+    if bool(hosts) != ("{host}" in commands):
+        raise UsageError(
+            f"{where}: hosts and {{host}} go together",
+            'run = "./run.sh {host} {model} …", hosts = ["b1"]',
+            code="hosts.no-place",
+        )
+    if hosts and table.get("executor"):
+        raise UsageError(
+            f"{where} has hosts and an executor",
+            "one of them says where it runs",
+            code="hosts.with-executor",
+        )
+    return tuple(dict.fromkeys(hosts))
 
 
 def connected(spec: str, resources: Mapping[str, float]) -> Connection:

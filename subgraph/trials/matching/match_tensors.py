@@ -26,8 +26,8 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.scale import Scale
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array, Shape, StringMap

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.documents import KEY
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, np_dtype, written
 from subgraph.types import Array
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.storage.scale import Scale
+from subgraph.storage.dtypes import Scale
 from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, profile_of, read_map
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from tests.helpers.examples import examples

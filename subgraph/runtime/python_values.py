@@ -1,4 +1,4 @@
-"""A function of a Python program -> a candidate.
+"""A function of a Python program -> a candidate; its arrays -> the arguments of `-i`.
 
 The candidate is a generated Python file, so that its runs have processes, limits and results as
 those of any other one. A function that can be imported runs there. Any other function runs in the
@@ -13,12 +13,12 @@ import secrets
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from subgraph.errors import Refused, UsageError
 from subgraph.lazy import np
@@ -27,7 +27,11 @@ from subgraph.runtime.command_line import code_of_python
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import np_dtype
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields, JsonObject, Strings
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Load: TypeAlias = Callable[..., Run]
@@ -43,7 +47,7 @@ from {module} import {name} as given
 def load(model, options):
     return given(model{options})
 """
-SERVED = """from subgraph.runtime.python_candidate import connect
+SERVED = """from subgraph.runtime.python_values import connect
 
 
 def load(model, options):
@@ -195,3 +199,83 @@ def _receive(connection: Channel) -> JsonObject:
 def _plain(array: Any) -> Any:
     """Return an array whose values are bytes: texts have one length."""
     return array.astype(str) if array.dtype.hasobject else array
+
+
+Sample: TypeAlias = "Array | Mapping[str, Any]"
+Inputs: TypeAlias = "str | Path | Sample | Sequence[str | Path | Sample] | None"
+
+
+def input_arguments(inputs: Inputs, names: Collection[str] = ()) -> Strings:
+    """Return the arguments of `-i` for the inputs of a model.
+
+    Arrays are written into files that exist until the process ends.
+
+    Args:
+        inputs: A file or a folder of samples, an array for a model with one input, a map from the
+            input's name to an array, or a sequence: of files, or of samples.
+        names: The inputs of the model, in order; needed only for an array without a name.
+
+    Raises:
+        UsageError: The inputs have another type, an array has no name and the model has several
+            inputs, or the samples have different names.
+    """
+    if inputs is None:
+        return ()
+    if isinstance(inputs, (str, Path)):
+        return (str(inputs),)
+    if isinstance(inputs, Mapping) or hasattr(inputs, "__array__"):
+        files = _write_samples([_name_arrays(inputs, names)])
+        return tuple(f"{name}={folder / '0.npy'}" for name, folder in files.items())
+    if not isinstance(inputs, Sequence):
+        raise _wrong_type(inputs)
+    if all(isinstance(word, (str, Path)) for word in inputs):
+        return tuple(map(str, inputs))
+    files = _write_samples([_name_arrays(sample, names) for sample in inputs])
+    return tuple(f"{name}={folder}" for name, folder in files.items())
+
+
+def _name_arrays(sample: Any, names: Collection[str]) -> Fields:
+    """Return the arrays of a sample by the name of their input."""
+    if isinstance(sample, Mapping):
+        return sample
+    if not hasattr(sample, "__array__"):
+        raise _wrong_type(sample)
+    if len(names) != 1:
+        known = ", ".join(names)
+        raise UsageError(
+            f"an array has no name, and the model has {len(names)} inputs: {known}",
+            "pass {name: array}",
+            code="api.unnamed-array",
+        )
+    return dict.fromkeys(names, sample)
+
+
+def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
+    """Write a file per sample into a folder per input; return the folders."""
+    names = list(samples[0]) if samples else []
+    if any(sample.keys() != samples[0].keys() for sample in samples):
+        raise UsageError(
+            "the samples have different inputs",
+            "give each sample the same names",
+            code="api.uneven-samples",
+        )
+    home = folders.make_lasting("subcut-inputs")
+    places = {name: home / stem for name, stem in folders.safe_names(names).items()}
+    for name, place in places.items():
+        place.mkdir()
+        for k, sample in enumerate(samples):
+            array = np.asarray(sample[name])
+            if array.dtype.hasobject:
+                raise _wrong_type(sample[name])
+            np.save(place / f"{k}.npy", array, allow_pickle=False)
+    return places
+
+
+def _wrong_type(value: object) -> UsageError:
+    """Return the error for a value that is not an input."""
+    return UsageError(
+        f"inputs: expected files, an array, {{name: array}} or a list of these, not a"
+        f" {type(value).__name__}",
+        'inputs={"image": array}, inputs=["cat.jpg"]',
+        code="api.wrong-type",
+    )

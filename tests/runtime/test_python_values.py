@@ -12,7 +12,7 @@ import pytest
 
 import subgraph
 from subgraph.errors import Refused, UsageError
-from subgraph.runtime.python_candidate import make_candidate
+from subgraph.runtime.python_values import make_candidate
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 

@@ -10,9 +10,9 @@ import pytest
 
 from subgraph.errors import Unreachable, UsageError
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.remote.hosts import Hosts, parse_hosts, parse_resources
+from subgraph.runtime.executors import parse_hosts, parse_resources
 from subgraph.runtime.run_result import Job, RunResult
-from subgraph.runtime.worker_pool import Workers
+from subgraph.runtime.worker_pool import Hosts, Workers
 from subgraph.storage import tensors
 from subgraph.verdict import Signature
 from tests.helpers import text_models

@@ -8,7 +8,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.runtime.stretches.split import Cost, next_end, peak, stretches
+from subgraph.runtime.stretches import Cost, next_end, peak, stretches
 
 SIZES = st.integers(0, 20)
 NODES = st.lists(
