@@ -21,7 +21,6 @@ import threading
 import time
 from dataclasses import replace
 from enum import StrEnum
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,14 +29,15 @@ import typer
 import typer.core
 
 from subgraph import system
-from subgraph.commands import Result
-from subgraph.commands.color import colored
+from subgraph.commands import Result, load_module
 from subgraph.commands.help import (
     EVERYWHERE,
     GROUPS,
     TASKS,
     HelpGroup,
     HelpPage,
+    joined,
+    replies,
     section_of,
     start_page,
 )
@@ -47,6 +47,7 @@ from subgraph.commands.live import (
     EventHandler,
     LineFormatter,
     ProgressHandler,
+    colored,
 )
 from subgraph.commands.options import Text, option, with_option_groups
 from subgraph.documents import to_json
@@ -249,8 +250,8 @@ app = typer.Typer(
 
 
 def _build_command(name: str) -> Any:
-    """A sub-command; its module in `subgraph.commands` has the same name."""
-    module = import_module(f"subgraph.commands.{name}")
+    """Return the command of a name."""
+    module = load_module(name)
     if name == "manual":
         actions = typer.Typer(
             cls=HelpGroup, name=name, help=module.HELP, rich_markup_mode=None, add_completion=False
@@ -402,9 +403,7 @@ def _goes_on(words: list[str]) -> bool:
 
 
 def _complete() -> int:
-    """Answer bash's TAB: typer finds the names, `commands.completion` quotes them for bash."""
-    from subgraph.commands.completion import joined, replies
-
+    """Answer bash's TAB: typer finds the names, `commands.help` quotes them for bash."""
     line = os.environ.get("COMP_WORDS", "")
     words = line.split("\n") if "\n" in line else line.split(" ")
     words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
@@ -510,7 +509,7 @@ def _corrections(error: ErrorDocument) -> list[NextCommand]:
 
 def _complete_document(result: Result) -> Result:
     """Add the headline and the next commands to a document without them."""
-    from subgraph.commands.following import iter_next
+    from subgraph.commands.table import iter_next
 
     says = short.shorten(result.document, result.text).says
     added = {"says": says, "next": to_json(list(iter_next(result.document)))}
@@ -529,7 +528,7 @@ def _show(result: Result, form: OutputForm) -> int:
             text = json.dumps(to_json(short.shorten(result.document, result.text)), indent=1)
     try:
         print(text, flush=True)
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if short.is_github_workflow():
             _tell_github(result)
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -546,13 +545,11 @@ def _show(result: Result, form: OutputForm) -> int:
 
 def _tell_github(result: Result) -> None:
     """Show an answer in the workflow; on standard error, so that `--json` stays one document."""
-    from subgraph.results import github
-
     answer = short.shorten(result.document, result.text)
-    if answer.of in github.ANSWERS:
-        github.add_to_summary(answer.says, result.text)
+    if answer.of in short.ANSWERS:
+        short.add_to_summary(answer.says, result.text)
         if result.exit_code and sys.stderr is not None:
-            print(github.to_annotation(answer.says), file=sys.stderr, flush=True)
+            print(short.to_annotation(answer.says), file=sys.stderr, flush=True)
 
 
 def _exit(code: int) -> None:

@@ -75,15 +75,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show the failures in the GitHub workflow that runs the tests."""
-    from subgraph.results import github
+    from subgraph.results import brief
 
-    if not github.is_running():
+    if not brief.is_github_workflow():
         return
     for report in terminalreporter.getreports("failed"):
         if says := dict(report.user_properties).get("subcut"):
-            terminalreporter.write_line(github.to_annotation(f"{report.nodeid}: {says}"))
+            terminalreporter.write_line(brief.to_annotation(f"{report.nodeid}: {says}"))
             try:
-                github.add_to_summary(f"{report.nodeid}: {says}", report.longreprtext)
+                brief.add_to_summary(f"{report.nodeid}: {says}", report.longreprtext)
             except OSError as e:
                 terminalreporter.write_line(f"subcut: cannot write the step's summary: {e}")
 

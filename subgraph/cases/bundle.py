@@ -17,12 +17,11 @@ from pathlib import Path
 
 from subgraph.cases import case, contents, redact, zip_archive
 from subgraph.cases.case import CaseOutcome
-from subgraph.cases.contents import CaseFiles, data_of
+from subgraph.cases.contents import CaseFiles, collect, data_of
 from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
 from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, readme
 from subgraph.cases.redact import REMOVED, Redactor
-from subgraph.cases.scripts import collect
 from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import from_json, to_json
 from subgraph.errors import (

@@ -1,4 +1,5 @@
-"""One file per sub-command: the command line -> calls of the packages below -> a Result.
+"""One file per sub-command, or per few that belong together: the command line -> calls of the
+packages below -> a Result.
 
 A command prints nothing. Progress and warnings go to `log`, which `cli` shows on standard error.
 """
@@ -6,11 +7,26 @@ A command prints nothing. Progress and warnings go to `log`, which `cli` shows o
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from subgraph import system
-from subgraph.text import masked
-from subgraph.types import JsonObject
+from subgraph.errors import UsageError
+from subgraph.text import clean, count, masked
+from subgraph.types import JsonObject, Strings
+
+if TYPE_CHECKING:
+    from subgraph.graph.graph import Graph
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.reference import Reference
+
+# By sub-command, its module if that has another name.
+MODULES = {"backends": "doctor", "merge": "edit", "remove": "edit", "replace": "edit"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,11 @@ class Result:
     exit_code: int = 0
 
 
+def load_module(command: str) -> ModuleType:
+    """Return the module of a sub-command, which has a function of the command's name."""
+    return import_module(f"subgraph.commands.{MODULES.get(command, command)}")
+
+
 def command_line() -> str:
     """Return the command line that the user typed, for a document."""
     return masked(system.join(["subcut", *sys.argv[1:]]))
@@ -30,3 +51,54 @@ def command_line() -> str:
 
 # Words for what a step of a search means; others are shown as they are.
 OUTCOMES = {"fail": "FAIL", "minor": "FAIL, accounts for little"}
+
+
+# ------------------------------------------------------------ names of nodes in bodies
+
+
+@contextmanager
+def open_body(
+    graph: Graph,
+    names: Sequence[str],
+    feeding: Feeding,
+    reference: Reference | None,
+    output: Path,
+    score: object = None,
+) -> Iterator[tuple[Graph, Feeding, Strings]]:
+    """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
+
+    Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges
+    the model's outputs.
+    """
+    if not any("/" in name for name in names):
+        yield graph, feeding, tuple(names)
+        return
+    from subgraph.bodies.descend import descend
+    from subgraph.storage import folders
+
+    with folders.scratch(output) as scratch:
+        inside = descend(graph, names, feeding, reference, scratch)
+        if inside is None:
+            yield graph, feeding, tuple(names)
+        elif score:
+            raise UsageError(
+                "a score judges the model's outputs, and these nodes are inside a body",
+                "without --score",
+                code="body.score",
+            )
+        else:
+            yield inside.graph, inside.feeding or feeding, inside.names
+
+
+def list_bodies(graph: Graph) -> list[str]:
+    """Each body of the graph's nodes, as it is named, with its size."""
+    from subgraph.bodies.name import attributes, holds_bodies
+
+    named = list[str]()
+    for i in range(len(graph.nodes)):
+        if holds_bodies(graph, i):
+            named += [
+                f"{clean(graph.label(i))}/{clean(name)} ({count(len(body.node), 'node')})"
+                for name, body in attributes(graph, i).items()
+            ]
+    return named

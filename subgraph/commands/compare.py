@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, body_names, command_line, options, resolve, table
-from subgraph.commands.following import convert_words
+from subgraph.commands import (
+    Result,
+    command_line,
+    list_bodies,
+    open_body,
+    options,
+    resolve,
+    table,
+)
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
@@ -19,6 +26,7 @@ from subgraph.commands.recorded import (
     recording_options,
 )
 from subgraph.commands.resolve import Asked
+from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -233,7 +241,7 @@ def _compare(
                 "inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed
             )
         named = (*choice.at, *choice.start, *choice.end)
-        there = body_names.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
+        there = open_body(graph, named, setup.feeding, reference, setup.output, setup.score)
         graph, feeding, names = stack.enter_context(there)
         setup = replace(setup, feeding=feeding)
         suffix = "-at" if choice.is_part else ""
@@ -251,7 +259,7 @@ def _compare(
                 in_place=choice.in_place,
                 power=choice.power,
             )
-            held = [] if choice.is_part or choice.outputs else body_names.bodies(graph)
+            held = [] if choice.is_part or choice.outputs else list_bodies(graph)
             unseen = (
                 [
                     f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME"

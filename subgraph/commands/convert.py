@@ -32,7 +32,7 @@ from subgraph.text import clean, count, masked
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.origins.converters import Converter
-    from subgraph.results.recorded import RecordedDocument
+    from subgraph.results.compare import RecordedDocument
     from subgraph.runtime.inputs import Feeding
     from subgraph.storage.tensors import Record
 
@@ -128,7 +128,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
     """
     from contextlib import nullcontext
 
-    from subgraph.commands import edited
+    from subgraph.commands import edit
     from subgraph.editing.opsets import convert_opset
 
     path = check.model_path
@@ -138,7 +138,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
     graph = load(path)
     draft = convert_opset(graph, opset)
     with nullcontext() if no_check else check.reference() as reference, draft.write(target) as new:
-        lines, rows = edited.compared(graph, new, check.feeding, reference)
+        lines, rows = edit.compared(graph, new, check.feeding, reference)
     if no_check:
         lines = ["outputs  not run (--no-check)"]
     changes = [row["max_rel"] for row in rows if row["status"] != "same"]
@@ -149,7 +149,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
         lines.append(f"find the node: {clean(hint)}")
     lines = [f"{clean(path.name)}, {draft.remarks.pop(0)}", *lines]
     return replace(
-        edited.result("convert", target, draft, lines, rows, exit_code=code), exit_code=code
+        edit.result("convert", target, draft, lines, rows, exit_code=code), exit_code=code
     )
 
 
@@ -330,7 +330,7 @@ def _compare(
     from subgraph.documents import from_json
     from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
-    from subgraph.results.recorded import RecordedDocument
+    from subgraph.results.compare import RecordedDocument
 
     resolve.log_random_inputs(check.feeding)
     try:

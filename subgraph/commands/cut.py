@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import project
 from subgraph.cases import layout
-from subgraph.commands import Result, body_names, options
+from subgraph.commands import Result, open_body, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
@@ -172,7 +172,7 @@ def cut(
             )
             return _make_result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with body_names.opened(graph, ends, asked.feeding, reference, place.parent) as (
+        with open_body(graph, ends, asked.feeding, reference, place.parent) as (
             opened,
             feeding,
             names,

@@ -1,4 +1,6 @@
-"""`subcut doctor`: which backends and candidates work on this machine, and what the others lack."""
+"""`subcut backends`: the list of candidates.
+
+`subcut doctor`: which backends and candidates work on this machine, and what the others lack."""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.environments import emulated
 from subgraph.errors import NotInstalled, SubcutError
-from subgraph.results.commands import BackendRow, DoctorResult
+from subgraph.results.commands import BackendEntry, BackendRow, BackendsResult, DoctorResult
 from subgraph.runtime import candidate
+from subgraph.runtime.backends import Options, capabilities
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
@@ -138,3 +141,47 @@ def _is_executable(program: str, folder: str) -> bool:
 
 def _describe_error(e: SubcutError) -> str:
     return e.what if e.hint in ("", "subcut doctor") else f"{e.what} ({e.hint})"
+
+
+def backends() -> Result:
+    """List backends, devices and candidates of the project file."""
+    settings = project.load()
+    names = plugins.names("backends")
+    rows = [
+        *(
+            _row(name, plugins.help_of("backends", name), capabilities(name).options)
+            for name in names
+        ),
+        *(_row(name, device.help, device.options) for name, device in DEVICES.items()),
+    ]
+    for name, table in settings.values.get("candidates", {}).items():
+        words = (
+            [str(table[k]) for k in ("convert", "run", "spec") if k in table]
+            if isinstance(table, dict)
+            else []
+        )
+        rows.append(BackendEntry(name, " ; ".join(words), str(settings.file)))
+    width = max(len(clean(r.name)) for r in rows)
+    lines = []
+    for row in rows:
+        origin = f"   ({clean(row.origin)})" if row.origin else ""
+        lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
+        if options := _describe(row.options):
+            lines.append(f"{'':<{width}}  options: {options}")
+    lines.append(
+        "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
+        " lacks"
+    )
+    return Result(to_json(BackendsResult(backends=rows)), "\n".join(lines))
+
+
+def _row(name: str, about: str, options: Options) -> BackendEntry:
+    return BackendEntry(name, about, "", options)
+
+
+def _describe(options: Options) -> str:
+    """Return options in a line: `precision=normal|high|low, threads`."""
+    own = {name: values for name, values in options.items() if values is not None}
+    return ", ".join(
+        f"{name}={'|'.join(values)}" if values else name for name, values in own.items()
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, body_names, options, table
+from subgraph.commands import Result, open_body, options, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -121,7 +121,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
     around = [shown.around] if shown.around else []
     start = marked.start or []
     named = (*around, *start, *(marked.end or ()))
-    with body_names.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (
+    with open_body(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (
         there,
         _,
         names,
@@ -264,8 +264,8 @@ def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], 
     from subgraph import results
     from subgraph.reports import is_proven, list_judged_tensors
     from subgraph.results.bisect import BisectDocument, FindingDocument
+    from subgraph.results.compare import IntervalDocument, IntervalFinding
     from subgraph.results.plan import PlanDocument
-    from subgraph.results.recorded import IntervalDocument, IntervalFinding
     from subgraph.results.sweep import SweepDocument
     from subgraph.verdict import Status
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph.commands import Result, body_names, command_line, options
+from subgraph.commands import Result, command_line, open_body, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
@@ -20,7 +20,7 @@ from subgraph.text import clean, count, split_signature
 
 if TYPE_CHECKING:
     from subgraph.cases.case import ResultFolder
-    from subgraph.cases.dump import DumpManifest
+    from subgraph.cases.evidence import DumpManifest
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
@@ -50,8 +50,8 @@ def dump(
       subcut dump model.onnx stem/pad 'block1/*'
     """
     from subgraph.cases.case import ResultPlace
-    from subgraph.cases.dump import DumpRequest
-    from subgraph.cases.dump import dump as write_dump
+    from subgraph.cases.evidence import DumpRequest
+    from subgraph.cases.evidence import dump as write_dump
 
     words = list(names or [])
     if (
@@ -66,7 +66,7 @@ def dump(
         graph = load(asked.model_path)
         formats, tensor_format = asked.formats(form, "npy")
         folder = Path(output) if output else asked.output / "dump"
-        with body_names.opened(graph, words, asked.feeding, reference, folder.parent) as (
+        with open_body(graph, words, asked.feeding, reference, folder.parent) as (
             graph,
             feeding,
             names_there,

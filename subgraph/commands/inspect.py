@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, body_names, options
+from subgraph.commands import Result, list_bodies, open_body, options
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -173,7 +173,7 @@ def _make_document(
         with (
             folders.temporary() as folder,
             default_for(graph) if fed else nullcontext() as reference,
-            body_names.opened(graph, words, fed or Feeding(), reference, folder) as (
+            open_body(graph, words, fed or Feeding(), reference, folder) as (
                 there,
                 feeding,
                 names,
@@ -206,7 +206,7 @@ def _describe(
     if not start and not end:
         whole = describe.model_document(graph, fed)
         return replace(
-            whole, notes=[*whole.notes, *(f"inside: {body}" for body in body_names.bodies(graph))]
+            whole, notes=[*whole.notes, *(f"inside: {body}" for body in list_bodies(graph))]
         )
     try:
         return describe.region_document(graph, start, end, fed)

@@ -4,17 +4,19 @@ taken back."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph import project
+from subgraph import project, system
 from subgraph.bisection.manual import MAX_BATCH
-from subgraph.commands import Result, command_line, manual_tasks, options, resolve, steps
+from subgraph.commands import Result, command_line, options, resolve
+from subgraph.commands.live import step_line
 from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -29,8 +31,10 @@ from subgraph.trust import remember
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from subgraph.bisection.manual.manual_search import ManualBisection
     from subgraph.bisection.manual.manual_session import Session
     from subgraph.trials.trial import Trials
+
 
 BATCHES = (1, MAX_BATCH)
 HELP = """Find the wrong piece on a device that you operate by hand.
@@ -393,8 +397,8 @@ def _advance(manual: Session, trials: Trials) -> Result:
         labels = bisection.nodes(step)
         remaining.add(step, labels)
         if step.number > advanced.shown:
-            log.info(steps.step_line(step, remaining, labels))
-    tasks = [manual_tasks.open_task(manual, number) for number in manual.open]
+            log.info(step_line(step, remaining, labels))
+    tasks = [open_task(manual, number) for number in manual.open]
     document = to_json(
         ManualProgress(
             exit_code=finding.exit_code if finding else 0,
@@ -407,7 +411,7 @@ def _advance(manual: Session, trials: Trials) -> Result:
         )
     )
     if finding is None:
-        lines = manual_tasks.next_steps(manual, tasks, bisection, _find_parent(None))
+        lines = next_steps(manual, tasks, bisection, _find_parent(None))
         return Result(document, "\n".join(lines))
     from subgraph import plugins
 
@@ -415,3 +419,69 @@ def _advance(manual: Session, trials: Trials) -> Result:
     log.info("the search has ended: %s in %s", answers, count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding.exit_code)
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its
+    outputs."""
+
+    number: int
+    what: str
+    needed: bool
+    folders: list[str]
+    put: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+
+def open_task(manual: Session, number: int) -> OpenTask:
+    """An open task, with its folders and what is to come back."""
+    from subgraph.bisection.manual import outputs, tasks
+    from subgraph.cases.layout import FROM_DEVICE
+
+    task = manual.task(number)
+    folders = tasks.folders_of(manual.todo, number)
+    manifest = tasks.read_task(folders[0])
+    expected = outputs.list_expected_outputs(manifest) if manifest else []
+    return OpenTask(
+        number=number,
+        what=task.what,
+        needed=task.needed,
+        folders=[str(folder) for folder in folders],
+        put=[str(folder / FROM_DEVICE) for folder in folders],
+        inputs=[tensor.name for tensor in (manifest and manifest.inputs) or ()],
+        outputs=[str(file) for file in chain.from_iterable(output.files for output in expected)],
+    )
+
+
+def next_steps(
+    manual: Session, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
+) -> list[str]:
+    """The tasks and the next command, in words; `usual`: the folder of results that need not be
+    named."""
+    seen = bisection.steps
+    more = (
+        f", about {seen[-1].estimated_runs} more to come"
+        if seen and seen[-1].estimated_runs
+        else ""
+    )
+    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on the device:"]
+    width = max(len(clean(task.what)) for task in tasks)
+    for task in tasks:
+        ahead = "" if task.needed else "   (optional now; may save a round)"
+        lines.append(
+            f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}"
+        )
+    first = tasks[0]
+    several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"
+    outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
+    lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
+    number = "" if len(tasks) == 1 else f" {first.number}"
+    parent = manual.folder.parent
+    place = "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
+    words = f"good{number} | bad{number} | skip{number}"
+    return [
+        *lines,
+        (f"then: subcut manual take{place}   or without outputs: subcut manual {words}{place}"),
+    ]

@@ -1,8 +1,9 @@
 """`--recorded` for `compare`, `bisect` and `cut`: layer dumps of a device -> what the command does
-with them."""
+with them, and the commands that follow."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,6 +16,8 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
+from subgraph.precision import Precision
+from subgraph.results.common import NextCommand
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -23,11 +26,14 @@ if TYPE_CHECKING:
     from subgraph.comparison.where import OutputChoice
     from subgraph.graph.graph import Graph
     from subgraph.recordings.device_runs import RecordedFolder, RecordedRun, RecordingOptions
+    from subgraph.recordings.run_comparison import RunComparison
     from subgraph.results.common import NextCommand
+    from subgraph.results.compare import IntervalDocument
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.judge import Judge
     from subgraph.trials.reference_model import ReferenceModel
+
 
 MSACCUCMP = "msaccucmp"
 NEEDS_CANDIDATE = "{} goes with a candidate, not with {}"
@@ -218,7 +224,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a
     case."""
     from subgraph.cases import case, evidence
-    from subgraph.commands.next_on_device import next_commands
+    from subgraph.commands.recorded import next_commands
     from subgraph.recordings import device_runs, interval, result_folder
     from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
 
@@ -327,4 +333,48 @@ def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     samples = len(judge.model.values.samples)
     return interval.weigh_intervals(
         [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
+    )
+
+
+def next_commands(
+    document: IntervalDocument,
+    compared: RunComparison,
+    feeding: Feeding,
+) -> list[NextCommand]:
+    """The commands that take the search to this very device: its element type and layout, the
+    user's files."""
+    dtype, layout = _find_form(compared)
+    first = document.findings[0]
+    case = first.case or "CASE"
+    words = [clean(str(document.model.path)), "--within", f"{first.nodes[0]}..{first.nodes[-1]}"]
+    if not feeding.records:
+        words += chain.from_iterable(("-i", file) for file in feeding.inputs)
+    words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
+    precision = compared.run.precision or document.precision
+    words += ["--precision", precision] if precision != Precision.FP32 else []
+    words += ["--criterion", document.criterion] if document.criterion != "noise" else []
+    form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
+    return [
+        NextCommand(
+            "write the interval's inputs in the device's form",
+            ["subcut", "export", case, "-o", "to_device", *form],
+        ),
+        NextCommand("continue the search by hand", ["subcut", "manual", "start", *words]),
+    ]
+
+
+def _find_form(compared: RunComparison) -> tuple[str, str]:
+    """The element type and the layout in which a device records; both "" if they are the
+    model's."""
+    matches = list(chain.from_iterable(sample.matches.values() for sample in compared.matched))
+    floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
+    last = any(
+        m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches
+    )
+    layout = "NHWC" if last else ""
+    dtype = floats.most_common(1)[0][0] if floats else ""
+    return (
+        ("", "")
+        if dtype in ("", "float32", "float64") and not layout
+        else (dtype or "float32", layout)
     )

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from subgraph.drawing.families import kind_of
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.inner import Inner, frame_bodies, node_of, share_keys
 from subgraph.drawing.level import (
@@ -29,7 +28,7 @@ from subgraph.drawing.level import (
     level,
     size,
 )
-from subgraph.drawing.network import Network
+from subgraph.drawing.network import Network, kind_of
 from subgraph.text import clean, short
 from subgraph.types import Strings
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import chain
 
-from subgraph.drawing.families import RULES, VARIABLES
 from subgraph.drawing.layout import Box, Layout, Line, Stub
+from subgraph.drawing.network import RULES, VARIABLES
 from subgraph.text import clean
 from subgraph.types import StringMap, Strings
 

@@ -26,7 +26,7 @@ from subgraph.inspection import lint
 from subgraph.recordings.compare_recording import ALL, Choice, compare_run
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.results.recorded import Departure
+from subgraph.results.compare import Departure
 from subgraph.trials.judge import Judge
 from subgraph.types import StringMap, Strings
 from subgraph.verdict import Judgement, Status

@@ -38,7 +38,7 @@ from subgraph.recordings.matching.align import capture_tensors
 from subgraph.recordings.matching.matched import MatchedSample, Reason
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.common import NextCommand
-from subgraph.results.recorded import (
+from subgraph.results.compare import (
     INTERVAL_SCHEMA,
     DocumentRow,
     IntervalDocument,

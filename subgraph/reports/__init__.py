@@ -23,24 +23,23 @@ A report computes nothing: all numbers are in the document, whose fields the dat
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from subgraph.reports._answer import DEVICES as DEVICES
 from subgraph.reports._answer import answer as answer
 from subgraph.reports._answer import evidence as evidence
 from subgraph.reports._answer import replay_words as replay_words
 from subgraph.reports._answer import with_answer as with_answer
+from subgraph.reports._compared import PINNED_ALONE as PINNED_ALONE
 from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import ComparedDocument as ComparedDocument
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
+from subgraph.reports._compared import Kind as Kind
+from subgraph.reports._compared import ReportedAnswer as ReportedAnswer
 from subgraph.reports._compared import View as View
 from subgraph.reports._compared import list_judged_tensors as list_judged_tensors
+from subgraph.reports._compared import say_precise as say_precise
 from subgraph.reports._compared import view as view
-from subgraph.reports._forms import can_render as can_render
-from subgraph.reports._forms import rendered as rendered
-from subgraph.reports._forms import renderer as renderer
-from subgraph.reports._headline import PINNED_ALONE as PINNED_ALONE
-from subgraph.reports._headline import Kind as Kind
-from subgraph.reports._headline import ReportedAnswer as ReportedAnswer
-from subgraph.reports._headline import say_precise as say_precise
 from subgraph.reports._words import beside as beside
 from subgraph.reports._words import cleaned as cleaned
 from subgraph.reports._words import describe_sweep as describe_sweep
@@ -52,3 +51,27 @@ from subgraph.reports._words import region as region
 from subgraph.reports._words import runtime as runtime
 from subgraph.reports._words import seconds as seconds
 from subgraph.reports._words import word as word
+from subgraph.results import Document
+
+# The function of a form by the schema of what it renders.
+RENDERERS = {
+    "subcut.bisect/1": "render",
+    "subcut.sweep/1": "render_sweep",
+    "subcut.plan/1": "render_plan",
+}
+
+
+def renderer(document: Document) -> str:
+    """The function of a form that renders documents of this schema."""
+    return RENDERERS.get(document.schema, "render_compared")
+
+
+def can_render(form: ModuleType, document: Document) -> bool:
+    """Return whether a form renders documents of this schema."""
+    return hasattr(form, renderer(document))
+
+
+def rendered(form: ModuleType, document: Document) -> str:
+    """The document in a form that can render it."""
+    text: str = getattr(form, renderer(document))(document)
+    return text

@@ -11,8 +11,15 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
-from subgraph.reports._compared import origins, reason
-from subgraph.reports._headline import PINNED_ALONE, Kind, Line, ReportedAnswer, say_precise
+from subgraph.reports._compared import (
+    PINNED_ALONE,
+    Kind,
+    Line,
+    ReportedAnswer,
+    origins,
+    reason,
+    say_precise,
+)
 from subgraph.reports._words import (
     MAX_PIECES,
     again,

@@ -11,21 +11,23 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import chain
 from typing import Literal, TypeAlias
 
 from subgraph import system
 from subgraph.documents import Number
-from subgraph.reports._headline import ReportedAnswer, parse_headline
 from subgraph.results.bisect import BisectDocument, FindingDocument
-from subgraph.results.common import NextCommand
-from subgraph.results.compare import ComparisonDocument, NotJudged, RowDocument
-from subgraph.results.recorded import (
+from subgraph.results.common import NextCommand, PreciseSetting
+from subgraph.results.compare import (
+    ComparisonDocument,
     DocumentRow,
     IntervalDocument,
     IntervalFinding,
+    NotJudged,
     RecordedDocument,
     RecordedTensor,
+    RowDocument,
 )
 from subgraph.text import count
 from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
@@ -317,3 +319,84 @@ def _read_text(text: str) -> NextCommand:
     except ValueError:  # a quote is not closed: somebody has edited the document
         words = command.split()
     return NextCommand(why or "go on", words)
+
+
+Line: TypeAlias = tuple[str, str]  # a label and a text
+
+
+PINNED_ALONE = "the candidate does not run the file as shipped; with pinned shapes it is right"
+
+
+class Kind(StrEnum):
+    """The kinds of answers."""
+
+    WRONG = "wrong"
+    ROUNDING = "rounding"
+    FLAKY = "flaky"
+    INCONCLUSIVE = "inconclusive"
+    REFUSED = "refused"
+    RIGHT = "right"
+
+
+SIGNS = {
+    Kind.WRONG: "✗",
+    Kind.ROUNDING: "≈",
+    Kind.FLAKY: "!",
+    Kind.INCONCLUSIVE: "?",
+    Kind.REFUSED: "✗",
+    Kind.RIGHT: "✓",
+}
+
+
+@dataclass(frozen=True)
+class ReportedAnswer:
+    """The answer of a search.
+
+    Attributes:
+        kind: The kind.
+        how: How the candidate fails, in words: `dies of SIGSEGV`; "" for the word of the kind.
+        what: The place that is wrong, or the reason of another kind.
+        size: The number of nodes; "" if the answer is about the full model.
+        cost: Runs and seconds.
+        lines: Labels and texts: the first finding, then the full model.
+        further: The further findings: a title, and lines.
+        next: The commands that follow from the answer.
+    """
+
+    kind: Kind
+    what: str
+    size: str = ""
+    cost: str = ""
+    lines: Sequence[Line] = ()
+    further: Sequence[tuple[str, Sequence[Line]]] = ()
+    next: Sequence[NextCommand] = ()
+    how: str = ""
+
+    @property
+    def name(self) -> str:
+        """The first words."""
+        return self.how or self.kind
+
+    @property
+    def says(self) -> str:
+        """The headline in one sentence: `wrong: 2 of 27 nodes: a, b (Pad, MaxPool)`."""
+        return ": ".join(filter(None, (self.name, self.size, self.what)))
+
+    @property
+    def sign(self) -> str:
+        """The mark in front of the kind."""
+        return SIGNS[self.kind]
+
+
+def say_precise(name: str, precise: PreciseSetting) -> ReportedAnswer:
+    """Return the answer for a candidate whose outputs agree with a setting of its runtime alone."""
+    computes = f"{name} computes in {precise.computes_in}"
+    return ReportedAnswer(Kind.ROUNDING, f"{computes}; {precise.says}")
+
+
+def parse_headline(says: str, exit_code: int) -> ReportedAnswer:
+    """Return the answer whose headline a document has."""
+    by_code = {0: Kind.RIGHT, 1: Kind.WRONG}.get(exit_code, Kind.INCONCLUSIVE)
+    how, _, what = says.partition(": ")
+    kind = next((kind for kind in Kind if how.startswith(kind)), by_code)
+    return ReportedAnswer(kind, what, how=how)

@@ -12,7 +12,7 @@ from subgraph.drawing.svg import Marks, svg
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
-from subgraph.results.recorded import IntervalDocument, IntervalFinding
+from subgraph.results.compare import IntervalDocument, IntervalFinding
 from subgraph.verdict import Status
 
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone

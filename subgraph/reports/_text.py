@@ -12,12 +12,12 @@ from subgraph.reports._answer import answer
 from subgraph.reports._compared import (
     Compared,
     ComparedDocument,
+    ReportedAnswer,
     TensorLine,
     View,
     reason,
     view,
 )
-from subgraph.reports._headline import ReportedAnswer
 from subgraph.reports._words import (
     cleaned,
     interval_title,

@@ -17,7 +17,7 @@ from subgraph.results.bisect import (
     WorstElement,
 )
 from subgraph.results.common import RuntimeDocument
-from subgraph.results.recorded import IntervalFinding, Suspect
+from subgraph.results.compare import IntervalFinding, Suspect
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.search.oracle import FindingKind, RegionOutcome
 from subgraph.text import clean, count

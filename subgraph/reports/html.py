@@ -49,8 +49,8 @@ from subgraph.reports._words import (
     word,
 )
 from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.results.compare import IntervalDocument
 from subgraph.results.plan import PlanDocument
-from subgraph.results.recorded import IntervalDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
 from subgraph.text import count, short
 from subgraph.verdict import Status

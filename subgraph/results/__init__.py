@@ -17,22 +17,21 @@ from subgraph import documents
 
 if TYPE_CHECKING:
     from subgraph.results.bisect import BisectDocument
-    from subgraph.results.compare import ComparisonDocument
+    from subgraph.results.compare import ComparisonDocument, RecordedDocument
     from subgraph.results.plan import PlanDocument
-    from subgraph.results.recorded import RecordedDocument
     from subgraph.results.sweep import SweepDocument
 
 Document: TypeAlias = (
     "BisectDocument | ComparisonDocument | RecordedDocument | SweepDocument | PlanDocument"
 )
 
-MODULES = ("bisect", "blame", "common", "compare", "loop", "plan", "recorded", "sweep")
+MODULES = ("bisect", "blame", "common", "compare", "loop", "plan", "sweep")
 # By schema: module here, and dataclass in it.
 KNOWN: Mapping[str, tuple[str, str]] = {
     "subcut.bisect/1": ("bisect", "BisectDocument"),
     "subcut.compare/1": ("compare", "ComparisonDocument"),
-    "subcut.recorded/1": ("recorded", "RecordedDocument"),
-    "subcut.interval/1": ("recorded", "IntervalDocument"),
+    "subcut.recorded/1": ("compare", "RecordedDocument"),
+    "subcut.interval/1": ("compare", "IntervalDocument"),
     "subcut.sweep/1": ("sweep", "SweepDocument"),
     "subcut.plan/1": ("plan", "PlanDocument"),
 }

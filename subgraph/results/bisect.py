@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Number, Version, Word, absent
 from subgraph.graph.region import Surroundings
@@ -24,8 +24,6 @@ from subgraph.results.common import (
 )
 from subgraph.search.oracle import FindingKind, Outcome, RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
-
-SCHEMA: Final = "subcut.bisect/1"
 
 
 @dataclass(frozen=True)
@@ -479,7 +477,7 @@ class BisectDocument(ComparedOutputs):
         next: The commands that follow from the answer.
     """
 
-    schema: Literal["subcut.bisect/1"] = SCHEMA
+    schema: Literal["subcut.bisect/1"] = "subcut.bisect/1"
     exit_code: int
     agree: bool
     outcome: Outcome | Literal["pinned"]

@@ -10,8 +10,6 @@ from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.types import StringMap
 from subgraph.verdict import Signature
 
-SCHEMA = "subcut.blame/1"
-
 
 class ReleaseState(StrEnum):
     """The outcome of a release on the region."""
@@ -95,7 +93,7 @@ class BlameDocument:
             made.
     """
 
-    schema: Word = SCHEMA
+    schema: Word = "subcut.blame/1"
     exit_code: int
     model: File
     candidate: str

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
 from subgraph.types import StringMap
-
-SCHEMA: Final = "subcut.plan/1"
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class PlanDocument:
         tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
     """
 
-    schema: Word = SCHEMA
+    schema: Word = "subcut.plan/1"
     exit_code: int
     says: str
     precision: Word

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from subgraph.documents import CommandLine, File, Name, Number, Version, Word, keyed
 from subgraph.results.common import RuntimeDocument
 from subgraph.verdict import Signature
-
-SCHEMA: Final = "subcut.sweep/1"
 
 
 class SweepOutcome(StrEnum):
@@ -125,7 +123,7 @@ class SweepDocument:
     """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one
     candidate."""
 
-    schema: Literal["subcut.sweep/1"] = SCHEMA
+    schema: Literal["subcut.sweep/1"] = "subcut.sweep/1"
     exit_code: int
     command: CommandLine
     criterion: str

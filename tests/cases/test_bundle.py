@@ -1,7 +1,7 @@
 """A case travels: packed, copied to another empty folder, checked, unpacked, run. Nothing private
 goes.
 
-Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.scripts`,
+Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`,
 `trials.replay`, `commands.bundle` and `commands.replay`.
 """
 
@@ -244,7 +244,9 @@ def test_bundle_has_only_listed_files(packed: Path) -> None:
     assert "python culprit/repro.py --outputs culprit/candidate" in text and has_line(
         text, "replay it.zip --trust"
     )
-    assert has_line(text, "not redacted") and has_line(text, "mine.py:api_key=REMOVED")
+    assert has_line(text, "What it says of the sender's candidate") and has_line(
+        text, "mine.py:api_key=REMOVED"
+    )
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
     assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are not paths"

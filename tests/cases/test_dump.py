@@ -1,4 +1,4 @@
-"""`subcut dump`: reference values of any choice of tensors on disk. Covers `cases.dump`."""
+"""`subcut dump`: reference values of any choice of tensors on disk. Covers `cases.evidence`."""
 
 from __future__ import annotations
 

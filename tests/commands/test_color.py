@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from subgraph.commands.color import colored
+from subgraph.commands.live import colored
 
 TABLE = (
     "wrong: 1 of 2 nodes: agreement\nright: outputs agree\n3.5e-01 FAIL  0.0e+00 agree  unresolved"

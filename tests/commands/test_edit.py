@@ -1,6 +1,6 @@
 """`subcut replace`, `merge` and `remove`: what a user types and reads.
 
-Covers `commands.edited` and `editing.body_edit`.
+Covers `commands.edit` and `editing.body_edit`.
 """
 
 from __future__ import annotations

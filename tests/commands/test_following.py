@@ -1,6 +1,6 @@
 """The headline and the next commands of every JSON document.
 
-Covers `commands.following`.
+Covers `commands.table`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Messages on standard error: lines, or one live line on a terminal. Covers `commands.live`,
-`commands.steps`, `log`."""
+"""Messages on standard error: lines, or one live line on a terminal. Covers `commands.live`
+and `log`."""
 
 from __future__ import annotations
 

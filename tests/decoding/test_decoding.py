@@ -2,7 +2,7 @@
 step.
 
 Covers `decoding.run_steps`, `decoding.step_search`, `decoding.inputs`, `decoding.result_folder`,
-`results.loop` and `commands.loop`.
+`results.loop` and `commands.bisect`.
 """
 
 from __future__ import annotations

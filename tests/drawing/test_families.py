@@ -7,9 +7,8 @@ from itertools import chain
 
 import pytest
 
-from subgraph.drawing.families import COLORS, KINDS, OTHER
 from subgraph.drawing.layout import Drawer
-from subgraph.drawing.network import Network
+from subgraph.drawing.network import COLORS, KINDS, OTHER, Network
 from subgraph.drawing.svg import svg
 
 

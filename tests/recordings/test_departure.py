@@ -18,7 +18,7 @@ from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, op
 from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
 from subgraph.recordings.matching.align import displace, measure_remoteness
 from subgraph.recordings.result_folder import make_document
-from subgraph.results.recorded import RecordedDocument
+from subgraph.results.compare import RecordedDocument
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers.facts import has_line

@@ -3,7 +3,7 @@ of its own.
 
 Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`,
 `reports.model_explorer`, `results`, `results.bisect`, `results.common`, `results.compare`,
-`results.recorded`, `results.sweep` and `commands.report`.
+`results.compare`, `results.sweep` and `commands.report`.
 """
 
 from __future__ import annotations

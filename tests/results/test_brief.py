@@ -1,6 +1,6 @@
 """The short document of `--brief`, the corrections of an error, and the annotations of a workflow.
 
-Covers `results.brief` and `results.github`.
+Covers `results.brief`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from subgraph.demo.files import files
-from subgraph.results import brief, github
+from subgraph.results import brief
 from tests.helpers.run_command import subcut
 
 FULL = {
@@ -87,11 +87,11 @@ def test_names_end_neither_an_annotation_nor_a_block_of_the_summary(
 ) -> None:
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    github.add_to_summary("wrong: <script>", "```\n<script>")
+    brief.add_to_summary("wrong: <script>", "```\n<script>")
     shown = summary.read_text(encoding="utf-8")
     assert shown.startswith("### wrong: \\<script\\>\n")
     assert shown.count("```") == 2
-    assert "\n" not in github.to_annotation("a\n::error::b")
+    assert "\n" not in brief.to_annotation("a\n::error::b")
 
 
 def test_the_skill_is_short_and_its_commands_run(demo: Path) -> None:

@@ -3,8 +3,8 @@ nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.manual_search`,
 `bisection.manual.outputs`, `bisection.manual.manual_session`,
-`bisection.manual.tasks`, `commands.manual_tasks` and
-`commands.next_on_device`.
+`bisection.manual.tasks`, `commands.manual` and
+`commands.recorded`.
 """
 
 from __future__ import annotations

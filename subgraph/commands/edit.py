@@ -1,0 +1,413 @@
+"""`subcut replace`, `merge` and `remove`: models, and an edited piece or nodes -> another model,
+and the effect of the change on the outputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, options
+from subgraph.commands.options import Text, Texts, declare, option
+from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
+from subgraph.errors import ResultExists, SubcutError, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.results.commands import EditResult
+from subgraph.storage import folders
+from subgraph.storage.file_kinds import is_of_tflite
+from subgraph.text import clean, count
+from subgraph.types import JsonObject, StringMap, Strings
+
+if TYPE_CHECKING:
+    from subgraph.editing.draft import Draft
+    from subgraph.editing.effect import OutputEffect
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.reference import Reference
+
+
+NOT_WRITTEN = "the new model was not written; --no-run writes it without a run"
+
+TensorMap = Annotated[
+    Texts,
+    declare(
+        "--map",
+        "OURS=THEIRS",
+        "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The new file."""
+
+    output: Text = option("--output -o", "FILE", "The new model; default: MODEL-new.onnx.")
+    force: bool = option("--force", None, "Replace a file that is in the way.")
+    no_run: bool = option("--no-run", None, "Run nothing: only write the file.")
+
+
+def read_maps(words: Sequence[str] | None) -> dict[str, str]:
+    """Our tensor → theirs.
+
+    Raises:
+        UsageError: a word is neither OURS=THEIRS nor a file that can be read.
+    """
+    from subgraph.trials.matching.match_tensors import read_map
+
+    names: dict[str, str] = {}
+    for word in words or ():
+        ours, equals, theirs = word.rpartition("=")
+        if equals and not Path(word).is_file():
+            if not ours or not theirs:
+                raise UsageError(
+                    f"--map {word}: expected OURS=THEIRS",
+                    "--map conv1=input",
+                    code="option.malformed",
+                )
+            names[ours] = theirs
+        else:
+            names |= read_map(Path(word))
+    return names
+
+
+def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
+    """Return the path of the new model.
+
+    Raises:
+        UsageError: the file is one that is read. ResultExists: it exists, and is not to be
+            replaced.
+    """
+    for model_file in reads:
+        if is_of_tflite(model_file):
+            what = f"{model_file.name} is TensorFlow Lite's: it is cut and run, but not edited"
+            raise UsageError(what, "edit the model that it was converted from", code="edit.tflite")
+    path = Path(chosen.output or f"{model.stem}-new.onnx")
+    for file in reads:
+        if path.exists() and path.samefile(file):
+            raise UsageError(
+                f"{path} is read: it cannot be written as well",
+                "choose another -o FILE",
+                code="output.is-input",
+            )
+    if path.exists() and not chosen.force:
+        raise ResultExists(
+            f"{path} exists",
+            "choose another -o FILE, or --force to replace it",
+            code="output.exists",
+        )
+    return path
+
+
+def compared(
+    graph: Graph, path: Path, feeding: Feeding, reference: Reference | None
+) -> tuple[list[str], list[JsonObject]]:
+    """Lines and rows: the outputs of the model before and after, on the reference."""
+    if reference is None:
+        return ["outputs  not run (--no-run)"], []
+    from subgraph.editing.effect import effect
+
+    try:
+        rows = effect(graph, path, feeding, reference)
+    except SubcutError as e:
+        e.hint = "; ".join(filter(None, (NOT_WRITTEN, e.hint)))
+        raise
+    fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
+    width = max(len(clean(row.name)) for row in rows)
+    lines = [f"outputs  before and after, on the reference ({fed})"]
+    lines += [f"  {clean(row.name):<{width}}  {_what(row)}" for row in rows]
+    return lines, [asdict(row) for row in rows]
+
+
+def _what(row: OutputEffect) -> str:
+    return row.what or {"gone": "no longer an output", "new": "a new output"}[row.status]
+
+
+def result(
+    command: str,
+    path: Path,
+    draft: Draft,
+    lines: list[str],
+    rows: list[JsonObject],
+    **more: Any,
+) -> Result:
+    """The document and the text of an edit."""
+    remarks = [f"note     {remark}" for remark in draft.remarks]
+    nodes = len(draft.model.graph.node)
+    edit = EditResult(
+        schema=f"subcut.{command}/1",
+        path=str(path),
+        nodes=nodes,
+        outputs=rows,
+        remarks=draft.remarks,
+    )
+    document = to_json(edit) | more
+    head, *rest = lines
+    return Result(
+        document, "\n".join([head, *remarks, *rest, f"{clean(str(path))}   {count(nodes, 'node')}"])
+    )
+
+
+@options.with_option_groups("precision", "timeout", "memory_limit")
+def replace(
+    *,
+    model: options.ModelArgument = None,
+    weights: options.Weights = None,
+    start: options.Start = None,
+    end: options.End = None,
+    by: Text = option(
+        "--by", "PIECE", "What comes in their place: a model, or the folder of a cut."
+    ),
+    tensor_map: TensorMap = None,
+    file: FileOptions,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: options.Trust = False,
+) -> Result:
+    """Put an edited piece in the place of the nodes between two nodes.
+
+    The piece's inputs and outputs are joined by name, or by --map. The reference runs the model
+    before and after, and says what changed at the outputs. A piece may also lie in a body: --start
+    loop1/body/conv.
+
+    Examples:
+      subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
+    """
+    from subgraph.editing import body_edit
+
+    if not by:
+        raise UsageError(
+            "replace by what? name a model",
+            "subcut replace MODEL --start A --end B --by piece.onnx",
+            code="argument.missing",
+        )
+    if not start and not end:
+        raise UsageError(
+            "replace what? name a first and a last node",
+            "--start pool1 --end res2a_relu",
+            code="region.ends-missing",
+        )
+    asked = Asked(
+        model=model,
+        weights=weights,
+        inputs=inputs,
+        runtime=runtime,
+        result=options.ResultOptions(trust=trust),
+    )
+    path = asked.model_path
+    piece_path = Asked(asked.settings, by).model_path
+    new = free_path(file, path, [path, piece_path])
+    feeding = asked.feeding
+    names = read_maps(tensor_map)
+    with (
+        contextlib.nullcontext() if file.no_run else asked.reference() as reference,
+        folders.temporary() as temporary,
+    ):
+        graph = load(path)
+        piece = load(piece_path)
+        ends = [*(start or ()), *(end or ())]
+        edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
+        draft = body_edit.edit_inside(graph, ends, edit, temporary / "inside")
+        with draft.write(new) as aside:
+            lines, rows = compared(graph, aside, feeding, reference)
+    nodes = (
+        f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
+        f" {clean(str(piece_path))}"
+    )
+    return result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
+
+
+@dataclass
+class _Replacing:
+    """Puts the piece between the first `starts` selectors and the others; `nodes`: how many it
+    replaced."""
+
+    whole: Graph
+    starts: int
+    piece: Graph
+    names: StringMap
+    feeding: Feeding
+    reference: Reference | None
+    nodes: int = 0
+
+    def __call__(self, graph: Graph, ends: Strings) -> Draft:
+        from subgraph.editing.effect import frozen_as_before
+        from subgraph.editing.replace import replace as replaced
+        from subgraph.graph.region import find_region
+
+        first, last = (
+            tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :])
+        )
+        region = find_region(graph, first, last)
+        self.nodes = len(region.nodes)
+        run = (
+            self.reference if graph is self.whole else None
+        )  # what a body computes is not known here
+        computed = frozen_as_before(graph, region, self.piece, self.feeding, run) if run else ()
+        return replaced(graph, region, self.piece, self.names, computed)
+
+
+@options.with_option_groups("precision", "timeout", "memory_limit")
+def merge(
+    *,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")
+    ],
+    other: Annotated[
+        str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")
+    ],
+    tensor_map: TensorMap = None,
+    file: FileOptions,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: options.Trust = False,
+) -> Result:
+    """Join two models, end to end or side by side.
+
+    An input of MODEL2 is fed by the output of MODEL of the same name, or that --map names. Other
+    inputs and outputs stay; inputs of the same name and type are one.
+
+    Examples:
+      subcut merge head.onnx tail.onnx -o whole.onnx
+    """
+    from subgraph.editing.merge import merge as merged
+
+    settings = project.Project()  # what a project says of its model does not fit another
+    asked = Asked(
+        settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+    )
+    path = asked.model_path
+    other_path = Asked(settings, other).model_path
+    new = free_path(file, path, [path, other_path])
+    one = load(path)
+    two = load(other_path)
+    draft = merged(one, two, read_maps(tensor_map))
+    with draft.write(new) as aside:
+        checks = [] if file.no_run else [_check(aside, asked)]
+    lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
+    graph = draft.model.graph
+    weights = {t.name for t in graph.initializer}
+    for word, values in (
+        ("in", [v for v in graph.input if v.name not in weights]),
+        ("out", graph.output),
+    ):
+        lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
+    lines += checks
+    return result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
+
+
+def _check(model: Path, asked: Asked) -> str:
+    """Run the new model on the reference; return the line that says so."""
+    from subgraph.editing.effect import require_runs
+
+    with asked.reference() as reference:
+        maps = require_runs(model, asked.feeding, reference)
+    left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
+    return f"check    the reference runs it{left}"
+
+
+@options.with_option_groups("precision", "timeout", "memory_limit")
+def remove(
+    *,
+    model: options.ModelArgument = None,
+    weights: options.Weights = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NODE",
+            help="Nodes of one input and one output.",
+            autocompletion=options.complete_nodes,
+        ),
+    ] = None,
+    first: Texts = option(
+        "--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes
+    ),
+    tail: Text = option(
+        "--tail",
+        "FILE",
+        "Where to keep what --from drops; default: -tail beside the new model.",
+    ),
+    file: FileOptions,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: options.Trust = False,
+) -> Result:
+    """Take nodes out of a model: bypass some, or drop a tail.
+
+    A bypassed node's readers read its input: a Cast, an Identity, a quantize-dequantize pair. A
+    tail that is dropped, such as NMS, is kept as a model; `subcut merge` puts it back. Nodes may
+    lie in a body: loop1/body/cast.
+
+    Examples:
+      subcut remove model.onnx stem/relu -o without.onnx
+      subcut remove model.onnx --from head/softmax -o head.onnx --tail tail.onnx
+    """
+    from subgraph.editing import body_edit
+    from subgraph.editing.effect import edge_values
+    from subgraph.editing.remove import bypass, remove_tail
+
+    if bool(nodes) == bool(first):
+        raise UsageError(
+            "name nodes to bypass, or --from NODE to drop a tail",
+            "subcut remove MODEL NODE …",
+            code="argument.missing",
+        )
+    if tail and not first:
+        raise UsageError(
+            "--tail keeps what --from drops",
+            "subcut remove MODEL --from NODE --tail tail.onnx",
+            code="option.requires",
+        )
+    asked = Asked(
+        model=model,
+        weights=weights,
+        inputs=inputs,
+        runtime=runtime,
+        result=options.ResultOptions(trust=trust),
+    )
+    path = asked.model_path
+    new = free_path(file, path, [path])
+    feeding = asked.feeding
+    with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
+        graph = load(path)
+        if nodes:
+            labels: dict[str, None] = {}
+
+            def edit(there: Graph, names: Strings) -> Draft:
+                chosen = list(chain.from_iterable(there.select(word).nodes for word in names))
+                labels.update((there.label(i), None) for i in chosen)
+                return bypass(there, chosen)
+
+            with folders.temporary() as temporary:
+                draft = body_edit.edit_inside(graph, nodes, edit, temporary)
+            head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
+            kept = None
+        else:
+            kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
+            if kept.exists() and not file.force:
+                raise ResultExists(
+                    f"{kept} exists",
+                    "choose another --tail FILE, or --force to replace it",
+                    code="output.exists",
+                )
+            with edge_values(graph, first or (), feeding, reference) as (captured, folder):
+                draft, cut = remove_tail(graph, first or (), captured, folder)
+            cut.save(kept)
+            head = (
+                f"removed  {count(len(cut.region.nodes), 'node')} from"
+                f" {', '.join(map(clean, first or ()))} on"
+            )
+        with draft.write(new) as aside:
+            lines, rows = compared(graph, aside, feeding, reference)
+    if kept:
+        lines.append(
+            f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))}"
+            f" {clean(str(kept))}"
+        )
+    return result("remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None)
