@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from subgraph.graph.region import Region
     from subgraph.notebook import watch
     from subgraph.origins.load import load
+    from subgraph.planning.make_plan import plan
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
     from subgraph.search.oracle import Findings, Step
@@ -66,6 +67,7 @@ _MODULES = {
     "graph.region": "Region",
     "notebook": "watch",
     "origins.load": "load",
+    "planning.make_plan": "plan",
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
     "search.findings": "Findings Step",
@@ -120,6 +122,7 @@ __all__ = [
     "compare",
     "cut",
     "load",
+    "plan",
     "watch",
 ]
 

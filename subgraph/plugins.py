@@ -35,7 +35,7 @@ FOLDERS = {
     "lint": "inspection/lint",
     "makers": "blame/makers",
     "metrics": "comparison/metrics",
-    "plan-lists": "plan/lists",
+    "plan-lists": "planning/lists",
     "reports": "reports",
     "rewrites": "rewrites",
     "scores": "comparison/scores",

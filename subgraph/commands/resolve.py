@@ -556,29 +556,12 @@ def wanted_score(options: ScoreOptions) -> Wanted | None:
     """The score that judges, with its limit; None where the criterion does.
 
     Raises:
-        UsageError: no limit, or two; a number cannot be read; or a limit without a score.
+        UsageError: as `make_wanted`; a number cannot be read.
     """
-    from subgraph.trials.score import Wanted, parse_drop
+    from subgraph.trials.score import make_wanted
 
-    drop = options.drop
-    at_least = options.at_least
-    labels = options.labels
-    if options.score is None:
-        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
-        if names := [name for name, value in given.items() if value]:
-            raise UsageError(
-                f"{names[0]} goes with --score",
-                "--score top1, or FILE.py:FUNCTION",
-                code="option.requires",
-            )
-        return None
-    if bool(drop) == bool(at_least):
-        raise UsageError(
-            "which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires"
-        )
-    amount, relative = parse_drop(drop) if drop else (None, False)
-    least = positive_number("--at-least", at_least)
-    return Wanted(options.score, amount, relative, least, Path(labels) if labels else None)
+    least = positive_number("--at-least", options.at_least)
+    return make_wanted(options.score, options.drop, least, options.labels)
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:

@@ -81,6 +81,7 @@ from subgraph.trials.questions import (
     prepare,
 )
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.score import make_wanted
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, Strings
@@ -381,12 +382,18 @@ def compare(
     freeze: bool = True,
     output: str | Path = "subcut_out",
     power: int = 0,
+    score: str | None = None,
+    drop: str | None = None,
+    at_least: float | None = None,
+    labels: str | Path | None = None,
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
     `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
     `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
     `power`: planted faults, of which it is counted how many the outputs would show.
+    `score`: a score of the task judges the full model, as after `--score`: `top1`, `FILE.py:FUNCTION`; with `drop`, such
+    as `"0.5%"`, or `at_least`, and `labels`, a file.
 
     >>> from subgraph import load
     >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
@@ -406,6 +413,7 @@ def compare(
         Path(output),
         criterion,
         freeze,
+        score=make_wanted(score, drop, at_least, labels),
     )
     with open_with_processes(graph, setup, make_candidate(reference)) as trials:
         prepared = prepare(trials, select_tensors(trials.model, at))

@@ -252,6 +252,20 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
         yield trials.with_runtime(runtime, replace(trials.model, scratch=scratch))
 
 
+def open_reference(candidate: Candidate) -> Reference:
+    """Return a reference's process, to be entered; `ort` without options is plain onnxruntime, and
+    has no limits."""
+    python = installed(candidate)
+    is_plain = candidate.backend == PLAIN and not candidate.options and python is None
+    return Reference(
+        candidate.backend,
+        candidate.options,
+        timeout=None if is_plain else candidate.timeout,
+        memory=None if is_plain else candidate.memory,
+        python=python,
+    )
+
+
 @contextmanager
 def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
     """As `open_trials`, with processes of its own; the reference `ort` without options is plain
@@ -259,18 +273,8 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 
     Raises: as `open_trials`.
     """
-    plain = (
-        reference.backend == PLAIN and not reference.options and installed(reference) is None
-    )  # without limits
-    timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
-        Reference(
-            reference.backend,
-            reference.options,
-            timeout=timeout,
-            memory=memory,
-            python=installed(reference),
-        ) as running,
+        open_reference(reference) as running,
         open_workers(setup.candidate) as workers,
         open_trials(graph, setup, running, workers) as trials,
     ):

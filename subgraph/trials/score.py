@@ -101,6 +101,34 @@ def parse_drop(text: str) -> tuple[float, bool]:
     return float(m[1]) / (100 if m[2] else 1), bool(m[2])
 
 
+def make_wanted(
+    score: str | None,
+    drop: str | None = None,
+    at_least: float | None = None,
+    labels: str | Path | None = None,
+) -> Wanted | None:
+    """Return the score that judges, with its limit; None where the criterion does.
+
+    Raises:
+        UsageError: no limit, or two; a limit cannot be read, or stands without a score.
+    """
+    if score is None:
+        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
+        if names := [name for name, value in given.items() if value]:
+            raise UsageError(
+                f"{names[0]} goes with --score",
+                "--score top1, or FILE.py:FUNCTION",
+                code="option.requires",
+            )
+        return None
+    if bool(drop) == (at_least is not None):
+        raise UsageError(
+            "which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires"
+        )
+    amount, relative = parse_drop(drop) if drop else (None, False)
+    return Wanted(score, amount, relative, at_least, Path(labels) if labels else None)
+
+
 @dataclass
 class ByScore:
     """A score that must reach a limit. Several threads may ask at once.

@@ -1,6 +1,6 @@
 """Tensors that leave a precision, the powers of two that bring them back, and the proof.
 
-Covers `inspection.overflow`, `inspection.scaling`, `editing.rescale`, `plan.scales`."""
+Covers `inspection.overflow`, `inspection.scaling`, `editing.rescale`, `planning.scales`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.overflow import Overflow, TroubleKind
 from subgraph.inspection.ranges import measure
-from subgraph.plan.lower import lower_model
-from subgraph.plan.places import round_nodes
+from subgraph.planning.lower import lower_model
+from subgraph.planning.places import round_nodes
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from tests.helpers import text_models

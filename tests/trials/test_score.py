@@ -21,6 +21,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import score_backend
+from subgraph.trials.compare_tensors import compare
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.score import Wanted, parse_drop, read_labels, said
 from subgraph.verdict import Signature, Status, Verdict
@@ -322,3 +323,13 @@ def test_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> No
     asked = ("compare", "m.onnx", "-c", "ort", "-i", "flag=flag.npy", "--at", "if/then_branch/neg")
     done = subcut(*asked, "--score", "sqnr", "--at-least", "9", cwd=tmp_path)
     assert done.code == 2 and has_line(done.err, "score", "outputs"), done
+
+
+def test_python_names_a_score(tmp_path: Path) -> None:
+    text = "g (float[2, 8] x) => (float[2, 8] y) { y = Neg(x) }"
+    path = text_models.save(tmp_path / "m.onnx", text)
+    found = compare(path, "ort", score="sqnr", at_least=9, output=tmp_path / "out")
+    assert found.document["score"]["words"] == "sqnr"
+    with pytest.raises(UsageError) as error:
+        compare(path, "ort", score="sqnr", output=tmp_path / "out")
+    assert error.value.code == "option.requires"

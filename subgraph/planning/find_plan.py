@@ -26,11 +26,11 @@ from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
 from subgraph.log import log
-from subgraph.plan.lists import Kept
-from subgraph.plan.lists.names import render
-from subgraph.plan.lower import lower_model
-from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
-from subgraph.plan.smallest_set import Found, smallest
+from subgraph.planning.lists import Kept
+from subgraph.planning.lists.names import render
+from subgraph.planning.lower import lower_model
+from subgraph.planning.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
+from subgraph.planning.smallest_set import Found, smallest
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record

@@ -22,9 +22,9 @@ from subgraph.cases.layout import PLAN_JSON
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.log import log
-from subgraph.plan.find_plan import Planner
-from subgraph.plan.lists import Kept
-from subgraph.plan.smallest_set import Found
+from subgraph.planning.find_plan import Planner
+from subgraph.planning.lists import Kept
+from subgraph.planning.smallest_set import Found
 from subgraph.results.plan import KeptPlace, PlanDocument, TriedList
 from subgraph.storage import folders
 from subgraph.text import clean

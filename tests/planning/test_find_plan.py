@@ -1,6 +1,6 @@
 """Plans as a user asks for them.
 
-Covers `plan.result_folder`, `plan.quantize`, `plan.quantize_main`,
+Covers `planning.result_folder`, `planning.quantize`, `planning.quantize_main`,
 `results.plan`.
 """
 
@@ -24,9 +24,9 @@ from onnx import numpy_helper
 from subgraph.documents import from_json
 from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
-from subgraph.plan import quantize_main
-from subgraph.plan.find_plan import Planner, distance
-from subgraph.plan.places import Unit, lower_by_command
+from subgraph.planning import quantize_main
+from subgraph.planning.find_plan import Planner, distance
+from subgraph.planning.places import Unit, lower_by_command
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from subgraph.results.plan import PlanDocument

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.errors import OutOfTime
-from subgraph.plan.smallest_set import smallest
+from subgraph.planning.smallest_set import smallest
 from tests.helpers.examples import examples
 
 PLACES = st.integers(1, 60)

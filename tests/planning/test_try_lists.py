@@ -1,5 +1,5 @@
 """A list is run with its tool, and widened until what the tool makes is good enough. Covers
-`plan.float16_main`."""
+`planning.float16_main`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from subgraph.plan import quantize_main
+from subgraph.planning import quantize_main
 from tests.helpers import planned_network
 from tests.helpers.facts import has_line
 from tests.helpers.planned_network import EXACT, SAMPLES

@@ -7,8 +7,8 @@ from importlib import util
 from pathlib import Path
 
 from subgraph.graph.graph import Graph
-from subgraph.plan.lists import Kept
-from subgraph.plan.quantize import run_lowering
+from subgraph.planning.lists import Kept
+from subgraph.planning.quantize import run_lowering
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
 
@@ -35,5 +35,5 @@ def apply(
     """
     made = folder / "float16.onnx"
     return run_lowering(
-        "onnxconverter-common", "subgraph.plan.float16_main", graph, made, [listed], deadline
+        "onnxconverter-common", "subgraph.planning.float16_main", graph, made, [listed], deadline
     )

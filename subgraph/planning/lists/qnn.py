@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from subgraph.plan.lists import Kept
+from subgraph.planning.lists import Kept
 
 FILE = "qnn.json"
 FLOAT = [{"bitwidth": 32, "dtype": "float"}]

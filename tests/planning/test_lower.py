@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from subgraph.graph.graph import Graph, load
-from subgraph.plan.lower import count_bytes, lower_model, raise_model
-from subgraph.plan.places import (
+from subgraph.planning.lower import count_bytes, lower_model, raise_model
+from subgraph.planning.places import (
     OUTPUT,
     Dynamic,
     Quantized,

@@ -23,7 +23,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import rename
 from subgraph.graph.opsets import opset_of
-from subgraph.plan.places import (
+from subgraph.planning.places import (
     FLOAT,
     OUTPUT,
     Dynamic,

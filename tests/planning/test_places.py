@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import Graph
-from subgraph.plan.places import (
+from subgraph.planning.places import (
     OUTPUT,
     Quantized,
     Rounded,

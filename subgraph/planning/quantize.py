@@ -37,7 +37,7 @@ def quantize_model(
     made = folder / f"{graph.path.stem}-{dtype}.onnx"
     words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
     return run_lowering(
-        "onnxruntime's quantizer", "subgraph.plan.quantize_main", graph, made, words, deadline
+        "onnxruntime's quantizer", "subgraph.planning.quantize_main", graph, made, words, deadline
     )
 
 

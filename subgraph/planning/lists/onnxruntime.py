@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from subgraph.plan.lists import Kept
-from subgraph.plan.quantize import TYPES
-from subgraph.plan.quantize import quantize_model as apply
+from subgraph.planning.lists import Kept
+from subgraph.planning.quantize import TYPES
+from subgraph.planning.quantize import quantize_model as apply
 
 FILE = "onnxruntime.json"
 __all__ = ["FILE", "apply", "is_usable", "render"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from subgraph.plan.lists import Kept
+from subgraph.planning.lists import Kept
 
 FILE = "modelopt.json"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from subgraph.plan.lists import Kept
+from subgraph.planning.lists import Kept
 
 FILE = "keep.txt"
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from subgraph import plugins
-from subgraph.plan.lists import Kept
+from subgraph.planning.lists import Kept
 
 KEPT = Kept(["conv/a", "b:0"], ["t1", "t2"], ["logits"])
 NAMES = plugins.own_names("plan-lists")

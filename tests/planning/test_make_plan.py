@@ -1,0 +1,69 @@
+"""A plan as a Python function: the answer of `subcut plan`, for arrays and numbers.
+
+Covers `planning.make_plan`, whose command is tested beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subgraph
+from tests.helpers import text_models
+
+MODEL = """g (float[1, 8] x) => (float[1, 8] y) {
+    a = MatMul(x, w) b = Mul(a, big) y = Mul(b, small)
+}"""  # b overflows float16
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    weights: dict[str, Any] = {
+        "w": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32),
+        "big": np.array([1e6], np.float32),
+        "small": np.array([1e-6], np.float32),
+    }
+    return text_models.save(tmp_path / "m.onnx", MODEL, **weights)
+
+
+def test_place_that_overflows_stays_in_float(model: Path, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    found = subgraph.plan(model, to="fp16", inputs=x, output=tmp_path / "out")
+    assert found.exit_code == 0 and found.kept and found.minimal
+    assert Path(str(found.model)).is_file()
+
+
+def test_scaled_tensor_needs_no_place_in_float(model: Path, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    found = subgraph.plan(model, to="fp16", inputs=x, rescale=True, output=tmp_path / "out")
+    assert (found.exit_code, found.kept) == (0, [])
+    assert found.scales and found.scales.tensors
+
+
+def test_score_replaces_the_criterion(model: Path, tmp_path: Path) -> None:
+    samples = [np.random.default_rng(k).standard_normal((1, 8)).astype("f") for k in range(3)]
+    found = subgraph.plan(
+        model, to="fp16", inputs=samples, score="top1", at_least=0.9, output=tmp_path / "out"
+    )
+    assert found.score and found.score.words == "top1" and found.score.samples == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({}, "argument.missing"),
+        ({"to": "int8", "rescale": True}, "option.conflict"),
+        ({"to": "int8", "gears": ["int4"]}, "option.unknown-value"),
+        ({"to": "fp16", "score": "top1"}, "option.requires"),
+        ({"to": "fp16", "drop": "1%"}, "option.requires"),
+    ],
+)
+def test_request_that_contradicts_itself(
+    words: dict[str, Any], code: str, model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(subgraph.UsageError) as error:
+        subgraph.plan(model, **words, output=tmp_path / "out")
+    assert error.value.code == code
