@@ -70,7 +70,7 @@ _MODULES = {
     "planning.make_plan": "plan",
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
-    "search.findings": "Findings Step",
+    "search.oracle": "Findings Step",
     "trials.compare_tensors": "Comparison compare",
     "verdict": "Signature Status Verdict",
 }
@@ -81,7 +81,7 @@ _SHOWN = {
     "graph.graph": "Graph",
     "graph.region": "Region",
     "results.plan": "PlanDocument",
-    "search.findings": "Findings Step",
+    "search.oracle": "Findings Step",
     "trials.compare_tensors": "Comparison",
     "verdict": "Judgement Verdict",
 }
