@@ -16,7 +16,7 @@ import pytest
 
 import subgraph
 
-FUNCTIONS = "bisect capture compare cut load watch"
+FUNCTIONS = "bisect capture compare cut load plan watch"
 TYPES = "Bisection Candidate Comparison Cut Findings Graph Region Signature Status Step Verdict"
 ERRORS = (
     "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory"
