@@ -8,7 +8,7 @@ A state is an input that gets an output of the step before. Exporters call the t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -146,17 +146,15 @@ def _is_number(value: Any) -> bool:
 
 def list_named_inputs(file: LoopFile) -> Sequence[str]:
     """The model's inputs that the file names."""
-    named = (file.tokens, file.position_ids, file.attention_mask)
-    return [*filter(None, named), *file.states, *file.slices, *file.constants]
+    named = filter(None, (file.tokens, file.position_ids, file.attention_mask))
+    return [*named, *file.states, *file.slices, *file.constants]
 
 
 TOKENS = ("input_ids", "decoder_input_ids", "tokens", "token", "ids", "input_id", "tgt")
 LOGITS = ("logits", "lm_logits", "output_logits", "scores")
 POSITIONS = ("position_ids", "positions")
 MASK = ("attention_mask", "decoder_attention_mask")
-CACHE_POSITION = (
-    "cache_position"  # positions without a batch, as transformers' static cache has them
-)
+CACHE_POSITION = "cache_position"  # without a batch, as transformers' static cache has them
 # of two decoders merged into one: false in the first step, which makes the cache
 CACHE_BRANCH = "use_cache_branch"
 INTEGERS = ("int64", "int32")
@@ -266,18 +264,18 @@ def resolve_decoder(graph: Graph, file: LoopFile, given: Collection[str]) -> Dec
 
 
 def _require_names(graph: Graph, file: LoopFile) -> None:
-    wanted = [(n, list(graph.inputs), "input") for n in list_named_inputs(file)]
-    wanted += [
-        (n, list(graph.outputs), "output")
-        for n in (*file.states.values(), *filter(None, [file.logits]))
-    ]
-    for name, names, kind in wanted:
-        if name not in names:
-            raise UnknownName(
-                f"the model has no {kind} '{name}'",
-                nearest=nearest(name, names),
-                code="loop.unknown-name",
-            )
+    outputs = [*file.states.values(), *filter(None, [file.logits])]
+    for kind, known, wanted in (
+        ("input", list(graph.inputs), list_named_inputs(file)),
+        ("output", graph.outputs, outputs),
+    ):
+        for name in wanted:
+            if name not in known:
+                raise UnknownName(
+                    f"the model has no {kind} '{name}'",
+                    nearest=nearest(name, known),
+                    code="loop.unknown-name",
+                )
 
 
 def _explain_unclear(graph: Graph, unknown: Sequence[str], states: StringMap) -> tuple[str, str]:
@@ -370,20 +368,18 @@ def strip_time(name: str) -> str:
 
 
 def _fit(graph: Graph, one: str, other: str) -> bool:
-    (form, dtype, dims), (form2, dtype2, dims2) = (
-        find_declared_type(graph, one),
-        find_declared_type(graph, other),
-    )
-    if (form, dtype) != (form2, dtype2):
+    *kind, dims = find_declared_type(graph, one)
+    *other_kind, other_dims = find_declared_type(graph, other)
+    if kind != other_kind:
         return False
-    if dims is None or dims2 is None:
+    if dims is None or other_dims is None:
         return True
     same = all(
         a == b
-        for a, b in zip(dims, dims2, strict=False)
+        for a, b in zip(dims, other_dims, strict=False)
         if isinstance(a, int) and isinstance(b, int)
     )
-    return len(dims) == len(dims2) and same
+    return len(dims) == len(other_dims) and same
 
 
 def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
@@ -402,9 +398,9 @@ def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     if dims is None:
         what = f"the first value of '{state}' is not known: the model declares no shape"
         raise UsageError(what, f"-i {state}=FILE", code="loop.no-shape")
-    of_batch = set(
-        _iter_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices))
-    )
+    fed = [decoder.tokens] if decoder.tokens else decoder.slices
+    shapes = [find_dims(graph, name) for name in fed]
+    of_batch = {sizes[0] for sizes in shapes if sizes and isinstance(sizes[0], str)}
     cache = re.search("past|cache|key|value", state.lower()) is not None
     shape = []
     for axis, dim in enumerate(dims):
@@ -415,11 +411,3 @@ def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
         else:
             shape.append(0 if grows and axis and dim not in of_batch else batch)
     return shape
-
-
-def _iter_symbols(graph: Graph, names: Sequence[str]) -> Iterator[str]:
-    """The names of the batch dimension of these inputs."""
-    for name in names:
-        dims = find_dims(graph, name)
-        if dims and isinstance(dims[0], str):
-            yield dims[0]

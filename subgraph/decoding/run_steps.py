@@ -8,6 +8,7 @@ its own from then on: in one process, the model loaded once.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,16 +21,13 @@ import numpy as np
 from subgraph.decoding.decoder import Decoder
 from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, measure_distance, save, tensor_text
 from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.types import Array
-import math
-
-from subgraph.precision import Precision
-from subgraph.storage.tensors import measure_distance, save, tensor_text
 
 KEY = "decoder"  # of the model in a process
 MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
@@ -107,8 +105,17 @@ class Trace:
     def drop(self, states: Records) -> None:
         """Remove the files of states that are no longer read, unless they are results as well."""
         if not set(self.decoder.states.values()).intersection(self.decoder.results):
-            for file in chain.from_iterable(record.files for record in states.values()):
-                Path(file).unlink(missing_ok=True)
+            for file in _iter_files(states):
+                file.unlink(missing_ok=True)
+
+
+def _iter_files(records: Records) -> Iterator[Path]:
+    return map(Path, chain.from_iterable(record.files for record in records.values()))
+
+
+def measure_size(records: Records) -> int:
+    """Return the bytes of some records on disk."""
+    return sum(file.stat().st_size for file in _iter_files(records))
 
 
 def make_stems(decoder: Decoder) -> dict[str, str]:
@@ -160,7 +167,8 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
     states: Records = given.first_states(folder)
     ended = np.zeros(given.batch, bool)
     for k in range(given.steps):
-        if (tokens := _choose_tokens(walked, k, ended)) is not None:
+        tokens = _choose_tokens(walked, k, ended)
+        if tokens is not None:
             walked.tokens.append(tokens)
         _keep(walked, k, states)
         before = states
@@ -182,8 +190,9 @@ def _choose_tokens(walked: Trace, k: int, ended: Array) -> Array | None:
     """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model
     without tokens."""
     given = walked.given
-    if given.prompt is None or (prompted := given.prompted(k)) is not None:
-        return None if given.prompt is None else prompted
+    prompted = given.prompted(k)
+    if given.prompt is None or prompted is not None:
+        return prompted
     return np.where(ended, given.file.pad, walked.winners[k - 1])[:, None].astype(np.int64)
 
 
@@ -214,14 +223,9 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
     if k % walked.stride:
         return
     walked.states[k] = states
-    size = sum(
-        Path(file).stat().st_size
-        for file in chain.from_iterable(record.files for record in states.values())
-    )
-    if (
-        size * len(walked.states) > min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
-        and len(walked.states) > 2
-    ):  # those before are no larger
+    size = measure_size(states) * len(walked.states)  # those before are no larger
+    limit = min(MAX_BYTES, walked.reference.limit or MAX_BYTES)
+    if size > limit and len(walked.states) > 2:
         walked.stride *= 2
         for j in [j for j in walked.states if j % walked.stride]:
             dropped = walked.states.pop(j)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 from subgraph.comparison.criteria import OutputContext
@@ -33,6 +32,7 @@ from subgraph.decoding.run_steps import (
     follow,
     measure_relative_error,
     measure_rounding,
+    measure_size,
 )
 from subgraph.documents import to_json
 from subgraph.errors import (
@@ -212,6 +212,7 @@ class LoopSearch:
         does."""
 
         def make(_folder: Path) -> JsonObject:
+            every = math.ceil(self.walked.steps / MAX_TOLD)
             seen: list[StepSeen] = []
             doubted: dict[int, Records] = {}
             first: list[str] = []
@@ -227,7 +228,8 @@ class LoopSearch:
                         for i, (n, r) in enumerate(step.raw.items())
                     }
                 at = {"step": step.k + 1, "of": self.walked.steps}
-                level = logging.INFO if self._is_told(shown, before) else logging.DEBUG
+                is_told = shown.status != before or step.k % every == 0
+                level = logging.INFO if is_told else logging.DEBUG
                 log.log(
                     level,
                     "step %d of %d: %s",
@@ -274,11 +276,6 @@ class LoopSearch:
 
     def _key_of_all(self) -> str:
         return self._key(0, self.walked.steps - 1, "all")
-
-    def _is_told(self, seen: StepSeen, before: str) -> bool:
-        """Is a step shown as it comes? Where the status changes, and some in between."""
-        every = math.ceil(self.walked.steps / MAX_TOLD)
-        return seen.status != before or seen.step % every == 0
 
     def _first_wrong(self, seen: Sequence[StepSeen], doubted: dict[int, Records]) -> int | None:
         """The first step that does not agree, with the rounding of that step measured."""
@@ -335,9 +332,8 @@ class LoopSearch:
                 yield CandidateStep(begin, {}, e)
                 return
             for step in follow(self.walked, run, begin, end, folder):
-                if isinstance(
-                    step.error, (OutputError, OutOfTime, BackendError)
-                ) and not isinstance(step.error, WorkerDied):
+                is_fatal = isinstance(step.error, (OutputError, OutOfTime, BackendError))
+                if step.error and is_fatal and not isinstance(step.error, WorkerDied):
                     raise step.error
                 yield step
 
@@ -345,9 +341,8 @@ class LoopSearch:
         walked = self.walked
         trials = self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
-        fed = [
-            trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))
-        ]
+        feeds = walked.feeds(begin, walked.state_before(begin))
+        fed = [trials.model.values.digest([r]) for r in feeds]
         return digest(
             "walk/3",
             __version__,
@@ -391,12 +386,7 @@ class LoopSearch:
     @cached_property
     def _every(self) -> int:
         """States are compared in each of so many steps: in all where they are small."""
-        size = sum(
-            Path(file).stat().st_size
-            for file in chain.from_iterable(
-                r.files for r in self.walked.states[self.walked.steps].values()
-            )
-        )
+        size = measure_size(self.walked.states[self.walked.steps])
         return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
 
     # ------------------------------------------------------------ steps

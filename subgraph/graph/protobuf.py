@@ -823,8 +823,13 @@ def _header(tensor: TensorProto, blob: Blob) -> bytes:
 
 def tag_of(number: int, length: int) -> bytes:
     """The header of a length-prefixed field."""
+    return encode_varints(number << 3 | BYTES, length)
+
+
+def encode_varints(*values: int) -> bytes:
+    """Return the bytes of variable-length integers."""
     out = bytearray()
-    for value in (number << 3 | BYTES, length):
+    for value in values:
         while value > 127:
             out.append(value & 127 | 128)
             value >>= 7

@@ -23,16 +23,12 @@ from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
-from subgraph.types import Array, Strings
+from subgraph.types import Array, JsonObject, Shape, Strings
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
-BLOCK = (
-    (1 << 22) - 3
-    # of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's  # noqa: E501
-)
-
-Shape = tuple[int, ...]
+# Of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's.
+BLOCK = (1 << 22) - 3
 
 
 @dataclass(frozen=True)
@@ -78,10 +74,11 @@ class Builder:
 
     def unique(self, name: str) -> str:
         """The name, or the name with a number where it is taken."""
-        number = 2
+        number = 1
         free = name
         while free in self.taken:
-            free, number = f"{name}@{number}", number + 1
+            number += 1
+            free = f"{name}@{number}"
         self.taken.add(free)
         return free
 
@@ -161,16 +158,15 @@ class CaffeLayer:
             blob = _append_blob(values, file) if file else WeightBlob(shape, values=values)
         else:
             blobs = self.builder.weights.get(self.name, ())
+            hint = "is the caffemodel of this prototxt? name it with --weights"
             if k >= len(blobs):
-                hint = "is the caffemodel of this prototxt? name it with --weights"
                 have = "no weights" if not blobs else f"only {len(blobs)} blobs"
                 raise self.refuse(f"has {have} in the caffemodel", hint)
             blob = blobs[k]
-            if _drop_leading_ones(blob.shape) != _drop_leading_ones(
-                shape
-            ):  # old files declare four dims, filled up with ones
-                have, want = (shape_text(s) for s in (blob.shape, shape))
-                hint = "is the caffemodel of this prototxt? name it with --weights"
+            # old files declare four dims, filled up with ones
+            if _drop_leading_ones(blob.shape) != _drop_leading_ones(shape):
+                have = shape_text(blob.shape)
+                want = shape_text(shape)
                 raise self.refuse(f"needs {want} as blob {k}, the caffemodel has {have}", hint)
         self.builder.used.setdefault(self.name, []).append(blob)
         return blob
@@ -183,12 +179,10 @@ class CaffeLayer:
         place = blob.place
         dims = view or shape
         if place is None or place.length < protobuf.STUB_ABOVE:
-            self.builder.initializers.append(
-                numpy_helper.from_array(blob.array().reshape(dims), name)
-            )
-            return name
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
-        protobuf.point_to(tensor, protobuf.HERE, place.offset, place.length)
+            tensor = numpy_helper.from_array(blob.array().reshape(dims), name)
+        else:
+            tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
+            protobuf.point_to(tensor, protobuf.HERE, place.offset, place.length)
         self.builder.initializers.append(tensor)
         return name
 
@@ -202,28 +196,32 @@ class CaffeLayer:
 
     # ------------------------------------------------------------ nodes
 
-    def formula(self, text: str, *shapes: Sequence[int], **values: Any) -> str:
-        """Add the nodes of a formula in ONNX's text syntax.
+    def formula(self, text: str, *shapes: Sequence[int], **values: Any) -> None:
+        """Add the nodes of a formula in ONNX's text syntax, of which the last outputs the tops.
 
         Args:
             text: One node per line: `half = Mul (x, factor)`. The bottoms are `x`, `x1` and `x2`;
                 every other name is one of `values` or the output of an earlier line.
-            shapes: Shapes of the tops, which the last node outputs. None if the nodes come before
-                the layer's last node.
+            shapes: Shapes of the tops; by default, that of the first bottom.
             values: Names of tensors, and constants: floats become float32, integers int64.
-
-        Returns:
-            The name of the last node's first output.
         """
+        self._add_nodes(text, values, self.tops)
+        self._declare_tops(shapes)
+
+    def step(self, text: str, **values: Any) -> str:
+        """Add nodes before the layer's last node, as `formula`; returns the output of the last."""
+        return self._add_nodes(text, values, ())
+
+    def _add_nodes(self, text: str, values: JsonObject, tops: Strings) -> str:
         names = {"": "", **dict(zip(("x", "x1", "x2"), self.bottoms, strict=False))}
         for what, value in values.items():
             names[what] = value if isinstance(value, str) else self.constant(what, value)
         nodes = [parser.parse_node(line) for line in text.splitlines()]
         for node in nodes:
             node.input[:] = [names[name] for name in node.input]
-            if shapes and node is nodes[-1]:
+            if tops and node is nodes[-1]:
                 node.name = self.name
-                outputs = list(self.tops)
+                outputs = list(tops)
             else:
                 node.name = self.builder.unique(f"{self.name}/{node.output[0]}")
                 outputs = [node.name, *(f"{node.name}@{k + 1}" for k in range(1, len(node.output)))]
@@ -231,19 +229,28 @@ class CaffeLayer:
             names |= dict(zip(node.output, outputs, strict=True))
             node.output[:] = outputs
         self.builder.nodes += nodes
-        self._declare_tops(shapes)
         return outputs[0]
 
     def _declare_tops(self, shapes: Sequence[Sequence[int]]) -> None:
-        for top, shape in zip(self.tops, shapes, strict=False):
+        for top, shape in zip(self.tops, shapes or [self.shape], strict=False):
             self.builder.declare(top, shape)
 
     def last(
-        self, op: str, inputs: Sequence[str], *shapes: Sequence[int], **attributes: Any
+        self,
+        op: str,
+        *shapes: Sequence[int],
+        inputs: Sequence[str] | None = None,
+        **attributes: Any,
     ) -> None:
-        """The layer's last node, which makes its tops; `shapes`: theirs."""
+        """The layer's last node, which makes its tops.
+
+        Args:
+            shapes: Shapes of the tops; by default, that of the first bottom.
+            inputs: By default, the bottoms.
+        """
+        read = list(self.bottoms if inputs is None else inputs)
         self.builder.nodes.append(
-            helper.make_node(op, list(inputs), list(self.tops), name=self.name, **attributes)
+            helper.make_node(op, read, list(self.tops), name=self.name, **attributes)
         )
         self._declare_tops(shapes)
 
@@ -262,7 +269,7 @@ class CaffeLayer:
             lines.append(f"{what} = {op} ({operands})")
             tensor = what
         constants = {what: value for what, _, value, _ in needed if value is not None}
-        self.formula("\n".join(lines), self.shape, **constants)
+        self.formula("\n".join(lines), **constants)
 
 
 def estimate_rms(layer: CaffeLayer) -> float:

@@ -22,17 +22,23 @@ from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
 from subgraph.types import Array, Shape
 
-_NAME, _V1_LAYER, _LAYER = 1, 2, 100  # of NetParameter
+# of NetParameter
+_NAME = 1
+_V1_LAYER = 2
+_LAYER = 100
 _FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
-_TYPE, _BLOBS = 2, 7  # of LayerParameter
-_LEGACY_DIMS, _DATA, _SHAPE, _DOUBLE_DATA, _RAW_DATA = (
-    (1, 2, 3, 4),
-    5,
-    7,
-    8,
-    12,
-)  # of BlobProto; 12 is NVIDIA's
-_FLOAT, _DOUBLE = 4, 8  # bytes
+# of LayerParameter
+_TYPE = 2
+_BLOBS = 7
+# of BlobProto; the last is NVIDIA's
+_LEGACY_DIMS = (1, 2, 3, 4)
+_DATA = 5
+_SHAPE = 7
+_DOUBLE_DATA = 8
+_RAW_DATA = 12
+# bytes of a value
+_FLOAT = 4
+_DOUBLE = 8
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _COMPARE = "compare its size and checksum with the original"
 
@@ -219,7 +225,7 @@ def _encode_text(number: int, text: str) -> bytes:
 
 def _encode_blob_head(blob: WeightBlob) -> bytes:
     """The bytes of a BlobProto in front of its values."""
-    dims = b"".join(_encode_varint(n) for n in blob.shape)
+    dims = protobuf.encode_varints(*blob.shape)
     shape = protobuf.tag_of(1, len(dims)) + dims
     field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
     return (
@@ -227,11 +233,3 @@ def _encode_blob_head(blob: WeightBlob) -> bytes:
         + shape
         + protobuf.tag_of(field, prod(blob.shape) * blob.width)
     )
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.origins.caffe.builder import CaffeLayer, Shape
+from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.messages import Parameters
 from subgraph.storage.tensors import shape_text
-from subgraph.types import Array, JsonObject
+from subgraph.types import Array, JsonObject, Shape
 
 MAX_EXPONENT = 88  # e to this power is the largest float32
 
@@ -53,7 +53,8 @@ def convert_batch_norm(layer: CaffeLayer) -> None:
             "takes the statistics of the batch (use_global_stats: false)",
             "name the deploy.prototxt",
         )
-    if len(layer.builder.weights.get(layer.name, ()) if layer.builder.weights else ()) > 3:
+    weights = layer.builder.weights or {}
+    if len(weights.get(layer.name, ())) > 3:
         raise layer.refuse(
             "has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it"
         )
@@ -103,7 +104,7 @@ def _normalize(layer: CaffeLayer, eps: float, *values: Any) -> None:
     """Add a BatchNormalization with gamma, beta, mean and variance."""
     names = ("gamma", "beta", "mean", "variance")
     inputs = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, values, strict=True)]
-    layer.last("BatchNormalization", [*layer.bottoms, *inputs], layer.shape, epsilon=eps)
+    layer.last("BatchNormalization", inputs=[*layer.bottoms, *inputs], epsilon=eps)
 
 
 def _scale_and_shift(layer: CaffeLayer) -> None:
@@ -121,18 +122,18 @@ def convert_scale(layer: CaffeLayer) -> None:
         return
     factor, shape = _find_factor(layer, p, "gamma", "factor")
     if not p.bias_term:
-        layer.formula("y = Mul (x, factor)", layer.shape, factor=factor)
+        layer.formula("y = Mul (x, factor)", factor=factor)
         return
     view = _append_ones(layer, p, shape)
     shift = layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)
     text = "mul = Mul (x, factor)\ny = Add (mul, shift)"
-    layer.formula(text, layer.shape, factor=factor, shift=shift)
+    layer.formula(text, factor=factor, shift=shift)
 
 
 def convert_bias(layer: CaffeLayer) -> None:
     """x + beta."""
     beta, _ = _find_factor(layer, layer.parameters("bias_param"), "beta", "offset")
-    layer.formula("y = Add (x, beta)", layer.shape, beta=beta)
+    layer.formula("y = Add (x, beta)", beta=beta)
 
 
 def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
@@ -143,7 +144,7 @@ def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tupl
         view = _append_ones(layer, p, shape)
         if view == shape:
             return layer.bottoms[1], shape
-        return layer.formula(f"{what} = Reshape (x1, shape)", shape=view), shape
+        return layer.step(f"{what} = Reshape (x1, shape)", shape=view), shape
     axis = layer.axis(p.axis) if p.num_axes else 0
     shape = layer.shape[axis:] if p.num_axes == -1 else layer.shape[axis : axis + p.num_axes]
     return layer.weight(0, shape, what, like, _append_ones(layer, p, shape)), shape
@@ -164,8 +165,7 @@ def convert_lrn(layer: CaffeLayer) -> None:
     if n % 2 == 0:
         raise layer.refuse(f"has an even local_size, {n}")
     if p.norm_region in ("ACROSS_CHANNELS", "0"):
-        attributes = {"size": n, "alpha": p.alpha, "beta": p.beta, "bias": p.k}
-        layer.last("LRN", layer.bottoms, layer.shape, **attributes)
+        layer.last("LRN", size=n, alpha=p.alpha, beta=p.beta, bias=p.k)
         return
     window = f"kernel_shape = {[n, n]}, strides = [1, 1], pads = {[n // 2] * 4}"
     layer.formula(
@@ -175,7 +175,6 @@ def convert_lrn(layer: CaffeLayer) -> None:
         add = Add (mul, one)
         pow = Pow (add, power)
         y = Mul (x, pow)""",
-        layer.shape,
         alpha=p.alpha,
         one=1.0,
         power=-p.beta,
@@ -189,7 +188,7 @@ def convert_mvn(layer: CaffeLayer) -> None:
     if not axes:
         raise layer.refuse("has no axes to take the mean over")
     if not p.normalize_variance:
-        layer.formula(f"mean = ReduceMean <axes = {axes}> (x)\ny = Sub (x, mean)", layer.shape)
+        layer.formula(f"mean = ReduceMean <axes = {axes}> (x)\ny = Sub (x, mean)")
         return
     layer.formula(
         f"""mean = ReduceMean <axes = {axes}> (x)
@@ -199,7 +198,6 @@ def convert_mvn(layer: CaffeLayer) -> None:
         deviation = Sqrt (variance)
         eps = Add (deviation, epsilon)
         y = Div (center, eps)""",
-        layer.shape,
         epsilon=p.eps,
     )
 
@@ -215,19 +213,19 @@ def convert_eltwise(layer: CaffeLayer) -> None:
         raise layer.refuse(f"has {len(p.coeff)} coefficients for {len(layer.bottoms)} bottoms")
     terms = list(layer.bottoms)
     if p.operation in ("MAX", "2"):
-        layer.last("Max", terms, layer.shape)
+        layer.last("Max")
     elif p.operation in ("SUM", "1"):
         for k, coefficient in enumerate(p.coeff):
             if coefficient != 1:
-                terms[k] = layer.formula(
+                terms[k] = layer.step(
                     f"coeff{k} = Mul (term, factor)", term=terms[k], factor=float(coefficient)
                 )
-        layer.last("Add" if len(terms) == 2 else "Sum", terms, layer.shape)
+        layer.last("Add" if len(terms) == 2 else "Sum", inputs=terms)
     elif p.operation in ("PROD", "0"):
         product = terms[0]
         for k, term in enumerate(terms[1:-1]):
-            product = layer.formula(f"mul{k} = Mul (left, right)", left=product, right=term)
-        layer.last("Mul", [product, terms[-1]], layer.shape)
+            product = layer.step(f"mul{k} = Mul (left, right)", left=product, right=term)
+        layer.last("Mul", inputs=[product, terms[-1]])
     else:
         raise layer.refuse(f"has the operation {p.operation}", "known: PROD, SUM, MAX")
 
@@ -236,9 +234,9 @@ def convert_relu(layer: CaffeLayer) -> None:
     """max(x, 0) + slope · min(x, 0)."""
     slope = layer.parameters("relu_param").negative_slope
     if slope:
-        layer.last("LeakyRelu", layer.bottoms, layer.shape, alpha=slope)
+        layer.last("LeakyRelu", alpha=slope)
     else:
-        layer.last("Relu", layer.bottoms, layer.shape)
+        layer.last("Relu")
 
 
 def convert_prelu(layer: CaffeLayer) -> None:
@@ -247,12 +245,12 @@ def convert_prelu(layer: CaffeLayer) -> None:
     slope = layer.weight(
         0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2))
     )
-    layer.last("PRelu", [*layer.bottoms, slope], layer.shape)
+    layer.last("PRelu", inputs=[*layer.bottoms, slope])
 
 
 def convert_elu(layer: CaffeLayer) -> None:
     """x, or alpha · (exp(x) - 1) below zero."""
-    layer.last("Elu", layer.bottoms, layer.shape, alpha=layer.parameters("elu_param").alpha)
+    layer.last("Elu", alpha=layer.parameters("elu_param").alpha)
 
 
 def convert_clip(layer: CaffeLayer) -> None:
@@ -261,18 +259,16 @@ def convert_clip(layer: CaffeLayer) -> None:
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
     if low is None or high is None:
         raise layer.refuse("needs min and max in clip_param")
-    layer.formula("y = Clip (x, min, max)", layer.shape, min=float(low), max=float(high))
+    layer.formula("y = Clip (x, min, max)", min=float(low), max=float(high))
 
 
 def convert_swish(layer: CaffeLayer) -> None:
     """x · sigmoid(beta · x)."""
-    beta = layer.parameters("swish_param").beta
     layer.formula(
         """mul = Mul (x, beta)
         sigmoid = Sigmoid (mul)
         y = Mul (x, sigmoid)""",
-        layer.shape,
-        beta=beta,
+        beta=layer.parameters("swish_param").beta,
     )
 
 
@@ -325,18 +321,16 @@ def convert_dropout(layer: CaffeLayer) -> None:
 
 def convert_threshold(layer: CaffeLayer) -> None:
     """1 above the threshold, else 0."""
-    limit = layer.parameters("threshold_param").threshold
     layer.formula(
         "greater = Greater (x, threshold)\ny = Cast <to = 1> (greater)",
-        layer.shape,
-        threshold=limit,
+        threshold=layer.parameters("threshold_param").threshold,
     )
 
 
 def convert_softmax(layer: CaffeLayer) -> None:
     """Along one axis."""
     axis = layer.axis(layer.parameters("softmax_param").axis)
-    layer.last("Softmax", layer.bottoms, layer.shape, axis=axis)
+    layer.last("Softmax", axis=axis)
 
 
 def convert_reduction(layer: CaffeLayer) -> None:

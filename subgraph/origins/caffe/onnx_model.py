@@ -16,12 +16,12 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import layers, shapes, windows
-from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, estimate_rms
+from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, estimate_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
-from subgraph.types import StringMap, Strings
+from subgraph.types import Shape, StringMap, Strings
 
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
 PRODUCER = "subcut from Caffe"

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 from onnx import helper, parser
 
-from subgraph.origins.caffe.builder import CaffeLayer, Shape
+from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.storage.tensors import shape_text
-from subgraph.types import JsonObject
+from subgraph.types import JsonObject, Shape
 
 
 def convert_concat(layer: CaffeLayer) -> None:
@@ -24,7 +24,7 @@ def convert_concat(layer: CaffeLayer) -> None:
         )
     out = [*layer.shape]
     out[axis] = sum(shape[axis] for shape in layer.shapes)
-    layer.last("Concat", layer.bottoms, out, axis=axis)
+    layer.last("Concat", out, axis=axis)
 
 
 def convert_slice(layer: CaffeLayer) -> None:
@@ -84,13 +84,9 @@ def convert_flatten(layer: CaffeLayer) -> None:
         raise layer.refuse(f"ends at axis {end}, in front of {axis}")
     out = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
     if axis == 1 and end == len(shape) - 1:
-        layer.last("Flatten", layer.bottoms, out, axis=1)
+        layer.last("Flatten", out, axis=1)
     else:
-        _add_reshape(layer, out)
-
-
-def _add_reshape(layer: CaffeLayer, out: Shape) -> None:
-    layer.formula("y = Reshape (x, shape)", out, shape=out)
+        layer.formula("y = Reshape (x, shape)", out, shape=out)
 
 
 def convert_reshape(layer: CaffeLayer) -> None:
@@ -111,7 +107,7 @@ def convert_reshape(layer: CaffeLayer) -> None:
     out = (*shape[:start], *dims, *shape[end:])
     if prod(out) != prod(shape):
         raise layer.refuse(f"cannot reshape {shape_text(shape)} to {shape_text(out)}")
-    _add_reshape(layer, out)
+    layer.formula("y = Reshape (x, shape)", out, shape=out)
 
 
 def convert_permute(layer: CaffeLayer) -> None:
@@ -120,7 +116,7 @@ def convert_permute(layer: CaffeLayer) -> None:
     order = [*order, *(k for k in range(len(layer.shape)) if k not in order)]
     if sorted(order) != list(range(len(layer.shape))):
         raise layer.refuse(f"orders {len(layer.shape)} axes as {order}")
-    layer.last("Transpose", layer.bottoms, [layer.shape[k] for k in order], perm=order)
+    layer.last("Transpose", [layer.shape[k] for k in order], perm=order)
 
 
 def convert_tile(layer: CaffeLayer) -> None:
@@ -294,7 +290,7 @@ def convert_lstm(layer: CaffeLayer) -> None:
     if layer.shapes[1] != (steps, batch):
         raise layer.refuse(f"needs a second bottom, cont, of {steps}×{batch}")
     width = prod(rest)
-    gates = layer.formula(
+    gates = layer.step(
         """flatten = Flatten <axis = 2> (x)
         gemm = Gemm <transB = 1> (flatten, weight, bias)
         gates = Reshape (gemm, gates)""",
@@ -303,9 +299,9 @@ def convert_lstm(layer: CaffeLayer) -> None:
         gates=(steps, batch, 4 * size),
     )
     state = layer.weight(2, (4 * size, size), "state", "filter")
-    cont = layer.formula("cont = Reshape (x1, cont)", cont=(steps, batch, 1))
+    cont = layer.step("cont = Reshape (x1, cont)", cont=(steps, batch, 1))
     zero = layer.constant("zero", np.zeros((batch, size)))
-    turned = layer.formula("transpose = Transpose <perm = [1, 0]> (state)", state=state)
+    turned = layer.step("transpose = Transpose <perm = [1, 0]> (state)", state=state)
     body = parser.parse_graph(
         f"""step (float[{batch}, {size}] h, float[{batch}, {size}] c,
               float[{batch}, {4 * size}] x, float[{batch}, 1] cont)

@@ -15,14 +15,17 @@ from onnx import numpy_helper
 
 from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.messages import Parameters
-from subgraph.types import Array, JsonObject
+from subgraph.types import JsonObject
+
+# Sizes of a window, with the value that each has along all axes where the prototxt does not say it.
+_DEFAULTS = {"kernel_size": None, "stride": 1, "pad": 0, "dilation": 1}
 
 
-def _find_per_axis(
-    layer: CaffeLayer, p: Parameters, name: str, axes: int, default: int | None
-) -> list[int]:
+def _find_per_axis(layer: CaffeLayer, p: Parameters, name: str) -> list[int]:
     """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h`
     and `_w`."""
+    axes = len(layer.shape) - 2
+    default = _DEFAULTS[name]
     stem = name.removesuffix("_size")
     both = (
         [getattr(p, f"{stem}_{side}", None) for side in "hw"]
@@ -43,23 +46,6 @@ def _find_per_axis(
     return found
 
 
-def _find_window(
-    layer: CaffeLayer, p: Parameters
-) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Kernel, stride, pad and dilation along each spatial axis."""
-    axes = len(layer.shape) - 2
-    if axes < 1 or layer.axis(p.axis) != 1:
-        raise layer.refuse("must have its channels on axis 1, and axes behind it")
-    kernel = _find_per_axis(layer, p, "kernel_size", axes, None)
-    return (
-        kernel,
-        *(
-            _find_per_axis(layer, p, n, axes, d)
-            for n, d in (("stride", 1), ("pad", 0), ("dilation", 1))
-        ),
-    )  # type: ignore[return-value]
-
-
 def _find_groups(layer: CaffeLayer, p: Parameters) -> int:
     channels = layer.shape[1]
     outputs = p.num_output
@@ -76,7 +62,10 @@ def convert_convolution(layer: CaffeLayer) -> None:
     """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs /
     groups, *kernel)`."""
     p = layer.parameters("convolution_param")
-    (kernel, stride, pad, dilation), groups = _find_window(layer, p), _find_groups(layer, p)
+    if len(layer.shape) < 3 or layer.axis(p.axis) != 1:
+        raise layer.refuse("must have its channels on axis 1, and axes behind it")
+    kernel, stride, pad, dilation = (_find_per_axis(layer, p, name) for name in _DEFAULTS)
+    groups = _find_groups(layer, p)
     channels = layer.shape[1]
     outputs = p.num_output
     backwards = layer.text.type == "Deconvolution"
@@ -90,15 +79,16 @@ def convert_convolution(layer: CaffeLayer) -> None:
         else (n + 2 * q - d * (k - 1) - 1) // s + 1
         for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
     ]
-    attributes = {
-        "kernel_shape": kernel,
-        "strides": stride,
-        "pads": pad * 2,
-        "dilations": dilation,
-        "group": groups,
-    }
-    op = "ConvTranspose" if backwards else "Conv"
-    layer.last(op, inputs, (layer.shape[0], outputs, *sizes), **attributes)
+    layer.last(
+        "ConvTranspose" if backwards else "Conv",
+        (layer.shape[0], outputs, *sizes),
+        inputs=inputs,
+        kernel_shape=kernel,
+        strides=stride,
+        pads=pad * 2,
+        dilations=dilation,
+        group=groups,
+    )
 
 
 def convert_pooling(layer: CaffeLayer) -> None:
@@ -112,12 +102,9 @@ def convert_pooling(layer: CaffeLayer) -> None:
     op = "MaxPool" if p.pool in ("MAX", "0") else "AveragePool"
     shape = layer.shape
     if p.global_pooling:
-        layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
+        layer.last(f"Global{op}", (*shape[:2], 1, 1))
         return
-    kernel, stride, pad = (
-        _find_per_axis(layer, p, n, 2, d)
-        for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0))
-    )
+    kernel, stride, pad = (_find_per_axis(layer, p, name) for name in list(_DEFAULTS)[:3])
     if any(q >= k for q, k in zip(pad, kernel, strict=True)):
         raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
     rounded_up = p.ceil_mode and p.round_mode in ("CEIL", "0")
@@ -162,7 +149,7 @@ def _add_pool(
         if floor:
             attributes["count_include_pad"] = 1
         else:  # runtimes differ in what they count where padding and rounding up meet
-            tensor = layer.formula("pad = Pad (x, pads)", pads=[0, 0, *pad, 0, 0, *pad])
+            tensor = layer.step("pad = Pad (x, pads)", pads=[0, 0, *pad, 0, 0, *pad])
             attributes["pads"] = [0] * 4
     if not floor and ceil:
         attributes["ceil_mode"] = 1
@@ -173,7 +160,7 @@ def _add_pool(
             for o, s, k, size, q, b in zip(sizes, stride, kernel, places, pad, before, strict=True)
         ]
         attributes["pads"] = before + after
-    layer.last(op, [tensor], (*layer.shape[:2], *sizes), **attributes)
+    layer.last(op, (*layer.shape[:2], *sizes), inputs=[tensor], **attributes)
 
 
 MAX_VALUES = 1 << 26  # of prior boxes, which become a constant: 256 MiB
@@ -193,7 +180,6 @@ def convert_normalize(layer: CaffeLayer) -> None:
         norm = Sqrt (eps)
         divide = Div (x, norm)
         y = Mul (divide, scale)""",
-        layer.shape,
         axes=[1, 2, 3] if p.across_spatial else [1],
         epsilon=p.eps,
         scale=layer.weight(0, (count,), "scale", "factor", (count, 1, 1)),
@@ -204,8 +190,10 @@ def convert_prior_box(layer: CaffeLayer) -> None:
     """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes ·
     4)."""
     p = layer.parameters("prior_box_param")
-    (height, width), (rows, columns) = layer.shapes[1][2:], layer.shape[2:]
-    height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
+    height, width = layer.shapes[1][2:]
+    rows, columns = layer.shape[2:]
+    height = p.img_h or p.img_size or height
+    width = p.img_w or p.img_size or width
     step_y = p.step_h or p.step or height / rows
     step_x = p.step_w or p.step or width / columns
     sizes = np.array([*_iter_box_sizes(layer, p)], np.float64)
@@ -217,18 +205,15 @@ def convert_prior_box(layer: CaffeLayer) -> None:
         indexing="ij",
     )
     centers = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
-    corners = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1) / [
-        width,
-        height,
-        width,
-        height,
-    ]
+    corners = np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1)
+    corners /= [width, height, width, height]
     if p.clip:
         corners = corners.clip(0, 1)
-    out = np.stack([corners.reshape(-1), _repeat_variances(layer, p, corners.size)]).astype(
-        np.float32
-    )[None]
-    layer.last("Constant", [], out.shape, value=numpy_helper.from_array(out, layer.name))
+    if len(p.variance) not in (0, 1, 4):
+        raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
+    variances = np.resize(np.array(p.variance or [0.1]), corners.size)
+    out = np.stack([corners.reshape(-1), variances]).astype(np.float32)[None]
+    layer.last("Constant", out.shape, inputs=(), value=numpy_helper.from_array(out, layer.name))
 
 
 def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
@@ -252,13 +237,6 @@ def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, f
             yield size * sqrt(ratio), size / sqrt(ratio)
 
 
-def _repeat_variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
-    """Four variances per box, or one for all; 0.1 where none is given."""
-    if len(p.variance) not in (0, 1, 4):
-        raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
-    return np.resize(np.array(p.variance or [0.1]), size)
-
-
 def convert_detection_output(layer: CaffeLayer) -> None:
     """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
 
@@ -275,7 +253,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     threshold = -3e38 if p.confidence_threshold is None else p.confidence_threshold
     corners = _decode(layer, p, boxes)
     # pairs: (class, its candidate)
-    pairs = layer.formula(
+    pairs = layer.step(
         """scores = Reshape (x1, sizes)
         by_class = Transpose <perm = [1, 0]> (scores)
         foreground = Gather <axis = 0> (by_class, classes)
@@ -296,7 +274,7 @@ def convert_detection_output(layer: CaffeLayer) -> None:
     )
     best = f"{layer.name}/best"
     candidates = f"{layer.name}/candidates"
-    score = layer.formula("score = GatherND (best, pairs)", best=best, pairs=pairs)
+    score = layer.step("score = GatherND (best, pairs)", best=best, pairs=pairs)
     most = boxes * len(kept)
     if p.keep_top_k > -1:
         most = p.keep_top_k
@@ -357,8 +335,8 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
         prior1 = Gather <axis = 0> (priors, index1){scaled}"""
     values = {"sizes": (boxes, 4), "prior_sizes": (2, boxes, 4), "index0": 0, "index1": 1}
     if p.code_type in CORNER:
-        return layer.formula(f"{parts}\ncorners = Add (prior0, location)", **values)
-    return layer.formula(
+        return layer.step(f"{parts}\ncorners = Add (prior0, location)", **values)
+    return layer.step(
         f"""{parts}
         low, high = Split <axis = 1> (prior0, halves)
         prior_size = Sub (high, low)
@@ -381,7 +359,7 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
 
 def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
     """The `most` best of all classes, still in the order of their classes."""
-    index = layer.formula(
+    index = layer.step(
         """count = Shape (score)
         limit = Min (count, keep_top_k)
         keep, places = TopK <axis = 0> (score, limit)
@@ -391,8 +369,8 @@ def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[st
         score=score,
         keep_top_k=[most],
     )
-    kept_pairs = layer.formula("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
-    return kept_pairs, layer.formula("kept_score = Gather (score, index)", score=score, index=index)
+    kept_pairs = layer.step("kept_pairs = Gather (pairs, index)", pairs=pairs, index=index)
+    return kept_pairs, layer.step("kept_score = Gather (score, index)", score=score, index=index)
 
 
 LAYERS = {

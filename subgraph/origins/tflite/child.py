@@ -11,13 +11,12 @@ import json
 import sys
 from pathlib import Path
 
-DONE, REFUSED, UNNAMED, DAMAGED, UNWRITTEN = (
-    "done",
-    "refused",
-    "unnamed",
-    "damaged",
-    "unwritten",
-)  # how it went
+# how it went
+DONE = "done"
+REFUSED = "refused"
+UNNAMED = "unnamed"
+DAMAGED = "damaged"
+UNWRITTEN = "unwritten"
 
 
 def main() -> None:
@@ -35,18 +34,14 @@ def main() -> None:
             onnx.save(operators.to_onnx(path.read_bytes(), path.stem, signature), target)
         else:
             Path(target).write_bytes(operators.to_tflite(onnx.load(path)))
-    except operators.NoSuchSignature as e:
-        how = UNNAMED
-        why = str(e)
-    except operators.CannotCarry as e:
-        how = REFUSED
-        why = str(e)
-    except OSError as e:
-        how = UNWRITTEN
-        why = str(e)
     except Exception as e:  # noqa: BLE001
-        how = DAMAGED
-        why = f"{type(e).__name__}: {e}"
+        known = {
+            operators.NoSuchSignature: UNNAMED,
+            operators.CannotCarry: REFUSED,
+            OSError: UNWRITTEN,
+        }
+        how = next((word for kind, word in known.items() if isinstance(e, kind)), DAMAGED)
+        why = f"{type(e).__name__}: {e}" if how == DAMAGED else str(e)
     sys.stdout.buffer.write(json.dumps([how, " ".join(why.split())[:400]]).encode())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from subgraph.graph.quantization import TFLITE, TFLITE_SHIFT
 from subgraph.storage.file_kinds import TFLITE_PRODUCER
@@ -31,15 +31,16 @@ _ONNX_NAMES = {
     "FLOAT32": "FLOAT",
     "FLOAT64": "DOUBLE",
 }  # of element types; others are called as in the schema
-_OPERATORS = {
-    code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
-}
-_ACTIVATIONS = {
-    code: name
-    for name, code in vars(schema.ActivationFunctionType).items()
-    if isinstance(code, int)
-}
-_TYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+
+
+def _index_names(enum: type) -> dict[int, str]:
+    """Return the names in an enumeration of the schema by their numbers."""
+    return {code: name for name, code in vars(enum).items() if isinstance(code, int)}
+
+
+_OPERATORS = _index_names(schema.BuiltinOperator)
+_ACTIVATIONS = _index_names(schema.ActivationFunctionType)
+_TYPES = _index_names(schema.TensorType)
 _STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "CALL_ONCE")
 _WHOLE_BYTES = frozenset(
     "FLOAT32 FLOAT16 INT32 UINT8 INT64 BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 UINT32"
@@ -204,25 +205,16 @@ class _SubgraphReader:
         number_of = {k: place for place, k in enumerate(called, 1)}.__getitem__
         _renumber_subgraphs(own, number_of)
 
-        def buffer_of(tensor: Any) -> int:
-            return _add_buffer(buffers, self._values(tensor))
-
-        def code_of(k: int) -> int:
-            codes.append(self.model.operatorCodes[k])
+        def add_code(added: Any) -> int:
+            codes.append(added)
             return len(codes) - 1
 
         others = [
             schema.SubGraphT.InitFromPackedBuf(_pack(self.model.subgraphs[k]), 0) for k in called
         ]
         for other in others:
-            _relink(other, code_of, buffer_of, number_of)
-        for ports in ("inputs", "outputs", "intermediates"):
-            if (held := getattr(op, ports)) is not None:
-                setattr(
-                    own,
-                    ports,
-                    np.array([numbers.get(k, -1) for k in _list_numbers(held)], np.int32),
-                )
+            _relink(other, self.model, self.bytes, add_code, buffers, number_of)
+        _renumber_ports(own, numbers.__getitem__)
         return _pack_model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
     def _private(self, k: int) -> bool:
@@ -250,16 +242,7 @@ class _SubgraphReader:
         )
 
     def _data(self, k: int) -> Array:
-        return self._values(self.tensors[k])
-
-    def _values(self, tensor: Any) -> Array:
-        """The bytes of a tensor of any subgraph; none for one that is computed."""
-        if tensor.externalBuffer:
-            raise CannotCarry(f"the values of '{_decode(tensor.name)}' are in another file")
-        buffer = self.model.buffers[tensor.buffer]
-        if buffer.offset > 1:  # of a file of more than 2 GB
-            return np.frombuffer(self.bytes, np.uint8, buffer.size, buffer.offset)
-        return np.empty(0, np.uint8) if buffer.data is None else np.asarray(buffer.data, np.uint8)
+        return _read_values(self.model, self.bytes, self.tensors[k])
 
     def _info(self, k: int) -> ValueInfoProto:
         tensor = self.tensors[k]
@@ -285,11 +268,9 @@ class _SubgraphReader:
         q = self.tensors[k].quantization if k >= 0 else None
         scales: Any = _get_vector(q.scale) if q else ()
         zeros: Any = _get_vector(q.zeroPoint) if q else ()
-        return (
-            (float(scales[0]), int(zeros[0]))
-            if len(scales) == len(zeros) == 1 and scales[0] > 0
-            else (0.0, 0)
-        )
+        if len(scales) == len(zeros) == 1 and scales[0] > 0:
+            return float(scales[0]), int(zeros[0])
+        return 0.0, 0
 
 
 # ------------------------------------------------------------ ONNX -> .tflite
@@ -321,11 +302,13 @@ def to_tflite(model: ModelProto) -> bytes:
             numbers[name] = len(tensors)
             tensors.append(tensor)
             if name in weights:
-                own = [_make_buffer(_read_bytes(weights[name]))]
+                weight = weights[name]
+                data = weight.raw_data or numpy_helper.to_array(weight).tobytes()
+                own = [_make_buffer(np.frombuffer(data, np.uint8))]
                 tensor.buffer = 0
             if own and (name in weights or tensor.buffer):
-                buffer, tensor.buffer = own[tensor.buffer], len(buffers)
-                buffers.append(_make_buffer(buffer.data))
+                buffers.append(_make_buffer(own[tensor.buffer].data))
+                tensor.buffer = len(buffers) - 1
         return numbers[name]
 
     for node in model.graph.node:
@@ -335,23 +318,12 @@ def to_tflite(model: ModelProto) -> bytes:
         held = alone.subgraphs[0]
         places = [number_of(t, alone.buffers) for t in held.tensors]
         (op,) = held.operators
-        for ports in ("inputs", "outputs", "intermediates"):
-            if (old := getattr(op, ports)) is not None:
-                setattr(
-                    op,
-                    ports,
-                    np.array([places[k] if k >= 0 else -1 for k in _list_numbers(old)], np.int32),
-                )
+        _renumber_ports(op, places.__getitem__)
         op.opcodeIndex = code_of(alone.operatorCodes[0])
         moved = partial(add, len(called))
         _renumber_subgraphs(op, moved)
         for other in alone.subgraphs[1:]:
-            _relink(
-                other,
-                partial(_copy_code, alone, code_of),
-                partial(_copy_buffer, alone, buffers),
-                moved,
-            )
+            _relink(other, alone, b"", code_of, buffers, moved)
         called += alone.subgraphs[1:]
         operators.append(op)
     ends = [
@@ -370,12 +342,18 @@ def _add_buffer(buffers: list[Any], data: Array | None) -> int:
     return len(buffers) - 1
 
 
-def _copy_code(model: Any, code_of: Callable[[Any], int], k: int) -> int:
-    return code_of(model.operatorCodes[k])
+def _read_values(model: Any, data: bytes, tensor: Any) -> Array:
+    """Return the bytes of a tensor of any subgraph; none for one that is computed.
 
-
-def _copy_buffer(model: Any, buffers: list[Any], tensor: Any) -> int:
-    return _add_buffer(buffers, model.buffers[tensor.buffer].data)
+    Args:
+        data: The file of the model, where large buffers are outside of the flatbuffer.
+    """
+    if tensor.externalBuffer:
+        raise CannotCarry(f"the values of '{_decode(tensor.name)}' are in another file")
+    buffer = model.buffers[tensor.buffer]
+    if buffer.offset > 1:  # of a file of more than 2 GB
+        return np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+    return np.empty(0, np.uint8) if buffer.data is None else np.asarray(buffer.data, np.uint8)
 
 
 def _iter_subgraphs(op: Any) -> Iterator[tuple[Any, str, int]]:
@@ -386,6 +364,15 @@ def _iter_subgraphs(op: Any) -> Iterator[tuple[Any, str, int]]:
                 yield options, field, k
 
 
+def _renumber_ports(op: Any, number_of: Callable[[int], int]) -> None:
+    """Have an operator read and write tensors under their new numbers; -1 is a missing input."""
+    for ports in ("inputs", "outputs", "intermediates"):
+        old = getattr(op, ports)
+        if old is not None:
+            new = [number_of(k) if k >= 0 else -1 for k in _list_numbers(old)]
+            setattr(op, ports, np.array(new, np.int32))
+
+
 def _renumber_subgraphs(op: Any, number_of: Callable[[int], int]) -> None:
     """Have an operator run the subgraphs under their new numbers."""
     for options, field, k in list(_iter_subgraphs(op)):
@@ -394,16 +381,24 @@ def _renumber_subgraphs(op: Any, number_of: Callable[[int], int]) -> None:
 
 def _relink(
     graph: Any,
-    code_of: Callable[[int], int],
-    buffer_of: Callable[[Any], int],
+    model: Any,
+    data: bytes,
+    add_code: Callable[[Any], int],
+    buffers: list[Any],
     number_of: Callable[[int], int],
 ) -> None:
-    """Have a subgraph name the codes, buffers and subgraphs of another model, which the functions
-    make there."""
+    """Have a subgraph of a model name the codes, buffers and subgraphs of a new one.
+
+    Args:
+        data: The file of the model, as in `_read_values`.
+        add_code: Adds an operator's code to the new model, and returns its number there.
+        buffers: The buffers of the new model, to which those of the subgraph are added.
+        number_of: The number of a subgraph in the new model.
+    """
     for tensor in _get_vector(graph.tensors):
-        tensor.buffer = buffer_of(tensor)
+        tensor.buffer = _add_buffer(buffers, _read_values(model, data, tensor))
     for op in _get_vector(graph.operators):
-        op.opcodeIndex = code_of(op.opcodeIndex)
+        op.opcodeIndex = add_code(model.operatorCodes[op.opcodeIndex])
         _renumber_subgraphs(op, number_of)
 
 
@@ -438,30 +433,26 @@ def _make_shift(tensor: Any) -> Any:
     if tensor.type != schema.TensorType.FLOAT32:
         unsigned = tensor.type == schema.TensorType.UINT8
         graph.tensors[1].quantization.zeroPoint = np.array([128 if unsigned else 0], np.int64)
-    op.inputs, op.outputs, op.opcodeIndex = np.array([0, 1], np.int32), np.array([2], np.int32), 0
-    op.builtinOptionsType, op.builtinOptions = (
-        schema.BuiltinOptions.AddOptions,
-        schema.AddOptionsT(),
-    )
+    op.inputs = np.array([0, 1], np.int32)
+    op.outputs = np.array([2], np.int32)
+    op.opcodeIndex = 0
+    op.builtinOptionsType = schema.BuiltinOptions.AddOptions
+    op.builtinOptions = schema.AddOptionsT()
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
     code.version = ADD_VERSION
     graph.operators = [op]
-    model.subgraphs, model.operatorCodes, model.buffers = [graph], [code], [schema.BufferT()]
+    model.subgraphs = [graph]
+    model.operatorCodes = [code]
+    model.buffers = [schema.BufferT()]
     return model
-
-
-def _read_bytes(tensor: TensorProto) -> Array:
-    from onnx import numpy_helper
-
-    data = tensor.raw_data or numpy_helper.to_array(tensor).tobytes()
-    return np.frombuffer(data, np.uint8)
 
 
 def _make_tensor(info: ValueInfoProto) -> Any:
     """The description of a tensor that no operator has."""
     tensor = schema.TensorT()
     declared = info.type.tensor_type
-    tensor.name, tensor.quantization = info.name.encode(), schema.QuantizationParametersT()
+    tensor.name = info.name.encode()
+    tensor.quantization = schema.QuantizationParametersT()
     tensor.shape = np.array([d.dim_value or 1 for d in declared.shape.dim], np.int32)
     tensor.type = next(
         code for code, name in _TYPES.items() if _find_onnx_type(name) == declared.elem_type
@@ -540,18 +531,15 @@ def _decode(name: bytes | None) -> str:
 def _make_unique(names: Sequence[str]) -> list[str]:
     """Equal names get a number: in TFLite a name identifies nothing."""
     taken = set(names)
-    given = set[str]()
-    return list(_iter_unique(names, taken, given))
-
-
-def _iter_unique(names: Sequence[str], taken: set[str], given: set[str]) -> Iterator[str]:
+    given: dict[str, None] = {}
     for name in names:
         new = name
-        k = 1
+        k = 0
         while new in given or (new != name and new in taken):
-            new, k = f"{name}_{k}", k + 1
-        given.add(new)
-        yield new
+            k += 1
+            new = f"{name}_{k}"
+        given[new] = None
+    return list(given)
 
 
 def _find_onnx_type(kind: str) -> int:

@@ -50,7 +50,9 @@ class ExportedModel:
         self._number: dict[str, int] = {}  # of each node's value
         for name, node in self._nodes.items():
             self._number[name] = self._known.setdefault(self._computed(node), len(self._known))
-        inputs, outputs = (list(names) for names in _find_ends(program))
+        signature = program.graph_signature  # through which the user's tensors enter and leave
+        inputs = [n for n in signature.user_inputs if isinstance(n, str)]
+        outputs = [n for n in signature.user_outputs if isinstance(n, str)]
         self.places: dict[str, Place] = {}
         if any(programs.read_statement(graph, i) for i in range(len(graph.nodes))):
             named = {name: programs.find_place(name, self._nodes) for name in graph.inputs}
@@ -129,7 +131,8 @@ class ExportedModel:
                 f"'{name}' is not a tensor, which is all that the module is fed",
                 code="tensor.not-tensor",
             )
-        tensor, (node, position) = programs.to_tensor(array), self.places[name]
+        tensor = programs.to_tensor(array)
+        node, position = self.places[name]
         known = programs.get_element(self._nodes[node].meta.get("val"), position)
         if not isinstance(known, programs.import_torch().Tensor):
             raise Refused(f"'{name}' is not a tensor in the module", code="tensor.not-tensor")
@@ -138,9 +141,8 @@ class ExportedModel:
             for own, size in zip(known.shape, tensor.shape, strict=True)
         )
         if not fits or known.dtype != tensor.dtype:
-            has, wants = (
-                f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (tensor, known)
-            )
+            has = f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
+            wants = f"{known.dtype} {list(known.shape)}".removeprefix("torch.")
             raise Refused(
                 f"'{name}' is {has}, but {wants} in the exported module", code="torch.type-differs"
             )
@@ -172,11 +174,3 @@ class ExportedModel:
 
 def _name_item(number: int, position: int) -> str:
     return f"item {number} {position}"
-
-
-def _find_ends(program: Program) -> tuple[Sequence[str], Sequence[str]]:
-    """The nodes through which the user's tensors enter and leave."""
-    signature = program.graph_signature
-    return [n for n in signature.user_inputs if isinstance(n, str)], [
-        n for n in signature.user_outputs if isinstance(n, str)
-    ]

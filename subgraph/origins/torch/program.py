@@ -208,17 +208,12 @@ def run(
         return value
 
     interpreter.run_node = told
-    with import_torch().no_grad():
-        return interpreter.run(*_iter_inputs(program, args, kwargs))
-
-
-def _iter_inputs(program: Program, args: Sequence[Any], kwargs: Fields) -> Iterator[Any]:
-    """What enters the program's graph, in its order: weights and buffers by name, then the user's
-    own."""
     given = iter(flatten((tuple(args), dict(kwargs))))
     own = find_weights(program)
-    for spec in program.graph_signature.input_specs:
-        yield own[spec.arg.name] if spec.arg.name in own else next(given)
+    names = [spec.arg.name for spec in program.graph_signature.input_specs]
+    inputs = [own[name] if name in own else next(given) for name in names]
+    with import_torch().no_grad():
+        return interpreter.run(*inputs)
 
 
 def find_weights(program: Program) -> JsonObject:

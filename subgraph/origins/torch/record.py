@@ -92,7 +92,9 @@ def record(
         InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
         ResultExists: `folder` holds something else. OutputError: it cannot be written.
     """  # noqa: E501
-    torch, place, kwargs = programs.import_torch(), Path(folder), dict(kwargs or {})
+    torch = programs.import_torch()
+    place = Path(folder)
+    kwargs = dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
             f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type"

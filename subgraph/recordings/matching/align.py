@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,10 +26,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 IMAGE_RANK = 4
 CODES = frozenset(("int8", "uint8"))
-MAX_OFF, MAX_ONE_SIDED = (
-    0.5,
-    0.1,
-)  # of a tensor's codes, that requantization moves by one; net in one direction
+MAX_OFF = 0.5  # of a tensor's codes, that requantization moves by one
+MAX_ONE_SIDED = 0.1  # of them, net in one direction
 COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
 SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC = "as NHWC"
@@ -44,15 +42,15 @@ class Alignment:
         words: for readers; "" where at most axes of length 1 differ.
         stored: the recorded array, with the axes that are exchanged.
         order: of these axes.
-        padded: the shape behind that.
-        shape: of the tensor, which the padding is cut off to.
+        shape: of the tensor.
+        padded: the shape that the padding is cut off; None where there is no padding.
     """
 
     words: str
     stored: Shape
     order: tuple[int, ...]
-    padded: Shape
     shape: Shape
+    padded: Shape | None = None
 
     @property
     def is_channels_last(self) -> bool:
@@ -64,14 +62,10 @@ class Alignment:
         Raises:
             ValueError: it has another number of elements.
         """
-        full = array.reshape(self.stored).transpose(self.order).reshape(self.padded)
-        return full if self.padded == self.shape else full[tuple(slice(0, d) for d in self.shape)]
-
-
-def _make_alignment(
-    words: str, stored: Sequence[int], order: Sequence[int], shape: Shape
-) -> Alignment:
-    return Alignment(words, tuple(stored), tuple(order), shape, shape)
+        ordered = array.reshape(self.stored).transpose(self.order)
+        if self.padded is None:
+            return ordered.reshape(self.shape)
+        return ordered.reshape(self.padded)[tuple(slice(0, d) for d in self.shape)]
 
 
 def iter_alignments(
@@ -88,7 +82,8 @@ def iter_alignments(
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
-    unchanged = _make_alignment("", shape, range(len(shape)), shape)
+    unchanged = Alignment("", shape, tuple(range(len(shape))), shape)
+    last_first = Alignment(NHWC, nhwc, channels_first, shape)
     bare = _drop_ones(have)
     bare_shape = _drop_ones(shape)
     if (
@@ -97,22 +92,22 @@ def iter_alignments(
         if channels_last is not True or len(shape) != IMAGE_RANK:
             yield unchanged
         if channels_last is not False and nhwc:
-            yield _make_alignment(NHWC, nhwc, channels_first, shape)
+            yield last_first
     elif bare == bare_shape:
         yield unchanged
     elif have == nhwc:
-        yield _make_alignment(NHWC, nhwc, channels_first, shape)
+        yield last_first
     elif orders := list(iter_axis_orders(have, shape)):
-        yield from (_make_alignment(f"transposed {order}", have, order, shape) for order in orders)
+        yield from (Alignment(f"transposed {order}", have, order, shape) for order in orders)
     elif orders := list(iter_axis_orders(bare, bare_shape)):
         yield from (
-            _make_alignment(f"transposed {order}, reshaped", bare, order, shape) for order in orders
+            Alignment(f"transposed {order}, reshaped", bare, order, shape) for order in orders
         )
     elif _is_blocked(have, shape):
         padded = (shape[0], have[1] * have[4], *shape[2:])
-        yield Alignment(f"from NC1HWC0, {PADDED}", have, (0, 1, 4, 2, 3), padded, shape)
+        yield Alignment(f"from NC1HWC0, {PADDED}", have, (0, 1, 4, 2, 3), shape, padded)
     elif len(have) == len(shape) and all(a >= s for a, s in zip(have, shape, strict=True)):
-        yield Alignment(PADDED, have, tuple(range(len(have))), have, shape)
+        yield Alignment(PADDED, have, tuple(range(len(have))), shape, have)
 
 
 def iter_foldings(size: int, shape: Shape) -> Iterator[Alignment]:
@@ -122,8 +117,9 @@ def iter_foldings(size: int, shape: Shape) -> Iterator[Alignment]:
     if size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
         return
     for order in itertools.permutations(range(len(bare))):
-        back = (int(k) for k in np.argsort(order))
-        yield _make_alignment(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
+        stored = tuple(bare[k] for k in order)
+        back = tuple(int(k) for k in np.argsort(order))
+        yield Alignment(f"folded {order}", stored, back, shape)
 
 
 def _is_blocked(stored: Shape, shape: Shape) -> bool:
@@ -193,21 +189,16 @@ def absorb_requantization(
             a if a.dtype.name in CODES else scale.quantize(a, dtype) for a in (recorded, reference)
         )
         difference = np.subtract(*(c.astype(np.int16) for c in codes))
-    up, down, size = *(int(np.count_nonzero(difference == d)) for d in (1, -1)), difference.size
+    size = difference.size
+    up = int(np.count_nonzero(difference == 1))
+    down = int(np.count_nonzero(difference == -1))
     rounds = up + down <= MAX_OFF * size and abs(up - down) <= max(1, MAX_ONE_SIDED * size)
     value = np.where(np.abs(difference) <= rounds, reference, recorded)
-    if not rounds:
-        return (
-            value,
-            (
-                f"{max(up, down)} of {size} codes one too {'high' if up > down else 'low'}: another"
-                " zero point?"
-            ),
-        )
-    return (
-        value,
-        f"{up + down} of {size} codes off by one, as requantization rounds" if up + down else "",
-    )
+    if rounds:
+        remark = f"{up + down} of {size} codes off by one, as requantization rounds"
+        return value, remark if up or down else ""
+    side = "high" if up > down else "low"
+    return value, f"{max(up, down)} of {size} codes one too {side}: another zero point?"
 
 
 def has_same_numbers(a: Array, b: Array) -> bool:
@@ -224,11 +215,7 @@ def replace_nan(distance: float) -> float:
 
 class BlockSums(Generic[Key]):
     """Finds which of many arrays may be near another one, in any order of axes, by a profile of
-    each (`profile_of`).
-
-    Attributes:
-        sizes: elements of each array, by its key.
-    """
+    each (`profile_of`)."""
 
     def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
         by_size: dict[int, list[tuple[Key, Array]]] = {}
@@ -315,9 +302,8 @@ def displace(reference: Array, before: Array, after: Array) -> Array:
     """
     old = before.astype(np.float64)
     new = after.astype(np.float64)
-    scale, own = (
-        np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, reference.astype(np.float64))
-    )
+    exact = reference.astype(np.float64)
+    scale, own = (np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, exact))
     same = (old == new) | (np.isnan(old) & np.isnan(new))
     with np.errstate(all="ignore"):
         step = (new - old) * (own / scale if scale > own else 1.0)

@@ -83,11 +83,9 @@ class _Matching:
     _read: dict[str, DumpEntry] = field(default_factory=dict)  # what a tensor's readers read
 
     def __post_init__(self) -> None:
-        self.graph, self.results, self.entries = (
-            self.judge.model.graph,
-            self.judge.model.tensors(),
-            self.run.samples[self.k],
-        )
+        self.graph = self.judge.model.graph
+        self.results = self.judge.model.tensors()
+        self.entries = self.run.samples[self.k]
         self.tensors = dict.fromkeys((*self.graph.inputs, *self.results))
         self._fit = Fit(self.judge, self.k, self.run.channels_last)
 
@@ -140,18 +138,15 @@ class _Matching:
         return entry not in self.left_out
 
     def _chain(self, tensor: str) -> Strings:
-        return find_fused_results(self.graph, tensor, self._known)
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.results)
+        return find_fused_results(self.graph, tensor, self.tensors)
 
     # --------------------------------------------------------------------------------------------
     # names
 
     def _take_given(self) -> None:
         """Match what the user says, and what another run of the tool confirms."""
-        said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
+        mapped = [entry for entry in self.entries if entry.mapped]
+        said = {e: n for e in mapped for n in e.originals if n in self.tensors}
         others = {
             e: self.confirmed[e.label]
             for e in self.entries

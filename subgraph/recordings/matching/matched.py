@@ -141,13 +141,12 @@ class TensorMatch:
         if self.name_says:
             return f"the recording calls it {self.name_says}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
-        if self.how in FOUND or self.how == "map":
-            return (
-                f"{f'found {FOUND[self.how]}' if self.how in FOUND else 'as --map says'}: {calls}"
-            )
-        return (
-            calls if self.tensor != self.entry.tensor and strip_endings(self.entry.tensor) else ""
-        )
+        if self.how == "map":
+            return f"as --map says: {calls}"
+        if self.how in FOUND:
+            return f"found {FOUND[self.how]}: {calls}"
+        is_other = self.tensor != self.entry.tensor and strip_endings(self.entry.tensor)
+        return calls if is_other else ""
 
     def value(self, reference: Array) -> Array:
         """The recorded value in the reference's shape and element type.
