@@ -27,7 +27,7 @@ from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import fill_open_dimension, scan, split_numbers
-from subgraph.recordings.dumps import DumpEntry, WrittenNames, keep_name
+from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, iter_alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
@@ -112,7 +112,7 @@ class RecordedRun:
     @property
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
-        return self.recording.plain if self.recording else keep_name
+        return self.recording.plain if self.recording else str
 
     @property
     def has_guessed_shapes(self) -> bool:

@@ -26,8 +26,6 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     WrittenNames,
-    keep_name,
-    refuse_reading,
 )
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
@@ -71,7 +69,7 @@ class Recording:
     @property
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
-        return getattr(_load_format(self.format), "plain", keep_name)
+        return getattr(_load_format(self.format), "plain", str)
 
     @property
     def is_half(self) -> bool:
@@ -173,9 +171,7 @@ def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[D
                 raise
             side, _, base = e.file.rpartition("/")
             name = base.rpartition(".")[0] or base
-            lost.append(
-                DumpEntry(e.file, refuse_reading, "", tensor=name, side=side, missing=e.what)
-            )
+            lost.append(DumpEntry(e.file, dtype="", tensor=name, side=side, missing=e.what))
             left = replace(left, sizes={n: size for n, size in left.sizes.items() if n != e.file})
 
 

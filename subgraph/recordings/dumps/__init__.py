@@ -16,6 +16,7 @@ for example, says why in `missing`; the others are still read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -134,6 +135,11 @@ class DumpHints:
         return replace(specs.pop(), guessed=True) if len(specs) == 1 else TensorSpec()
 
 
+def refuse_reading() -> Array:
+    """The `load` of an entry that cannot be read."""
+    raise AssertionError("an entry that cannot be read is not loaded")
+
+
 @dataclass(frozen=True)
 class DumpEntry:
     """One tensor of a recording; its values stay in the file until `read`.
@@ -164,7 +170,7 @@ class DumpEntry:
     """
 
     file: str
-    load: Callable[[], Array] = field(repr=False, compare=False)
+    load: Callable[[], Array] = field(default=refuse_reading, repr=False, compare=False)
     dtype: str = "float32"
     shape: Shape | None = None
     layout: str = ""
@@ -231,14 +237,20 @@ class DumpEntry:
             ) from e
 
 
-def keep_name(name: str) -> str:
-    """The `plain` of a format that keeps names."""
-    return name
+def replace_characters(pattern: str, *, strip: bool = False) -> Callable[[str], str]:
+    """Return the `plain` of a tool that writes `_` for these characters of a name.
 
+    Args:
+        pattern: The characters, as a regular expression.
+        strip: Whether those at the ends are left out.
+    """
+    characters = re.compile(pattern)
 
-def refuse_reading() -> Array:
-    """The `load` of an entry that cannot be read."""
-    raise AssertionError("an entry that cannot be read is not loaded")
+    def plain(name: str) -> str:
+        written = characters.sub("_", name)
+        return written.strip("_") if strip else written
+
+    return plain
 
 
 def parse_pairs(text: str) -> dict[str, str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.dumps import DumpEntry, replace_characters
 from subgraph.storage import dtypes, layouts
 from subgraph.types import Fields, JsonObject, Shape, Strings
 
@@ -140,9 +140,7 @@ class Origin:
         return replace(entry, originals=originals, original_index=self.index, fused=self.fused)
 
 
-def plain(name: str) -> str:
-    """`/`, `.`, `\\`, `:` and blanks become `_`."""
-    return re.sub(r"[/.\\: ]", "_", name)
+plain = replace_characters(r"[/.\\: ]")
 
 
 def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
@@ -152,18 +150,15 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
             continue
-        for op in _iter_ops(files.maybe_json(file)):
+        data = files.maybe_json(file)
+        graphs = _filter_dicts(data.get("graph")) if isinstance(data, dict) else []
+        for op in chain.from_iterable(_filter_dicts(graph.get("op")) for graph in graphs):
             attributes = _parse_attributes(op)
             for k, output in enumerate(_filter_dicts(op.get("output_desc"))):
                 out[plain(str(op.get("name", ""))), k] = _parse_origin(
                     op, attributes, k, _parse_attributes(output)
                 )
     return out
-
-
-def _iter_ops(data: Any) -> Iterator[JsonObject]:
-    for graph in _filter_dicts(data.get("graph") if isinstance(data, dict) else None):
-        yield from _filter_dicts(graph.get("op"))
 
 
 def _filter_dicts(value: Any) -> list[JsonObject]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from subgraph.recordings.dump_files import Files, is_possible_shape
-from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type
+from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type, replace_characters
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
 from subgraph.types import Array, Shape
@@ -120,32 +120,26 @@ def convert_to_native(array: Array, dtype: str) -> Array:
     return array
 
 
-def plain(name: str) -> str:
-    """As several tools name files: `/`, `.`, `:`, blanks and backslashes become `_`; those at the
-    ends go."""
-    return re.sub(r"[/\\.: ]", "_", name).strip("_")
+plain = replace_characters(r"[/\\.: ]", strip=True)  # as several tools name files
 
 
-def make_entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEntry:
+def make_entry(
+    files: Files, name: str, hints: DumpHints, dtype: str = "", **fields: Any
+) -> DumpEntry:
     """The entry of a .npy: a golden file names node and output, any other the tensor.
 
-    `dtype`: the type whose raw bits the file holds; if "", the hints may say it.
+    `dtype`: the type whose raw bits the file holds; if "", the hints may say it. `fields`: of the
+    entry, that are known.
     """
     stem = name[: -len(".npy")]
     side, _, base = stem.rpartition("/")
     header = read_header(files, name)
     stored = header.element_type
-    dtype = dtype or _find_type_of_bits(stored, hints.find(base, plain).dtype) or stored
-    entry = header.entry(name, make_loader(files, name, dtype), dtype, side=side, stem=stem)
+    hinted = hints.find(base, plain).dtype
+    if not dtype and hinted in NOT_NUMPY and stored == f"uint{max(dtypes.bits_of(hinted), 8)}":
+        dtype = hinted  # the file holds its raw bits
+    dtype = dtype or stored
     golden = _GOLDEN.fullmatch(base)
-    return (
-        replace(entry, node=golden["node"], index=int(golden["index"]))
-        if golden
-        else replace(entry, tensor=base)
-    )
-
-
-def _find_type_of_bits(stored: str, hinted: str) -> str:
-    """The hinted type if numpy lacks it and the file holds its raw bits; else ""."""
-    width = dtypes.bits_of(hinted) if hinted in NOT_NUMPY else 0
-    return hinted if stored == f"uint{max(width, 8)}" and hinted in NOT_NUMPY else ""
+    named = {"node": golden["node"], "index": int(golden["index"])} if golden else {"tensor": base}
+    known = {"side": side, "stem": stem, **named, **fields}
+    return header.entry(name, make_loader(files, name, dtype), dtype, **known)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files, fill_open_dimension
-from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, refuse_reading
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
@@ -41,11 +42,20 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
 
 
 def make_entry(
-    files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = ""
+    files: Files,
+    name: str,
+    spec: TensorSpec,
+    hints: DumpHints,
+    default: str = "",
+    **fields: Any,
 ) -> DumpEntry:
-    """The entry of a headerless file, without names; `default`: the type that the tool writes if
-    nothing is said."""
-    return replace(_make_entry(files, name, spec, hints, default), scale=spec.scale)
+    """The entry of a headerless file.
+
+    `default`: the type that the tool writes if nothing is said. `fields`: of the entry, such as its
+    names.
+    """
+    entry = _make_entry(files, name, spec, hints, default)
+    return replace(entry, **{"scale": spec.scale} | fields)
 
 
 def _make_entry(
@@ -56,9 +66,11 @@ def _make_entry(
         return _make_padded_entry(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
     for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
-        shape, stored = _find_stored_shape(spec, dtype, size) or fit_size(
-            spec.shape, dtype, size, layout
-        )
+        shape, stored = fit_size(spec.shape, dtype, size, layout)
+        known = spec.closed_shape
+        if known and spec.stored and count_bytes(dtype, math.prod(spec.stored)) == size:
+            shape = known
+            stored = spec.stored
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
             guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
@@ -70,17 +82,6 @@ def _make_entry(
         flat = _make_flat_entry(files, name, TensorSpec(spec.dtype), default, size)
         return unshaped if flat.missing else replace(flat, guessed=True)
     return unshaped
-
-
-def _find_stored_shape(spec: TensorSpec, dtype: str, size: int) -> tuple[Shape, Shape] | None:
-    """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
-    shape = spec.closed_shape
-    stored = spec.stored
-    return (
-        (shape, stored)
-        if shape and stored and count_bytes(dtype, math.prod(stored)) == size
-        else None
-    )
 
 
 def _make_flat_entry(
@@ -95,11 +96,9 @@ def _make_flat_entry(
         or size < 0
         or (size * 8) % dtypes.bits_of(dtype)
     ):
-        known = (
-            f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
-        )
-        missing = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
-        return DumpEntry(name, refuse_reading, dtype, missing=missing)
+        shape = "no shape" if spec.shape is None else shape_text(spec.shape)
+        missing = f"{size} bytes, headerless; known of it: {dtype or 'no type'}, {shape}; {_HINT}"
+        return DumpEntry(name, dtype=dtype, missing=missing)
     count = size * 8 // dtypes.bits_of(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
     return DumpEntry(name, load, dtype, (count,), note=NO_SHAPE)
@@ -133,7 +132,7 @@ def _make_padded_entry(
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
         missing = f"padded rows of no known type and shape; {_HINT}"
-        return DumpEntry(name, refuse_reading, spec.dtype, missing=missing)
+        return DumpEntry(name, dtype=spec.dtype, missing=missing)
 
     def load() -> Array:
         if len(aligned) != len(shape) or any(
@@ -213,9 +212,8 @@ def _parse_exported_spec(item: JsonObject) -> TensorSpec:
 def _parse_scale(item: JsonObject) -> Scale | None:
     """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of
     `"axis"`."""
-    steps, zeros = (
-        np.ravel(item.get(key, default)) for key, default in (("scale", ()), ("zero_point", 0))
-    )
+    steps = np.ravel(item.get("scale", ()))
+    zeros = np.ravel(item.get("zero_point", 0))
     if not steps.size:
         return None
     if zeros.size not in (1, steps.size) or not (steps > 0).all():

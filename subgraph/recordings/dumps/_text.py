@@ -36,7 +36,9 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     """
     pieces: list[Array] = []
     rest = b""
-    start = _find_offset(files, name, skip)
+    head = files.head(name)
+    lines = head.split(b"\n", skip)
+    start = len(head) - len(lines[-1]) if len(lines) > skip else files.sizes[name]
     for at in range(start, files.sizes[name], PIECE_BYTES):
         block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
         cut = _find_last_separator(block) + 1
@@ -52,18 +54,6 @@ def _find_last_separator(block: bytes) -> int:
     """Where the last line ends, else the last word; -1 if it is one word."""
     line = block.rfind(b"\n")
     return line if line >= 0 else max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
-
-
-def _find_offset(files: Files, name: str, skip: int) -> int:
-    """The offset behind the first `skip` lines."""
-    head = files.head(name)
-    at = 0
-    for _ in range(skip):
-        end = head.find(b"\n", at)
-        if end < 0:
-            return files.sizes[name]
-        at = end + 1
-    return at
 
 
 def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
@@ -165,10 +155,13 @@ def make_loader(
 
 
 def make_entry(
-    files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0, skip: int = 0
+    files: Files, name: str, dtype: str, spec: TensorSpec, skip: int = 0, **fields: Any
 ) -> DumpEntry:
-    """The entry of a file of numbers, without names; flat unless `spec` has a closed shape."""
+    """The entry of a file of numbers; flat unless `spec` has a closed shape.
+
+    `fields`: of the entry, such as its names.
+    """
     shape = spec.closed_shape
     note = NO_SHAPE if shape is None else ""
     load = make_loader(files, name, dtype, shape, skip)
-    return DumpEntry(name, load, dtype, shape, step=step, note=note, guessed=spec.guessed)
+    return DumpEntry(name, load, dtype, shape, guessed=spec.guessed, **{"note": note} | fields)

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _raw,
+    replace_characters,
+)
 
 ORDER = "layer_output_name_order.json"
+plain = replace_characters(r"[^A-Za-z0-9]+", strip=True)  # exports differ in the other characters
 _OUTPUT = re.compile(r"(?P<side>(?:.*/)?)outputs/layer_outputs_(?P<sample>\d+)/(?P<name>.+)\.raw")
 _INPUT = re.compile(r"(?P<side>(?:.*/)?)inputs/input_(?P<sample>\d+)(?:/(?P<index>\d+))?\.raw")
 
@@ -26,11 +34,6 @@ def detect(files: Files) -> int:
     return MARKED if any(map(_OUTPUT.fullmatch, files.ending(".raw"))) else NONE
 
 
-def plain(name: str) -> str:
-    """Only letters and digits: exports differ in what they make of the rest."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
-
-
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Per sample its inputs, by their number, and what the layers gave, in the order of the run
     where it is listed."""
@@ -38,16 +41,17 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for m in filter(None, map(_INPUT.fullmatch, found)):
         index = int(m["index"] or 0)
         side = f"{m['side']}inputs/{m['sample']}"
-        entry = _raw.make_entry(files, m[0], TensorSpec(), hints, "float32")
-        yield replace(entry, tensor=f"input_{index}", role="input", index=index, side=side)
+        names = {"tensor": f"input_{index}", "role": "input", "index": index, "side": side}
+        yield _raw.make_entry(files, m[0], TensorSpec(), hints, "float32", **names)
     place = {plain(name): k for k, name in enumerate(_read_order(files))}
     outputs = filter(None, map(_OUTPUT.fullmatch, found))
     for m in sorted(
         outputs,
         key=lambda m: (m["side"], int(m["sample"]), place.get(plain(m["name"]), len(place))),
     ):
-        entry = _raw.make_entry(files, m[0], hints.find(m["name"], plain), hints, "float32")
-        yield replace(entry, tensor=m["name"], side=f"{m['side']}outputs/{m['sample']}")
+        side = f"{m['side']}outputs/{m['sample']}"
+        spec = hints.find(m["name"], plain)
+        yield _raw.make_entry(files, m[0], spec, hints, "float32", tensor=m["name"], side=side)
 
 
 def _read_order(files: Files) -> list[str]:

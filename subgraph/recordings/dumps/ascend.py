@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,9 +23,8 @@ from subgraph.storage import dtypes
 from subgraph.types import Shape, Strings
 
 NANO = b"\x5a\x5a\x5a\x5a"
-MAX_PADDING = (
-    64  # bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
-)
+# bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
+MAX_PADDING = 64
 MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
 OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, beside NCHW
@@ -68,41 +67,17 @@ def _find_latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match
     return {file: name for _, file, name in latest.values()}
 
 
-@dataclass(frozen=True)
-class _Head:
-    """A parsed header, and where the first blob begins."""
-
-    message: Any
-    data: int
-
-    def blobs(self) -> Iterator[tuple[str, int, Any, int]]:
-        """(role, index, OpInput or OpOutput, offset) of each input and output."""
-        at = self.data
-        for role, blobs in (("input", self.message.input), ("output", self.message.output)):
-            for k, blob in enumerate(blobs):
-                yield role, k, blob, at
-                at += blob.size
-
-    @property
-    def end(self) -> int:
-        m = self.message
-        return self.data + sum(
-            int(blob.size) for blob in (*m.input, *m.output, *m.buffer, *m.space)
-        )
-
-
 def _is_dump(files: Files, file: str) -> bool:
     try:
         _read_head(files, file)
     except InputError:
-        return (
-            files.head(file, 4) == NANO
-        )  # recognized, so that `entries` reports that it is not read
+        # recognized, so that `entries` reports that it is not read
+        return files.head(file, 4) == NANO
     return True
 
 
-def _read_head(files: Files, file: str) -> _Head:
-    """The header, behind 8 bytes with its length.
+def _read_head(files: Files, file: str) -> tuple[Any, int]:
+    """(the header, behind 8 bytes with its length, the offset of the first blob).
 
     Raises InputError: there is none, or it promises more bytes than the file has.
     """
@@ -117,23 +92,25 @@ def _read_head(files: Files, file: str) -> _Head:
     if not 0 < length <= min(size - 8, MAX_HEADER):
         raise files.damaged(file, f"no dump: its header would have {length} bytes")
     try:
-        head = _Head(
-            _ascend.make_message_class().FromString(files.bytes(file, 8, length)), 8 + length
-        )
+        head = _ascend.make_message_class().FromString(files.bytes(file, 8, length))
     except (DecodeError, UnicodeDecodeError) as e:
         raise files.damaged(file, f"its header is not a DumpData: {e}") from e
-    if head.end > size:
-        raise files.damaged(file, f"its header says {head.end} bytes; it has {size}")
-    if not head.message.version or not (head.message.output or head.message.input):
+    blobs = (*head.input, *head.output, *head.buffer, *head.space)
+    end = 8 + length + sum(int(blob.size) for blob in blobs)
+    if end > size:
+        raise files.damaged(file, f"its header says {end} bytes; it has {size}")
+    if not head.version or not (head.output or head.input):
         raise files.damaged(file, "its header is not a DumpData with tensors")
-    return head
+    return head, 8 + length
 
 
 def _iter_file_entries(
     files: Files, file: str, node: str, origins: dict[tuple[str, int], _ascend.Origin]
 ) -> Iterator[DumpEntry]:
-    head = _read_head(files, file)
-    for role, index, blob, at in head.blobs():
+    head, at = _read_head(files, file)
+    inputs = [("input", *numbered) for numbered in enumerate(head.input)]
+    outputs = [("output", *numbered) for numbered in enumerate(head.output)]
+    for role, index, blob in (*inputs, *outputs):
         dtype = _ascend.DTYPES.get(blob.data_type, "")
         shape, missing = _find_shape(blob, dtype)
         entry = DumpEntry(
@@ -142,7 +119,7 @@ def _iter_file_entries(
             dtype,
             shape,
             layout=_ascend.FORMATS.get(blob.format, str(blob.format)),
-            node=str(head.message.op_name) or node,
+            node=str(head.op_name) or node,
             role=role,
             index=index,
             original_shape=tuple(int(d) for d in blob.original_shape.dim) or None,
@@ -150,11 +127,10 @@ def _iter_file_entries(
             stem=f"{file}.{role}.{index}",
             missing=missing,
         )
-        yield (
-            entry
-            if role == "input"
-            else _add_origin(entry, blob.original_op, origins.get((plain(node), index)))
-        )
+        if role == "output":
+            entry = _add_origin(entry, blob.original_op, origins.get((plain(node), index)))
+        yield entry
+        at += blob.size
 
 
 def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:

@@ -25,7 +25,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
-from subgraph.types import Shape
+from subgraph.types import JsonObject, Shape
 
 plain = _ascend.plain
 _NAME = re.compile(
@@ -81,9 +81,8 @@ def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
     Else the cell may have been called several times, and which call an operator is of, its name
     does not say.
     """
-    operators: dict[
-        tuple[str, str], dict[str, list[tuple[int, str]]]
-    ] = {}  # by folder and cell; those of each kind
+    # by folder and cell; those of each kind
+    operators: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}
     for file, name in names.items():
         scope = _SCOPE.fullmatch(name.node)
         if scope and name.role == "output" and name.index == 0:
@@ -120,22 +119,21 @@ def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
 def _make_entry(
     files: Files, file: str, name: _FileName, origin: _ascend.Origin | None
 ) -> DumpEntry:
+    fields: JsonObject = {
+        "tensor": "",
+        "node": name.node,
+        "role": name.role,
+        "index": name.index,
+        "layout": name.layout,
+        "original_shape": None,
+        "side": file.rpartition("/")[0],
+    }
     if file.endswith(".npy"):
-        entry = _npy.make_entry(
-            files, file, DumpHints(), name.dtype if name.dtype in NOT_NUMPY else ""
-        )
+        dtype = name.dtype if name.dtype in NOT_NUMPY else ""
+        entry = _npy.make_entry(files, file, DumpHints(), dtype, **fields)
     else:
-        entry = _raw.make_entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
-    entry = replace(
-        entry,
-        tensor="",
-        node=name.node,
-        role=name.role,
-        index=name.index,
-        layout=name.layout,
-        original_shape=None,
-        side=file.rpartition("/")[0],
-    )
+        spec = TensorSpec(name.dtype, name.shape)
+        entry = _raw.make_entry(files, file, spec, DumpHints(), **fields)
     if not origin or name.role == "input":
         return entry
     shape = origin.shape if name.layout in layouts.BLOCKED else None

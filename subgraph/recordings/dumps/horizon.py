@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
@@ -14,10 +13,11 @@ from subgraph.recordings.dumps import (
     TYPED,
     DumpEntry,
     DumpHints,
-    TensorSpec,
     _raw,
     _text,
+    replace_characters,
 )
+from subgraph.types import JsonObject
 
 _OUTPUT = re.compile(r"model_infer_output_(?P<index>\d+)__?(?P<tensor>.+)\.(?P<end>bin|txt)")
 _LAYER = re.compile(
@@ -25,6 +25,7 @@ _LAYER = re.compile(
 )
 _FLOAT = re.compile(r"(?P<node>.+)_float\.bin")
 STEP = 1e-9  # of --dump_precision 9, its default
+plain = replace_characters(r"[/:\\ ]", strip=True)  # which file names cannot hold
 BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
 
@@ -36,11 +37,6 @@ def detect(files: Files) -> int:
         return MARKED
     bins = [n for n in names if n.endswith(".bin")]
     return TYPED if bins and all(_FLOAT.fullmatch(n) for n in bins) else NONE
-
-
-def plain(name: str) -> str:
-    """Characters that file names cannot hold become `_`."""
-    return re.sub(r"[/:\\ ]", "_", name).strip("_")
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -55,23 +51,18 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             tensor = parts.get("tensor") or ""
             node = parts.get("node") or ""
             spec = listed[file][1] if file in listed else hints.find(tensor or node, plain)
-            entry = _make_entry(files, file, spec, hints, "" if file in listed else "float32")
-            yield replace(
-                entry,
-                tensor=tensor,
-                node=node,
-                role=parts.get("role") or "output",
-                index=int(parts.get("index") or 0),
-                side=side,
-                note=BPU_NOTE if parts.get("op") == "bpu" else entry.note,
-            )
-
-
-def _make_entry(
-    files: Files, file: str, spec: TensorSpec, hints: DumpHints, default: str
-) -> DumpEntry:
-    if file.endswith(".bin"):
-        return _raw.make_entry(files, file, spec, hints, default)
-    if _text.is_whole(files, file):
-        return _text.make_entry(files, file, "int32", spec)
-    return _text.make_entry(files, file, "float32", spec, STEP)
+            fields: JsonObject = {
+                "tensor": tensor,
+                "node": node,
+                "role": parts.get("role") or "output",
+                "index": int(parts.get("index") or 0),
+                "side": side,
+            }
+            fields |= {"note": BPU_NOTE} if parts.get("op") == "bpu" else {}
+            if file.endswith(".bin"):
+                default = "" if file in listed else "float32"
+                yield _raw.make_entry(files, file, spec, hints, default, **fields)
+            elif _text.is_whole(files, file):
+                yield _text.make_entry(files, file, "int32", spec, **fields)
+            else:
+                yield _text.make_entry(files, file, "float32", spec, step=STEP, **fields)

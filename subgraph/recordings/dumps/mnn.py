@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
@@ -16,11 +15,13 @@ from subgraph.recordings.dumps import (
     DumpHints,
     TensorSpec,
     _text,
+    replace_characters,
 )
 from subgraph.types import JsonObject
 
 LIST = "input.json"
 STEP = 1e-6  # relative to 1: C++ prints six digits
+plain = replace_characters(r"[/.: ]")
 _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 
 
@@ -37,11 +38,6 @@ def detect(files: Files) -> int:
     return NONE
 
 
-def plain(name: str) -> str:
-    """`/` and `.` become `_`, as do `:` and blanks."""
-    return re.sub(r"[/.: ]", "_", name)
-
-
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs that input.json lists; and a tensor per other file. All are read as
     floats: no file tells."""
@@ -50,8 +46,12 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.names:
         op = _match_op(files, file)
         if op:
-            yield replace(
-                _text.make_entry(files, file, "float32", hints.find(op["node"], plain), STEP),
+            yield _text.make_entry(
+                files,
+                file,
+                "float32",
+                hints.find(op["node"], plain),
+                step=STEP,
                 node=op["node"],
                 role="input" if op["fed"] else "output",
                 index=int(op["index"]),
@@ -97,6 +97,13 @@ def _iter_listed(
         spec = TensorSpec("float32", inputs[name]) if name in inputs else hints.find(name, plain)
         if min(spec.closed_shape or (), default=0) < 0:
             raise files.damaged(f"{folder}{LIST}", f"{name} has shape {list(spec.shape or ())}")
-        role = "input" if name in inputs else "output"
-        entry = _text.make_entry(files, file, "float32", spec)
-        yield replace(entry, tensor=name, role=role, originals=(name,), side=folder.strip("/"))
+        yield _text.make_entry(
+            files,
+            file,
+            "float32",
+            spec,
+            tensor=name,
+            role="input" if name in inputs else "output",
+            originals=(name,),
+            side=folder.strip("/"),
+        )

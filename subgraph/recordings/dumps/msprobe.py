@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,6 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _npy,
     _torch,
-    refuse_reading,
 )
 from subgraph.types import Fields
 
@@ -53,42 +51,23 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 path = f"{module['path']}_{number}" if number else module["path"]
             for role, key in (("input", "input_args"), ("output", "output")):
                 for index, file in enumerate(_list_files(call.get(key))):
-                    yield _make_entry(
-                        files,
-                        f"{folder}dump_tensor_data/{file}",
-                        path,
-                        role,
-                        index,
-                        f"{folder}{LIST}",
-                    )
+                    fields = {"node": path, "role": role, "index": index}
+                    yield _make_entry(files, folder, file, {"side": folder.rstrip("/"), **fields})
 
 
-def _make_entry(
-    files: Files, file: str, node: str, role: str, index: int, listed: str
-) -> DumpEntry:
-    """`listed`: the dump.json that names the file."""
-    side = listed.rpartition("/")[0]
-    entry = DumpEntry(file, refuse_reading, "", node=node, role=role, index=index, side=side)
+def _make_entry(files: Files, folder: str, name: str, fields: Fields) -> DumpEntry:
+    """The entry of a file that the dump.json of a folder names."""
+    file = f"{folder}dump_tensor_data/{name}"
     if file not in files.sizes:
-        return replace(entry, file=listed, missing=f"there is no {file.rpartition('/')[2]}")
+        what = f"there is no {file.rpartition('/')[2]}"
+        return DumpEntry(f"{folder}{LIST}", dtype="", missing=what, **fields)
     if file.endswith(".npy"):
-        return replace(
-            _npy.make_entry(files, file, DumpHints()),
-            tensor="",
-            node=node,
-            role=role,
-            index=index,
-            side=side,
-        )
+        return _npy.make_entry(files, file, DumpHints(), tensor="", **fields)
     tensor = next(iter(_torch.read_tensors(files, file).values()), None)
     if tensor is None:
-        return replace(entry, missing="it holds no tensor")
-    return replace(
-        entry,
-        load=partial(_torch.read_array, files, file, tensor),
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-    )
+        return DumpEntry(file, dtype="", missing="it holds no tensor", **fields)
+    load = partial(_torch.read_array, files, file, tensor)
+    return DumpEntry(file, load, tensor.dtype, tensor.shape, **fields)
 
 
 def _read_lists(files: Files) -> dict[str, Fields]:

@@ -4,9 +4,10 @@ kind."""
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import BinaryIO, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import IO
 
 import numpy as np
 
@@ -25,8 +26,6 @@ from subgraph.types import Array
 plain = _npy.plain
 MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
 
-T = TypeVar("T")
-
 
 def detect(files: Files) -> int:
     """By the magic number of .npz files; by the end .npy."""
@@ -38,7 +37,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per .npy; one per member of a .npz."""
     scales = _raw.read_exported_scales(files)
     for name in files.ending(".npy"):
-        yield replace(_npy.make_entry(files, name, hints), scale=scales.get(name))
+        yield _npy.make_entry(files, name, hints, scale=scales.get(name))
     for name in files.ending(".npz"):
         yield from _iter_members(files, name)
 
@@ -52,12 +51,12 @@ def _iter_members(files: Files, name: str) -> Iterator[DumpEntry]:
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
         base = info.filename[: -len(".npy")]
-        header = _use_member(files, name, info, lambda _, header: header)
-        dtype = header.element_type
+        with _open_member(files, name, info) as (_, header):
+            dtype = header.element_type
         stem = name[: -len(".npz")]
         yield header.entry(
             name,
-            _make_loader(files, name, info, dtype),
+            partial(_read_member, files, name, info, dtype),
             dtype,
             tensor=base,
             side=stem,
@@ -65,29 +64,27 @@ def _iter_members(files: Files, name: str) -> Iterator[DumpEntry]:
         )
 
 
-def _make_loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
-    def take(member: BinaryIO, header: _npy.Header) -> Array:
+def _read_member(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Array:
+    with _open_member(files, name, info) as (member, header):
         member.seek(header.offset)
         data = member.read(header.nbytes)
         if len(data) != header.nbytes:
             raise _npy.BadHeader(f"{info.filename} ends early")
         return _npy.convert_to_native(header.array(np.frombuffer(bytearray(data), np.uint8)), dtype)
 
-    return lambda: _use_member(files, name, info, take)
 
-
-def _use_member(
-    files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], T]
-) -> T:
-    """What `use` returns for an open member; its sizes are believed only as far as the archive can
-    hold them."""
+@contextmanager
+def _open_member(
+    files: Files, name: str, info: zipfile.ZipInfo
+) -> Iterator[tuple[IO[bytes], _npy.Header]]:
+    """An open member with its header, whose sizes are believed only as far as the archive can hold
+    them."""
     try:
         if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
             info.compress_size + 1
         ):
             raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
-            header = _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
-            return use(member, header)  # type: ignore[arg-type]
+            yield member, _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
     except ZIP_ERRORS as e:
         raise files.damaged(name, e) from e

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -66,11 +65,9 @@ TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
 
 def detect(files: Files) -> int:
     """By the magic number IEB0, or by the first line of the text form."""
-    return (
-        MARKED
-        if any(_is_binary(files, n) or _parse_printed_head(files, n) for n in files.ending(".ieb"))
-        else NONE
-    )
+    blobs = files.ending(".ieb")
+    found = any(_is_binary(files, name) or _parse_printed_head(files, name) for name in blobs)
+    return MARKED if found else NONE
 
 
 def plain(name: str) -> str:
@@ -105,14 +102,12 @@ def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     name = _NAME.fullmatch(base)
     if not name:
         return replace(entry, node=base.removesuffix(".ieb"), side=side, stem=stem)
-    node, side = (
-        name["node"],
-        "/".join(filter(None, (side, f"iter{name['run']}" if name["run"] else ""))),
-    )
+    node = name["node"]
+    run = f"iter{name['run']}" if name["run"] else ""
+    side = "/".join(filter(None, (side, run)))
     typed = _TYPED.fullmatch(node)
-    if (
-        typed and hints.find(node, plain) == TensorSpec()
-    ):  # else the model's own name begins like a type
+    # else the model's own name begins like a type
+    if typed and hints.find(node, plain) == TensorSpec():
         node = typed["node"]
     return replace(
         entry, node=node, role=_ROLES[name["role"]], index=int(name["index"]), side=side, stem=stem
@@ -147,11 +142,8 @@ def _find_fitting_type(header: tuple[int, Shape, int, int], numbering: Mapping[i
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
-    return (
-        dtype
-        if dtype in dtypes.TYPE_NUMBERS and _raw.count_bytes(dtype, math.prod(shape)) == size
-        else ""
-    )
+    is_type = dtype in dtypes.TYPE_NUMBERS
+    return dtype if is_type and _raw.count_bytes(dtype, math.prod(shape)) == size else ""
 
 
 def _choose_numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
@@ -161,29 +153,21 @@ def _choose_numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int
     10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has
     floats.
     """
-    fitting = Counter(
-        {
-            n: sum(bool(_find_fitting_type(h, numbering)) for h in headers)
-            for n, numbering in enumerate(NUMBERINGS)
-        }
-    )
-    return NUMBERINGS[fitting.most_common(1)[0][0]]
+
+    def count_fitting(numbering: Mapping[int, str]) -> int:
+        return sum(bool(_find_fitting_type(header, numbering)) for header in headers)
+
+    return max(NUMBERINGS, key=count_fitting)
 
 
 def _make_blob_entry(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
     header = _read_header(files, file)
     precision, shape, offset, size = header
-    dtype = _find_fitting_type(header, numbering) or next(
-        filter(None, (_find_fitting_type(header, n) for n in NUMBERINGS)), ""
-    )
-    missing = (
-        ""
-        if dtype
-        else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
-    )
-    return DumpEntry(
-        file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, missing=missing
-    )
+    fitting = (_find_fitting_type(header, n) for n in (numbering, *NUMBERINGS))
+    dtype = next(filter(None, fitting), "")
+    wrong = f"element type {precision} of shape {list(shape)} does not have {size} bytes"
+    load = partial(_raw.read, files, file, dtype, shape, offset)
+    return DumpEntry(file, load, dtype, shape, missing="" if dtype else wrong)
 
 
 def _parse_printed_head(files: Files, file: str) -> tuple[str, Shape] | None:

@@ -20,7 +20,6 @@ from subgraph.recordings.dumps import (
     DumpEntry,
     DumpHints,
     _npy,
-    refuse_reading,
 )
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.types import Array, JsonObject
@@ -51,9 +50,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         stems = safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
             folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
-            entry = _make_entry(files, file, row.value)
             yield replace(
-                entry,
+                _make_entry(files, file, row.value),
                 tensor=row.name,
                 role=row.role,
                 side=row.side,
@@ -110,9 +108,7 @@ def _make_entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
     if not isinstance(value, str) or not value.startswith(_MAGIC):
-        return DumpEntry(
-            file, refuse_reading, "", missing="it is not a numpy array (a torch tensor?)"
-        )
+        return DumpEntry(file, dtype="", missing="it is not a numpy array (a torch tensor?)")
     header, _ = _decode(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = header.element_type
     return header.entry(file, partial(_read_array, files, file, value, dtype), dtype)

@@ -5,25 +5,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, replace_characters
 
 LIST = "input_list.txt"
+# A `_` may be in front. SNPE's `:0` counts as one more of these characters.
+plain = replace_characters(r"[^A-Za-z0-9_]", strip=True)
 _RESULT = re.compile(r"(?:(?P<side>(?:.*/)?Result_\d+)/)?(?P<name>.+?)(?P<native>_native)?\.raw")
 
 
 def detect(files: Files) -> int:
     """By folders Result_N that hold .raw files, or by an input_list.txt that names some."""
     return MARKED if _match_results(files) or _read_input_list(files) else NONE
-
-
-def plain(name: str) -> str:
-    """Characters outside [A-Za-z0-9_] become `_`; a `_` may stand in front. SNPE's `:0` counts as
-    one more of them."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -34,15 +29,13 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for m in results:
         name, spec = listed.get(m[0], (m["name"], hints.find(m["name"], plain)))
         default = "" if m[0] in listed or m["native"] else "float32"
-        yield replace(
-            _raw.make_entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or ""
-        )
+        side = m["side"] or ""
+        yield _raw.make_entry(files, m[0], spec, hints, default, tensor=name, side=side)
     for run, name, file in [] if results else _read_input_list(files):
         spec = listed[file][1] if file in listed else hints.find(name, plain)
         default = "" if file in listed else "float32"
-        yield replace(
-            _raw.make_entry(files, file, spec, hints, default), tensor=name, role="input", side=run
-        )
+        names = {"tensor": name, "role": "input", "side": run}
+        yield _raw.make_entry(files, file, spec, hints, default, **names)
 
 
 def _match_results(files: Files) -> list[re.Match[str]]:

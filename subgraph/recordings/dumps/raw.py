@@ -4,14 +4,25 @@ model."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, TensorSpec, _npy, _raw
+from subgraph.recordings.dumps import (
+    BARE,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _npy,
+    _raw,
+    replace_characters,
+)
+from subgraph.types import JsonObject
 
 ENDS = (".bin", ".raw")
 read_manifest = _raw.read_manifest
+# As most tools name files; some keep `.`, which makes no difference here.
+plain = replace_characters(r"[^A-Za-z0-9_-]", strip=True)
 
 
 def detect(files: Files) -> int:
@@ -20,28 +31,19 @@ def detect(files: Files) -> int:
     return BARE if listed or files.ending(*ENDS) else NONE
 
 
-def plain(name: str) -> str:
-    """As most tools name files: only letters, digits, `-` and `_`; some keep `.`, which makes no
-    difference here."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name).strip(
-        "_"
-    )
-
-
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """The files that the manifest lists, and all other .bin and .raw files."""
     listed = _raw.read_manifest(files)
     for file, (name, spec) in listed.items():
         if not file.endswith(".npy"):
             files.path(file)  # raises for a file outside the folder
-            yield replace(_raw.make_entry(files, file, spec, hints), tensor=name, originals=(name,))
+            yield _raw.make_entry(files, file, spec, hints, tensor=name, originals=(name,))
     for file in files.ending(*ENDS):
         if file not in listed:
             side, _, base = file.rpartition("/")
             stem = base.rpartition(".")[0]
-            yield replace(
-                _raw.make_entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side
-            )
+            spec = hints.find(stem, plain)
+            yield _raw.make_entry(files, file, spec, hints, tensor=stem, side=side)
 
 
 def make_listed_entry(files: Files, file: str, name: str, spec: TensorSpec) -> DumpEntry:
@@ -51,13 +53,13 @@ def make_listed_entry(files: Files, file: str, name: str, spec: TensorSpec) -> D
         InputError: it is missing or damaged.
     """
     files.path(file)
+    layout = spec.layout or "NCHW"
+    fields: JsonObject = {"tensor": name, "layout": layout}
+    fields["original_shape"] = spec.closed_shape
     if file.endswith(".npy"):
         hints = DumpHints({Path(file).stem: spec})
-        entry = replace(_npy.make_entry(files, file, hints), scale=spec.scale)
-    else:
-        entry = _raw.make_entry(files, file, spec, DumpHints())
-        if entry.missing:
-            raise files.damaged(file, entry.missing)
-    shape = spec.closed_shape
-    layout = spec.layout or "NCHW"
-    return replace(entry, tensor=name, node="", layout=layout, original_shape=shape)
+        return _npy.make_entry(files, file, hints, node="", scale=spec.scale, **fields)
+    entry = _raw.make_entry(files, file, spec, DumpHints(), **fields)
+    if entry.missing:
+        raise files.damaged(file, entry.missing)
+    return entry

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    _npy,
+    _text,
+    replace_characters,
+)
+from subgraph.types import JsonObject
 
 MAP = "map_name_to_file.txt"
 ERRORS = "error_analysis.txt"
 SIDES = ("golden", "simulator", "runtime")
 HALF = True  # the NPU and its simulator compute floats in float16
 STEP = 1e-6  # "%.6f"
+plain = replace_characters(r"[/.]")
 INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
-
-
-def plain(name: str) -> str:
-    """`/` and `.` become `_`."""
-    return re.sub(r"[/.]", "_", name)
 
 
 def detect(files: Files) -> int:
@@ -69,19 +73,19 @@ def _iter_side(
     tensors = set(names.values())
     for stem in dict.fromkeys((*names, *typed, *printed)):
         name = names.get(stem, stem)
+        fields: JsonObject = {
+            "tensor": name,
+            "originals": (name,) if stem in names else (),
+            "side": side,
+            "note": _describe_insertion(name, tensors),
+            "stem": f"{folder}{stem}",
+        }
         if stem in typed:
-            entry = replace(_npy.make_entry(files, folder + typed[stem], hints), node="", index=0)
+            yield _npy.make_entry(files, folder + typed[stem], hints, node="", index=0, **fields)
         elif stem in printed:
-            entry = _text.make_entry(
-                files, folder + printed[stem], "float32", hints.find(name, plain), STEP
-            )
-        else:
-            continue
-        originals = (name,) if stem in names else ()
-        note = _describe_insertion(name, tensors)
-        yield replace(
-            entry, tensor=name, originals=originals, side=side, note=note, stem=f"{folder}{stem}"
-        )
+            spec = hints.find(name, plain)
+            file = folder + printed[stem]
+            yield _text.make_entry(files, file, "float32", spec, step=STEP, **fields)
 
 
 def _describe_insertion(name: str, names: set[str]) -> str:

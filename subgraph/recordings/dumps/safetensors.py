@@ -4,6 +4,7 @@ values."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -67,9 +68,7 @@ def _make_entry(files: Files, file: str, name: str, item: Any, start: int) -> Du
         raise files.damaged(file, f"{name}: {type(e).__name__} {e}") from e
     dtype = DTYPES.get(word, "")
     missing = "" if dtype else f"element type {word}"
-    count = 1
-    for d in shape if is_possible_shape(shape) else (-1,):
-        count *= d
+    count = math.prod(shape) if is_possible_shape(shape) else -1
     if not missing and (count < 0 or begin < 0 or _raw.count_bytes(dtype, count) != end - begin):
         raise files.damaged(
             file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes"

@@ -16,7 +16,6 @@ from subgraph.recordings.dumps import (
     TensorSpec,
     _npy,
     _text,
-    refuse_reading,
 )
 from subgraph.recordings.dumps._raw import count_bytes, fit_size
 
@@ -30,9 +29,8 @@ plain = _npy.plain
 
 def detect(files: Files) -> int:
     """By files that begin with numbers and nothing else, but for a title of one word."""
-    return (
-        BARE if any(_count_title_lines(files, n) is not None for n in files.ending(*ENDS)) else NONE
-    )
+    counts = (_count_title_lines(files, name) for name in files.ending(*ENDS))
+    return BARE if any(count is not None for count in counts) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -44,15 +42,14 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         side, _, base = file.rpartition(".")[0].rpartition("/")
         titles = files.head(file).partition(b"\n")[0].strip()
         if (skip := _count_title_lines(files, file)) is not None:
-            yield replace(
-                _make_entry(files, file, skip, hints.find(base, plain)), tensor=base, side=side
-            )
+            entry = _make_entry(files, file, skip, hints.find(base, plain))
+            yield replace(entry, tensor=base, side=side)
         elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
             missing = (
                 "which of its columns holds the values?"
                 f" ({titles[:80].decode('utf-8-sig', 'replace')})"
             )
-            yield DumpEntry(file, refuse_reading, tensor=base, side=side, missing=missing)
+            yield DumpEntry(file, tensor=base, side=side, missing=missing)
 
 
 def _count_title_lines(files: Files, file: str) -> int | None:
@@ -74,7 +71,7 @@ def _make_entry(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEnt
             "its first row and column count the others, as pandas does: save it with header=False,"
             " index=False"
         )
-        return DumpEntry(file, refuse_reading, "", missing=missing)
+        return DumpEntry(file, dtype="", missing=missing)
     whole = _text.is_whole(files, file, skip)
     if spec.dtype in HOLDS:
         dtype = spec.dtype
@@ -93,5 +90,12 @@ def _make_entry(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEnt
         )
     stem = file.rpartition(".")[0]
     beside = not file.endswith(".txt") and f"{stem}.txt" in files.names
-    entry = _text.make_entry(files, file, dtype, spec, _text.measure_step(files, file, skip), skip)
-    return replace(entry, stem=f"{stem}_csv" if beside else "")
+    return _text.make_entry(
+        files,
+        file,
+        dtype,
+        spec,
+        skip,
+        step=_text.measure_step(files, file, skip),
+        stem=f"{stem}_csv" if beside else "",
+    )

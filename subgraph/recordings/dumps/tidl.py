@@ -20,7 +20,7 @@ from functools import partial
 
 from subgraph.precision import Precision
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, refuse_reading
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw
 from subgraph.types import Shape
 
 INFO = "layer_info.txt"
@@ -29,10 +29,8 @@ _TRACE = re.compile(
     r"_(?P<width>\d{5,6})x(?P<height>\d{5,6})(?P<form>_float\.bin|\.y)"
 )
 _GRAPH = re.compile(r"subgraph_\d+")
-COMPUTED_IN = {
-    1: Precision.INT8,
-    2: Precision.FP16,
-}  # by the bytes of a fixed-point element; 16 bits: nearest to fp16
+# by the bytes of a fixed-point element; 16 bits: nearest to fp16
+COMPUTED_IN = {1: Precision.INT8, 2: Precision.FP16}
 plain = _npy.plain
 
 
@@ -55,16 +53,14 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for side, m, file in traces:
         key = (side, m["base"], m["layer"])
         name = _find_name(names, m)
-        node = "_".join(filter(None, (_find_base(m), "layer", str(int(m["layer"])))))
+        base = m["base"].removeprefix("tidl_trace").strip("_")  # without what all traces have
+        node = "_".join(filter(None, (base, "layer", str(int(m["layer"])))))
         entry = partial(DumpEntry, file, tensor=name, node="" if name else node, side=side)
         shape = _find_shape(m)
         if m["form"] == ".y":
             if key not in read:
-                yield entry(
-                    refuse_reading,
-                    "",
-                    missing="fixed point without type and scale; set debug_level to 4",
-                )
+                missing = "fixed point without type and scale; set debug_level to 4"
+                yield entry(dtype="", missing=missing)
         elif 4 * math.prod(shape) != files.sizes[file]:
             raise files.damaged(
                 file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes"
@@ -72,19 +68,12 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         elif m["core"] and any(
             o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces
         ):
-            yield entry(
-                refuse_reading,
-                "",
-                missing="the rows of one core; join them with TI's stitch_multicore_traces.py",
-            )
+            missing = "the rows of one core; join them with TI's stitch_multicore_traces.py"
+            yield entry(dtype="", missing=missing)
         else:
             computed = COMPUTED_IN.get(fixed.get(key, 0) // max(math.prod(shape), 1), "")
-            yield entry(
-                partial(_raw.read, files, file, "float32", shape),
-                "float32",
-                shape,
-                computed=computed,
-            )
+            load = partial(_raw.read, files, file, "float32", shape)
+            yield entry(load, shape=shape, computed=computed)
 
 
 def _iter_traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
@@ -93,12 +82,6 @@ def _iter_traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
         side, _, base = file.rpartition("/")
         if trace := _TRACE.fullmatch(base):
             yield side, trace, file
-
-
-def _find_base(trace: re.Match[str]) -> str:
-    """What stands before the numbers, without what stands there in all traces; "" if nothing else
-    does."""
-    return trace["base"].removeprefix("tidl_trace").strip("_")
 
 
 def _find_shape(trace: re.Match[str]) -> Shape:

@@ -6,25 +6,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text
-from subgraph.types import Array, Shape
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, replace_characters
+from subgraph.types import Array, JsonObject, Shape
 
 STEP = 1e-9  # of a DUMP build: "%.9f"
 FILE_STEP = 1e-6  # of model_check and its tensor file: "%0.6f"
 # COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; of several `-in-0-` the first divides layer and blob
 _DUMPED = re.compile(r"(\d{5,})-(.+?)-(in|out)-(\d+)-(.+)-dims((?:-\d+)*)\.txt")
+plain = replace_characters(r"[/:]")
 _SIDES = ("cpu_", "device_", "tnn-")
 _DTYPES = {0: "float32", 2: "int8", 3: "int32"}
 _MAX_ELEMENTS = 1 << 40  # of one tensor
-
-
-def plain(name: str) -> str:
-    """`/` and `:` become `_`."""
-    return re.sub(r"[/:]", "_", name)
 
 
 def detect(files: Files) -> int:
@@ -72,8 +67,9 @@ def _make_checked_entry(files: Files, file: str, base: str, hints: DumpHints) ->
     """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
     side = next(s for s in _SIDES if base.startswith(s))
     blob = base[len(side) : -len(".txt")]
-    entry = _text.make_entry(files, file, "float32", hints.find(blob, plain), FILE_STEP)
-    return replace(entry, tensor=blob, side=side.strip("_-"))
+    names: JsonObject = {"tensor": blob, "side": side.strip("_-")}
+    spec = hints.find(blob, plain)
+    return _text.make_entry(files, file, "float32", spec, step=FILE_STEP, **names)
 
 
 def _is_described(files: Files, file: str) -> bool:

@@ -14,7 +14,6 @@ from subgraph.recordings.dumps import (
     DumpHints,
     _npy,
     _torch,
-    refuse_reading,
 )
 from subgraph.storage.folders import safe_name
 
@@ -34,9 +33,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         stem = file.rpartition(".")[0]
         if files.head(file, 4) != ZIP:
             missing = f"no archive, as torch before 1.6 wrote them, or no .pt: {_torch.SAVE_AS_NPY}"
-            yield DumpEntry(
-                file, refuse_reading, "", tensor=stem.rpartition("/")[2], missing=missing
-            )
+            yield DumpEntry(file, dtype="", tensor=stem.rpartition("/")[2], missing=missing)
             continue
         for key, tensor in _torch.read_tensors(files, file).items():
             side, _, base = stem.rpartition("/") if not key else (stem, "", key)
