@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Arrays: TypeAlias = "Mapping[str, Array]"  # by tensor
 Shape: TypeAlias = tuple[int, ...]
 Strings: TypeAlias = tuple[str, ...]
 StringMap: TypeAlias = Mapping[str, str]

@@ -8,7 +8,7 @@ run alone, the Loop may run too often or too rarely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -27,7 +27,7 @@ from subgraph.graph import protobuf
 from subgraph.log import log
 from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument
 from subgraph.search import FindingKind, Findings, Step
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Records
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import Setup, open_trials
@@ -246,7 +246,7 @@ def _ask(
     setup: Setup,
     body: Body,
     model: protobuf.ModelProto,
-    feeds: Mapping[str, Record],
+    feeds: Records,
     runs: InnerRuns,
     origin: str,
 ) -> Verdict:

@@ -9,7 +9,7 @@ were scaled or squashed once more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -17,14 +17,14 @@ from subgraph.comparison.pair import comparable
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.storage.tensors import Tensors, Value, shape_text
-from subgraph.types import Array
+from subgraph.types import Array, Arrays
 
 TOLERANCE = 1e-2  # of the largest value: rounding of a low precision stays within
 MAX_NAMES = 5  # outputs whose names are tried in every order
-Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Compute = Callable[[Arrays], Arrays]
 
 
-def explain_breach(expected: Mapping[str, Array], given: Tensors) -> str:
+def explain_breach(expected: Arrays, given: Tensors) -> str:
     """Return the mistake that all outputs show; "" if one of them is right, or no known mistake
     explains them.
 
@@ -50,7 +50,7 @@ def explain_breach(expected: Mapping[str, Array], given: Tensors) -> str:
     return ""
 
 
-def explain_form(expected: Mapping[str, Array], given: Tensors) -> str:
+def explain_form(expected: Arrays, given: Tensors) -> str:
     """Return the kind, shape or type that the wrapper changed, or the output that it lost; "" if
     the form is as declared or the values are wrong too."""
     if missing := sorted(expected.keys() - given.keys()):
@@ -65,7 +65,7 @@ def explain_form(expected: Mapping[str, Array], given: Tensors) -> str:
     return _explain_form(expected, arrays)
 
 
-def _explain_kind(expected: Mapping[str, Array], given: Tensors) -> str:
+def _explain_kind(expected: Arrays, given: Tensors) -> str:
     for name, value in given.items():
         if isinstance(value, list):
             return f"'{name}' is a Python list, not an array"
@@ -74,7 +74,7 @@ def _explain_kind(expected: Mapping[str, Array], given: Tensors) -> str:
     return ""
 
 
-def explain_misread(compute: Compute, inputs: Mapping[str, Array], given: Tensors) -> str:
+def explain_misread(compute: Compute, inputs: Arrays, given: Tensors) -> str:
     """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread
     inputs; else ""."""
     misread = [dict(misreadings(value)) for value in inputs.values()]
@@ -116,7 +116,7 @@ def _is_near(expected: Array, given: Array) -> bool:
     return bool((np.abs(right[finite] - value[finite]) <= limit).all())
 
 
-def _explain_garbage(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+def _explain_garbage(expected: Arrays, given: Arrays) -> str:
     if _is_garbage(given.values()):
         return "every value is NaN or infinite"
     first = next(iter(given.values())).flat[0]
@@ -128,7 +128,7 @@ def _is_garbage(arrays: Iterable[Array]) -> bool:
     return not any(np.isfinite(array.astype(np.float64, copy=False)).any() for array in arrays)
 
 
-def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+def _explain_form(expected: Arrays, given: Arrays) -> str:
     """Return which type or shape the right values have."""
     if not all(_is_near(expected[name], given[name]) for name in expected):
         return ""
@@ -143,7 +143,7 @@ def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> 
     return f"'{name}' has the type {value.dtype}, and {right.dtype} is declared"
 
 
-def _explain_names(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+def _explain_names(expected: Arrays, given: Arrays) -> str:
     if not 1 < len(expected) <= MAX_NAMES:
         return ""
     for order in itertools.permutations(expected):
@@ -156,7 +156,7 @@ def _explain_names(expected: Mapping[str, Array], given: Mapping[str, Array]) ->
     return ""
 
 
-def _explain_values(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+def _explain_values(expected: Arrays, given: Arrays) -> str:
     """Return the change that all outputs show: another layout, a line, a squashing function,
     another byte order."""
     for text, function in (("softmax", _softmax), ("sigmoid", _sigmoid)):
@@ -187,7 +187,7 @@ def _sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
-def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], given: Tensors) -> bool:
+def keeps_answer(expected: Arrays, first: Arrays, given: Tensors) -> bool:
     """Return whether the outputs for another input are still those of the first input.
 
     Args:
@@ -199,7 +199,7 @@ def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], give
     return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)
 
 
-def describe_worst(expected: Mapping[str, Array], given: Tensors) -> str:
+def describe_worst(expected: Arrays, given: Tensors) -> str:
     """Return the worst number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name, right in expected.items():
         pair = comparable(right, given.get(name))

@@ -19,14 +19,14 @@ verdicts on 29 trained models); answers that know nothing begin at 0.23.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
 from subgraph.storage.tensors import Value
-from subgraph.types import Array
+from subgraph.types import Array, Arrays
 
 MAX_ERROR_RATIO = 0.25  # of the distance of an answer that knows nothing
 MIN_SLOPE = (
@@ -151,7 +151,7 @@ def is_saturated(reference: Value) -> bool:
 # ------------------------------------------------------------ other inputs
 
 
-def make_other_inputs(feeds: Mapping[str, Array]) -> list[dict[str, Array]]:
+def make_other_inputs(feeds: Arrays) -> list[dict[str, Array]]:
     """Return two other inputs of the same types and shapes; none if no tensor of the input varies.
 
     Floats are drawn with the input's own mean and deviation, then reversed and rolled along the

@@ -23,7 +23,7 @@ from subgraph.graph.nested import attribute
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Records
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.types import StringMap
@@ -192,7 +192,7 @@ def _run(judge: Judge, region: Region, bodies: StringMap) -> Feeds:
     Raises:
         SubcutError: the reference cannot run that.
     """
-    outputs: list[Mapping[str, Record]] = [{}] * len(judge.model.values.samples)
+    outputs: list[Records] = [{}] * len(judge.model.values.samples)
     for samples, records in judge.model.sample_groups(region):
         cut = judge.model.cut(region, records)
         model = cut.model

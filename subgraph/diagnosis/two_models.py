@@ -7,7 +7,7 @@ difference has one row per part of a node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
-from subgraph.types import Array, StringMap
+from subgraph.types import Array, Arrays, StringMap
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
@@ -84,7 +84,7 @@ class _Side:
 
     graph: Graph
     nodes: Sequence[int]
-    constants: Mapping[str, Array]
+    constants: Arrays
 
     def node(self, i: int) -> _Node:
         return _Node(self, self.graph.nodes[i], clean(self.graph.label(i)))

@@ -11,7 +11,6 @@ the part of D that disappears is the *gain*.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,7 @@ from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Records
 from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagate, region_of
 from subgraph.trials.reference_model import ReferenceModel
@@ -247,7 +246,7 @@ def _values_without(
     None where that takes too many phases, or the reference cannot run the values that enter the
     region.
     """
-    values: list[Mapping[str, Record]] = [{} for _ in trials.model.values.records]
+    values: list[Records] = [{} for _ in trials.model.values.records]
     phases = _phases(trials.model, {*region.nodes, *right})
     if len(phases) > MAX_PHASES:
         return None
@@ -303,7 +302,7 @@ def _length(error: Array) -> float:
     return math.sqrt(float(error @ error))
 
 
-def error_of(judge: Judge, values: Sequence[Mapping[str, Record]]) -> Array | None:
+def error_of(judge: Judge, values: Feeds) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
     None where there are no values, where an output is missing, is a sequence or real on one side

@@ -8,7 +8,7 @@ the way out, so that judging, attribution and search see tensors of the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
 from subgraph.storage.tensors import Record, written
 from subgraph.text import short
-from subgraph.trials.matching.matched_tensor import MatchedTensor
+from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import Array, Strings
 
 # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
@@ -64,7 +64,7 @@ class CandidateModel:
 
     reference: Graph
     graph: Graph
-    matches: Mapping[str, MatchedTensor]
+    matches: Matches
     values: ReferenceValues | None
     unknown: str = "only its matches are known"
     refuted: Collection[tuple[str, str]] = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
 from subgraph.graph.opsets import opset_of
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Records
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
@@ -91,7 +91,7 @@ def _is_near(expected: Array, values: Array, share: float) -> bool:
     return bool(off <= share * np.abs(expected.astype(np.float64)).max(initial=0.0))
 
 
-def read_outputs(samples: Sequence[Mapping[str, Record]], names: Collection[str]) -> list[Array]:
+def read_outputs(samples: Feeds, names: Collection[str]) -> list[Array]:
     """Return these tensors of all samples."""
     return [sample[name].array() for sample, name in itertools.product(samples, names)]
 
@@ -102,7 +102,7 @@ def measure_distance(expected: Array, given: Array) -> float:
     return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
 
 
-def _run_in_float(model: ReferenceModel) -> list[Mapping[str, Record]] | None:
+def _run_in_float(model: ReferenceModel) -> list[Records] | None:
     """Return the reference's outputs per sample, with these operators in float; None if it has
     none.
 
@@ -112,7 +112,7 @@ def _run_in_float(model: ReferenceModel) -> list[Mapping[str, Record]] | None:
     whole = model.whole()
     if FORMS.keys().isdisjoint(model.graph.ops[i] for i in whole.nodes):
         return None
-    outputs: list[Mapping[str, Record]] = [{}] * len(model.values.samples)
+    outputs: list[Records] = [{}] * len(model.values.samples)
     for samples, records in model.sample_groups(whole):
         cut = model.cut(whole, records)
         proto = cut.model

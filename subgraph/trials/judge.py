@@ -8,7 +8,7 @@ threads may use both at the same time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,7 +28,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record, Value
+from subgraph.storage.tensors import Records, Value
 from subgraph.text import from_run
 from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
@@ -199,7 +199,7 @@ class Judge:
             )
             raise BackendError(what, hint, code="store.changed")
 
-    def mask(self, name: str, k: int, given: Mapping[str, Record]) -> Array | None:
+    def mask(self, name: str, k: int, given: Records) -> Array | None:
         """Elements of a model output that are compared in sample `k`, as booleans of its shape;
         None for all.
 
@@ -264,7 +264,7 @@ class Judge:
             return records
 
     def _judgements(
-        self, region: Region, result: RunResult, records: Mapping[str, Record], k: int
+        self, region: Region, result: RunResult, records: Records, k: int
     ) -> Iterator[Judgement]:
         """Judge each output of sample `k`; `records` are the expected values."""
         graph = self.model.graph

@@ -8,7 +8,7 @@ mistake of that code shows in every output of every model, so a search would bla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from subgraph.runtime.run_result import Job, RunResult, within
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
-from subgraph.storage.tensors import Record, Value
+from subgraph.storage.tensors import Record, Tensors, Value
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import CandidateRuntime, Form
 from subgraph.trials.doubt import is_beyond_rounding
@@ -43,7 +43,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misread
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, Arrays
 from subgraph.verdict import Signature, Status, Verdict
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
@@ -320,7 +320,7 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
     )
 
 
-def _find_trait(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+def _find_trait(expected: Arrays, given: Tensors) -> str:
     """Return what all right values of a probe have in common."""
     right = {of: value for of, value in expected.items() if is_right(value, given.get(of))}
     pairs = [(value, np.asarray(given[of])) for of, value in right.items()]
@@ -335,11 +335,11 @@ def _values_of(result: RunResult) -> dict[str, Value]:
     return {of: record.value() for tensors in result.tensors for of, record in tensors.items()}
 
 
-def _compute_probe(fed: Mapping[str, Array]) -> dict[str, Array]:
+def _compute_probe(fed: Arrays) -> dict[str, Array]:
     return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + _make_constant(fed["w"].dtype)}
 
 
-def _find_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+def _find_form(expected: Arrays, given: Tensors) -> str:
     """Return the form of one output of a probe that the wrapper changed; "" if both outputs are
     wrong, or none."""
     wrong = {of: value for of, value in expected.items() if not is_right(value, given.get(of))}
@@ -348,9 +348,7 @@ def _find_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str
     return explain_form(wrong, {of: value for of, value in given.items() if of in wrong})
 
 
-def _find_breach(
-    inputs: Mapping[str, Array], expected: Mapping[str, Array], given: Mapping[str, Value]
-) -> str:
+def _find_breach(inputs: Arrays, expected: Arrays, given: Tensors) -> str:
     """Return the mistake that all outputs of a probe show; "" if one of them is right."""
     if any(is_right(value, given.get(of)) for of, value in expected.items()):
         return ""

@@ -11,7 +11,7 @@ right (measured: off by 4e-4 of it in the median).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record, Value, list_arrays, written
+from subgraph.storage.tensors import Record, Records, Value, list_arrays, written
 from subgraph.trials.reference_model import ReferenceModel, region_noise
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -94,10 +94,10 @@ def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
 
 def _add_sent(
     model: ReferenceModel,
-    known: Mapping[str, Record],
-    values: Mapping[str, Record],
-    sent: Mapping[str, Record],
-) -> Mapping[str, Record]:
+    known: Records,
+    values: Records,
+    sent: Records,
+) -> Records:
     """The values with what `sent` adds to the model's outputs."""
     added = {}
     for name in model.graph.outputs:
@@ -190,9 +190,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     return wrong
 
 
-def _errors(
-    trials: Trials, region: Region, expected: Mapping[str, Record], values: Mapping[str, Record]
-) -> list[float]:
+def _errors(trials: Trials, region: Region, expected: Records, values: Records) -> list[float]:
     """The relative errors of the outputs that fail, 0 where there is none to measure."""
     noise = region_noise(trials.model, region, {**values, **expected})
     errors = []

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -31,7 +31,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record, Records, written
 from subgraph.types import StringMap
 from subgraph.version import __version__
 
@@ -182,7 +182,7 @@ class ReferenceModel:
         frozen values."""
         self.capture(region)
         records = self.values.records if feeds is None else self.values_with(feeds)
-        groups: dict[Any, tuple[list[int], list[Mapping[str, Record]]]] = {}
+        groups: dict[Any, tuple[list[int], list[Records]]] = {}
         for k, sample in enumerate(records):
             shapes = tuple(sample[n].shapes for n in region.inputs)
             frozen = freezable(region, [sample]) if self.freeze and len(records) > 1 else ()
@@ -208,7 +208,7 @@ class ReferenceModel:
         Raises:
             ModelError: the reference cannot run the region on these values.
         """
-        outputs: list[Mapping[str, Record]] = [{}] * len(self.values.samples)
+        outputs: list[Records] = [{}] * len(self.values.samples)
         for samples, records in self.sample_groups(region, feeds):
             cut = self.cut(region, records)
             made = self.run_model(
@@ -277,9 +277,7 @@ class ReferenceModel:
         )
 
 
-def region_noise(
-    model: ReferenceModel, region: Region, tensors: Mapping[str, Record]
-) -> RegionNoise:
+def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> RegionNoise:
     """The rounding noise of a region that is fed with these tensors and has these outputs."""
     runs = model.roundings or model.reference
 
@@ -350,9 +348,7 @@ class OtherInputs:
     new_folder: Callable[[], Path]
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def outputs_without(
-        self, k: int, names: Collection[str] = ()
-    ) -> Sequence[Mapping[str, Record]]:
+    def outputs_without(self, k: int, names: Collection[str] = ()) -> Feeds:
         """The outputs for other inputs than sample `k`: other samples, or two drawn inputs.
 
         Inputs that the reference refuses are left out. `names`: further tensors that are needed.
@@ -368,12 +364,12 @@ class OtherInputs:
             log.debug("no other input is tried, for the disk is full: %s", e)
             return []
 
-    def _other_samples(self, k: int) -> Iterator[Mapping[str, Record]]:
+    def _other_samples(self, k: int) -> Iterator[Records]:
         records = self.values.records
         own = self._digests(records[k])
         return (s for s in (*records[k + 1 :], *records[:k]) if self._digests(s) != own)
 
-    def _digests(self, sample: Mapping[str, Record]) -> list[str]:
+    def _digests(self, sample: Records) -> list[str]:
         return self.values.digest([sample[name] for name in self.inputs])
 
     @cached_property
@@ -390,7 +386,7 @@ class OtherInputs:
             inputs.append(given)
         return self._run_on_inputs(inputs) if inputs else []
 
-    def _run_on_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> list[ReferenceValues]:
+    def _run_on_inputs(self, inputs: Feeds) -> list[ReferenceValues]:
         """The values for these inputs, in one session if the reference accepts all of them."""
         values = self.values.with_inputs(inputs)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -26,7 +26,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import written
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, Arrays
 from subgraph.verdict import Signature, Status, Verdict
 
 MAX_RUNS = 40  # of the region, on the candidate
@@ -150,7 +150,7 @@ class SmallInputProgress:
         is_failure = verdict.status is Status.FAIL and is_same_kind
         return is_failure and fails_alike(verdict, self._base)
 
-    def _try(self, changed: Mapping[str, Array]) -> bool:
+    def _try(self, changed: Arrays) -> bool:
         """Return whether the candidate fails as before if these inputs change; they are kept then.
 
         Raises:

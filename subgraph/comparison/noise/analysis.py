@@ -36,7 +36,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Records
 from subgraph.types import Array, Strings
 
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
@@ -88,7 +88,7 @@ class RoundingSites:
 
 
 def find_rounding_sites(
-    graph: Graph, region: Region, records: Mapping[str, Record], unrounded: Collection[str] = ()
+    graph: Graph, region: Region, records: Records, unrounded: Collection[str] = ()
 ) -> RoundingSites:
     """Find the places of rounding. `records`: of the region's inputs at least; `unrounded`: as of
     `find_unrounded`. Complexity: linear in the upstream nodes.
@@ -241,7 +241,7 @@ def _coarsest_types(
     graph: Graph,
     region: Region,
     order: Iterable[int],
-    records: Mapping[str, Record],
+    records: Records,
     unrounded: Collection[str],
 ) -> dict[str, str]:
     """Of each tensor the float type with the largest unit roundoff among itself and all that it

@@ -39,7 +39,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, Value
+from subgraph.storage.tensors import Records, Value
 from subgraph.types import Array
 from subgraph.verdict import Judgement
 
@@ -56,7 +56,7 @@ RANKED_RUNS = 8  # as many as for other outputs behind a choice
 class _StoredRun:
     """Tensors that one run left, and whether many sums are equal."""
 
-    records: Mapping[str, Record]
+    records: Records
     ties: bool
 
     def array(self, name: str) -> Array:
@@ -71,7 +71,7 @@ class RegionNoise:
         graph: Graph,
         region: Region,
         reference: Reference,
-        tensors: Mapping[str, Record],
+        tensors: Records,
         scratch: Path,
         memo: Memo | None = None,
         *,

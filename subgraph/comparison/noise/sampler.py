@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +47,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, copied, load, save, type_of, written
+from subgraph.storage.tensors import Record, Records, copied, load, save, type_of, written
 from subgraph.types import Array, Strings
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class NoiseSampler:
     graph: Graph
     region: Region
     reference: Reference
-    tensors: Mapping[str, Record]
+    tensors: Records
     scratch: Path
     unrounded: Collection[str] = ()
 
@@ -443,9 +443,7 @@ class NoiseSampler:
             keys += factor, noise_scale(run.claim, dtype, factor)
         return np.array(keys, np.float32)
 
-    def _is_void(
-        self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array
-    ) -> bool:
+    def _is_void(self, run: NoiseRun, tensors: Records, folder: Path, keys: Array) -> bool:
         """Return whether a perturbed run computed NaN or infinities, in intermediate tensors or
         outputs, that the reference has not."""
         made = self._instrumented

@@ -12,7 +12,7 @@ Each explanation is checked on a fixed sample of elements first, and then on all
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from subgraph.comparison.noise.perturb import round_to_claim
 from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
-from subgraph.types import Array
+from subgraph.types import Array, Arrays
 
 MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all of it
 MAX_ROUNDING = 16  # times eps of the claimed precision: what the rounding of a region may leave
@@ -69,7 +69,7 @@ class Explanation:
 def find_explanations(
     reference: Array,
     candidate: Array,
-    others: Mapping[str, Array] | None = None,
+    others: Arrays | None = None,
     claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
     """Explanations of the candidate's values, the best one first; empty if there are none.
@@ -101,7 +101,7 @@ def find_explanations(
 def matching_tensors(
     reference: Array,
     candidate: Array,
-    others: Mapping[str, Array],
+    others: Arrays,
     claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
     """Find the other arrays, by their description, that the candidate holds unchanged; as in
@@ -169,11 +169,11 @@ class _TensorPair:
         """Largest less smallest finite value of the candidate."""
         return float(np.ptp(_finite_sample(self.candidate)))
 
-    def explanations(self, others: Mapping[str, Array]) -> list[Explanation]:
+    def explanations(self, others: Arrays) -> list[Explanation]:
         """The best of those that hold."""
         return _best([*self.other_tensors(others), *self.rearranged(), *self.scaled()])
 
-    def other_tensors(self, others: Mapping[str, Array]) -> Iterator[Explanation]:
+    def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Other tensors, unchanged."""
         for text, other in others.items():
             if other.size == self.candidate.size and _are_numbers(other):

@@ -29,7 +29,7 @@ from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest
-from subgraph.trials.matching.matched_tensor import MatchedTensor
+from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import Array, Shape, StringMap
 
 NEAR = (
@@ -59,7 +59,7 @@ def match_tensors(
     reference: ModelValues,
     candidate: ModelValues,
     tensor_map: StringMap | None = None,
-    known: Mapping[str, MatchedTensor] | None = None,
+    known: Matches | None = None,
     refuted: Collection[tuple[str, str]] = (),
     misshapen: Collection[str] = (),
 ) -> dict[str, MatchedTensor]:
@@ -131,9 +131,7 @@ def match_tensors(
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
-def find_misshapen(
-    reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]
-) -> set[str]:
+def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matches) -> set[str]:
     """Find tensors of one name whose shapes differ otherwise than by the order of long axes."""
     found = set()
     for name in {*value_tensors(reference.graph)}.intersection(value_tensors(candidate.graph)):
@@ -338,9 +336,7 @@ def _inherit_order(
     return order
 
 
-def _are_plain_transposes(
-    ours: Graph, name: str, theirs: Graph, matches: Mapping[str, MatchedTensor]
-) -> bool:
+def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matches) -> bool:
     """Return whether a tensor of one name is a Transpose in both models, of a tensor in the order
     of our axes."""
     if name not in ours.maker or name not in theirs.maker:
@@ -472,7 +468,7 @@ def _mutual(
     reference: Graph,
     candidate: Graph,
     near: Mapping[str, list[Near]],
-    matches: Mapping[str, MatchedTensor],
+    matches: Matches,
 ) -> dict[str, MatchedTensor]:
     """The matches by value that no rival on either side comes close to, and that keep the order of
     the graphs. A rival can be a tensor that has a match."""
@@ -522,7 +518,7 @@ def _keeps_order(
     candidate: Graph,
     name: str,
     match: MatchedTensor,
-    matches: Mapping[str, MatchedTensor],
+    matches: Matches,
 ) -> bool:
     """Return whether no upstream tensor is matched with one that is only downstream of its match,
     or vice versa."""

@@ -3,8 +3,10 @@ into the other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -85,3 +87,6 @@ class MatchedTensor:
     def plain(self) -> bool:
         """Whether it is the same tensor, up to its name and type."""
         return not self.perm and self.scale is None and self.reference_scale is None
+
+
+Matches: TypeAlias = Mapping[str, MatchedTensor]  # by tensor of the reference's model

@@ -31,7 +31,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record, Records, written
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
     NEAR,
@@ -40,7 +40,7 @@ from subgraph.trials.matching.match_tensors import (
     match_tensors,
     value_tensors,
 )
-from subgraph.trials.matching.matched_tensor import MatchedTensor
+from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.trials.reference_model import run_loaded
 from subgraph.types import Array, Shape, StringMap
 
@@ -126,9 +126,7 @@ def _match_by_meaning(
     return pair
 
 
-def _add_types(
-    other: Graph, matches: Mapping[str, MatchedTensor], ours: Mapping[str, Record]
-) -> Mapping[str, MatchedTensor]:
+def _add_types(other: Graph, matches: Matches, ours: Records) -> Matches:
     """The matches, with element types where no value shows them: those that the candidate's file
     declares, else those of our tensors."""
     untyped = {name: m for name, m in matches.items() if not m.dtype}
@@ -221,9 +219,7 @@ def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
     return again
 
 
-def _inputs_of(
-    graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path
-) -> list[str]:
+def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> list[str]:
     """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position,
     transposed or cast.
 
@@ -408,14 +404,14 @@ class MeaningTests:
 
     # ------------------------------------------------------------ runs
 
-    def _measure_all(self, fed: Mapping[str, Record] | None = None) -> dict[str, float]:
+    def _measure_all(self, fed: Records | None = None) -> dict[str, float]:
         pieces = list(self.regions.items())
         return dict(zip(self.regions, self.measure(pieces, fed or {}), strict=True))
 
     def measure(
         self,
         pieces: Sequence[tuple[str, Region | None]],
-        other_values: Mapping[str, Record],
+        other_values: Records,
     ) -> list[float]:
         """Measure the relative error of each tensor that a piece computes; NaN if it is unknown.
 
@@ -444,7 +440,7 @@ class MeaningTests:
                 errors[k] = self._distance(pieces[k][0], made[id(cut)])
         return errors
 
-    def _run(self, cuts: Sequence[Cut], fed: Mapping[str, Record]) -> dict[int, Record]:
+    def _run(self, cuts: Sequence[Cut], fed: Records) -> dict[int, Record]:
         """Return the outputs of the cuts that the reference runs, by their `id`."""
         assert self.pair.values
         reference = self.pair.values.reference
