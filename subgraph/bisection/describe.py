@@ -268,32 +268,28 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
     remaining = Remaining(oracle.size)
     for step in steps:
         remaining.add(step, oracle.indices(step.items))
-        yield _step(oracle, step, remaining.learned(step))
-
-
-def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument:
-    labels, nodes, _ = _nodes(oracle, step.items)
-    answer = step.answer
-    form = _form(oracle, step)
-    words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
-    words += ["in one model with others"] if step.query.pool else []
-    return document.StepDocument(
-        number=step.number,
-        kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
-        query=step.query.kind,
-        purpose=step.purpose,
-        first=labels[0] if labels else "",
-        last=labels[-1] if labels else "",
-        count=len(nodes) or oracle.size,
-        indices=nodes,
-        status=step.outcome,
-        signature=answer.signature,
-        error=_worst_error(answer.verdict),
-        explains=answer.share.of_target,
-        seconds=round(answer.seconds, 6),
-        changed=learned,
-        form=form,
-    )
+        labels, nodes, _ = _nodes(oracle, step.items)
+        answer = step.answer
+        form = _form(oracle, step)
+        words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
+        words += ["in one model with others"] if step.query.pool else []
+        yield document.StepDocument(
+            number=step.number,
+            kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
+            query=step.query.kind,
+            purpose=step.purpose,
+            first=labels[0] if labels else "",
+            last=labels[-1] if labels else "",
+            count=len(nodes) or oracle.size,
+            indices=nodes,
+            status=step.outcome,
+            signature=answer.signature,
+            error=_worst_error(answer.verdict),
+            explains=answer.share.of_target,
+            seconds=round(answer.seconds, 6),
+            changed=remaining.learned(step),
+            form=form,
+        )
 
 
 def _form(oracle: NodeOracle, step: Step) -> Form:

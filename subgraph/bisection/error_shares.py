@@ -77,7 +77,12 @@ class ErrorShares:
         fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
         target = self._target(query.target) if fails or query.explain else None
         attribution = attribute(self._trials, region, result, target) if target else None
-        largest_error = _largest_error(answer.verdict)
+        errors = (
+            [j.errors.get("max_rel", math.nan) for j in answer.verdict.outputs]
+            if answer.verdict
+            else []
+        )
+        largest_error = max((e for e in errors if not math.isnan(e)), default=None)
         if attribution is None:
             return ErrorShare(largest_error=largest_error)
         of_model = self._of_model(region, result) if query.target else attribution.share
@@ -143,11 +148,6 @@ class ErrorShares:
             for v in (verdict, self._trials.verdict(self._trials.model.whole()))
         )
         return PrefixError(error / whole) if whole and verdict.outputs else None
-
-
-def _largest_error(verdict: Verdict | None) -> float | None:
-    errors = [j.errors.get("max_rel", math.nan) for j in verdict.outputs] if verdict else []
-    return max((e for e in errors if not math.isnan(e)), default=None)
 
 
 def answer_of(verdict: Verdict) -> Answer:

@@ -204,18 +204,15 @@ class Remaining:
             step.query.kind in (QueryKind.ISOLATED, QueryKind.REST)
             and step.outcome is RegionOutcome.FAIL
         ):
-            self._narrow(frozenset(nodes))
+            region = frozenset(nodes)
+            if region and not any(known <= region for known in self._failing):
+                self._failing = [known for known in self._failing if not region < known] + [region]
+                self.left = len(frozenset().union(*self._failing))
         self.only_repeats = step.only_repeats
         self.runs_left = step.estimated_runs * (1 if step.only_repeats else TIMES)
 
     def _took(self, seconds: float) -> None:
         self.seconds, self.runs = self.seconds + seconds, self.runs + 1
-
-    def _narrow(self, region: frozenset[Hashable]) -> None:
-        """Keep the smallest failing regions."""
-        if region and not any(known <= region for known in self._failing):
-            self._failing = [known for known in self._failing if not region < known] + [region]
-            self.left = len(frozenset().union(*self._failing))
 
     def learned(self, step: Step) -> str:
         """`2 of 27 nodes left`: what is known after the step that was added last."""

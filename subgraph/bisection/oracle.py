@@ -264,7 +264,8 @@ class RunsAhead:
         """Return when all of these have run; others go on."""
         needed = {q.run for q in queries if q.runs_alone}
         while self._executor:
-            self._collect()
+            for run in [run for run, (future, _) in self._going.items() if future.done()]:
+                self._done[run] = self._going.pop(run)[0]
             self._plan()
             waiting = [self._going[run][0] for run in needed if run in self._going]
             if not waiting:  # what is needed has run
@@ -281,10 +282,6 @@ class RunsAhead:
             return None
         self.taken += 1
         return future.result()[0]
-
-    def _collect(self) -> None:
-        for run in [run for run, (future, _) in self._going.items() if future.done()]:
-            self._done[run] = self._going.pop(run)[0]
 
     def _plan(self) -> None:
         seen = {

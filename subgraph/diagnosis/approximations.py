@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from textwrap import dedent
 
 import numpy as np
@@ -20,11 +21,10 @@ from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import attribute
-from subgraph.graph.opsets import STANDARD, opset_of
-from subgraph.graph.region import Region
+from subgraph.graph.opsets import STANDARD
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record, Records
-from subgraph.trials.judge import Judge
+from subgraph.storage.tensors import Record
+from subgraph.trials.float_forms import call_functions
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.types import StringMap
 
@@ -130,8 +130,9 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
     for name, bodies in APPROXIMATIONS.items():
         if ops.isdisjoint(bodies):
             continue
+        change = partial(call_functions, DOMAIN, partial(_write_function, bodies))
         try:
-            times = _times_nearer(output, _run(trials.judge, region, bodies))
+            times = _times_nearer(output, trials.model.run_on_reference(region, change=change))
         except SubcutError:  # the reference has no such operator, or the values are of another type
             continue
         if times >= NEARER:
@@ -186,40 +187,15 @@ def _rms(pair: Pair) -> float:
     return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
 
 
-def _run(judge: Judge, region: Region, bodies: StringMap) -> Feeds:
-    """The reference's outputs of the region, with the approximation in the place of its operators.
-
-    Raises:
-        SubcutError: the reference cannot run that.
-    """
-    outputs: list[Records] = [{}] * len(judge.model.values.samples)
-    for samples, records in judge.model.sample_groups(region):
-        cut = judge.model.cut(region, records)
-        model = cut.model
-        opset = opset_of(model)
-        for i, node in enumerate(model.graph.node):
-            if node.domain in STANDARD and node.op_type in bodies:
-                name = f"F{i}"
-                model.functions.add().MergeFromString(
-                    _function(name, node, bodies[node.op_type], opset)
-                )
-                del node.attribute[:]
-                node.op_type = name
-                node.domain = DOMAIN
-        model.opset_import.add(domain=DOMAIN, version=1)
-        model.ir_version = max(model.ir_version, 8)  # before it there are no functions
-        made = judge.model.run_model(
-            model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs
-        )
-        for k, sample in zip(samples, made, strict=True):
-            outputs[k] = sample
-    return outputs
-
-
-def _function(name: str, node: protobuf.NodeProto, lines: str, opset: int) -> bytes:
-    """The FunctionProto that stands for a node."""
+def _write_function(
+    bodies: StringMap, node: protobuf.NodeProto, name: str, opset: int
+) -> bytes | None:
+    """Return the FunctionProto that approximates a node; None for other operators."""
     from onnx import parser
 
+    if node.domain not in STANDARD or node.op_type not in bodies:
+        return None
+    lines = bodies[node.op_type]
     axis = attribute(node, "axis", -1)
     if node.op_type == "Softmax":
         lines = f"axis = Constant<value = int64[1] {{{axis}}}>() {lines}"

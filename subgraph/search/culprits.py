@@ -143,7 +143,9 @@ def find_culprits(progress: Progress) -> Search[None]:
         again = yield from alike.repeats(
             state, progress.scope, finding, progress.findings, progress.profile.local
         )
-        _suspect_same_kind(progress, smallest)
+        others = alike.regions_alike(state, progress.scope, smallest) if len(smallest) == 1 else []
+        for k in chain.from_iterable(others):
+            state.weights[k] *= SAME_KIND
         finding = replace(finding, repeats=again)
         progress.findings.append(finding)
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
@@ -411,10 +413,3 @@ def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
     added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
     rests = [tuple(sorted({*scope, *some})) for some in added]
     return list(dict.fromkeys([*rests, tuple(k for k in scope if k not in readers)]))
-
-
-def _suspect_same_kind(progress: Progress, region: Items) -> None:
-    state = progress.state
-    others = alike.regions_alike(state, progress.scope, region) if len(region) == 1 else []
-    for k in chain.from_iterable(others):
-        state.weights[k] *= SAME_KIND

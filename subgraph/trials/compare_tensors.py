@@ -766,6 +766,8 @@ def document(
     candidate = trials.runtime.candidate
     bad = comparison.first_bad
     looks_like = comparison.looks_like
+    in_place = vars(comparison.in_place.document())
+    del in_place["outputs"]
     return ComparisonDocument(
         exit_code=comparison.exit_code,
         agree=comparison.exit_code == 0,
@@ -782,7 +784,7 @@ def document(
         criterion=criterion,
         samples=trials.model.values.labels,
         whole=add_ranking(comparison.whole, comparison.ranking),
-        in_place=_run_outcome(comparison.in_place),
+        in_place=RunOutcome(**in_place),
         looked_at=replace(
             comparison.looked_at,
             others=len(trials.model.tensors()) - len(comparison.rows),
@@ -813,11 +815,6 @@ def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
     shares = {name: Agreement(**found) for name, found in ranking.items()}
     mute = find_mute(whole.outputs) or None
     return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)
-
-
-def _run_outcome(verdict: Verdict) -> RunOutcome:
-    fields = vars(verdict.document())
-    return RunOutcome(**{key: value for key, value in fields.items() if key != "outputs"})
 
 
 def _row_document(row: ComparisonRow) -> RowDocument:

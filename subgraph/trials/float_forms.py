@@ -8,21 +8,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import differences
+from subgraph.graph import protobuf
 from subgraph.graph.opsets import opset_of
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Records
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
-
-if TYPE_CHECKING:
-    import onnx
 
 DOMAIN = "subcut.float"
 MICROSOFT = "com.microsoft"
@@ -102,7 +99,7 @@ def measure_distance(expected: Array, given: Array) -> float:
     return norm(differences(expected, given).reshape(-1)) if is_alike else math.inf
 
 
-def _run_in_float(model: ReferenceModel) -> list[Records] | None:
+def _run_in_float(model: ReferenceModel) -> Feeds | None:
     """Return the reference's outputs per sample, with these operators in float; None if it has
     none.
 
@@ -112,35 +109,51 @@ def _run_in_float(model: ReferenceModel) -> list[Records] | None:
     whole = model.whole()
     if FORMS.keys().isdisjoint(model.graph.ops[i] for i in whole.nodes):
         return None
-    outputs: list[Records] = [{}] * len(model.values.samples)
-    for samples, records in model.sample_groups(whole):
-        cut = model.cut(whole, records)
-        proto = cut.model
-        opset = opset_of(proto)
-        for k, node in enumerate(proto.graph.node):
-            if node.op_type not in FORMS or node.domain != MICROSOFT:
-                continue
-            inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
-            names = [f"o{i}" if name else "" for i, name in enumerate(node.output)]
-            made = _make_function(f"F{k}", node, inputs, names, opset)
-            proto.functions.add().MergeFromString(made)
-            for values in (node.input, node.output):
-                used = [name for name in values if name]
-                del values[:]
-                values.extend(used)
+    return model.run_on_reference(whole, change=partial(call_functions, DOMAIN, _write_float))
+
+
+def _write_float(node: protobuf.NodeProto, name: str, opset: int) -> bytes | None:
+    """Return the function that computes a node in float, and omit its absent tensors; None for
+    other operators."""
+    if node.op_type not in FORMS or node.domain != MICROSOFT:
+        return None
+    inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
+    outputs = [f"o{i}" if name else "" for i, name in enumerate(node.output)]
+    function = _make_function(name, node, inputs, outputs, opset)
+    for values in (node.input, node.output):
+        used = [name for name in values if name]
+        del values[:]
+        values.extend(used)
+    return function
+
+
+def call_functions(
+    domain: str,
+    write: Callable[[protobuf.NodeProto, str, int], bytes | None],
+    model: protobuf.ModelProto,
+) -> None:
+    """Let nodes of a model call functions in place of their operators.
+
+    Args:
+        domain: The domain of the functions.
+        write: Returns the function of a node that gets this name, for an opset; None if the node
+            stays.
+        model: The model, which is changed.
+    """
+    opset = opset_of(model)
+    for k, node in enumerate(model.graph.node):
+        function = write(node, f"F{k}", opset)
+        if function is not None:
+            model.functions.add().MergeFromString(function)
             del node.attribute[:]
             node.op_type = f"F{k}"
-            node.domain = DOMAIN
-        proto.opset_import.add(domain=DOMAIN, version=1)
-        proto.ir_version = max(proto.ir_version, 8)  # before it there are no functions
-        feeds = [[sample[name] for name in cut.inputs] for sample in records]
-        for k, sample in zip(samples, model.run_model(proto, feeds, cut.outputs), strict=True):
-            outputs[k] = sample
-    return outputs
+            node.domain = domain
+    model.opset_import.add(domain=domain, version=1)
+    model.ir_version = max(model.ir_version, 8)  # before it there are no functions
 
 
 def _make_function(
-    name: str, node: onnx.NodeProto, inputs: list[str], outputs: list[str], opset: int
+    name: str, node: protobuf.NodeProto, inputs: list[str], outputs: list[str], opset: int
 ) -> bytes:
     from onnx import NodeProto, parser
 

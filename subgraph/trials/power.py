@@ -22,7 +22,6 @@ from subgraph.trials.doubt import DOUBTS, Doubt
 from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagate
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Shape
 from subgraph.verdict import Status
 
 FACTOR = 1.1  # of a scaled tensor
@@ -56,10 +55,20 @@ def measure_power(judge: Judge, number: int) -> PowerDocument:
     missed = []
     for k in range(number if names else 0):
         name = names[int((k + draws.random()) * len(names) / number)]
-        kinds = _list_kinds(known[name].shapes[0])
+        shape = known[name].shapes[0]
+        kinds = [SCALED]
+        if len(shape) > 2 and shape[-1] > 1:
+            kinds.append(SHIFTED)
+        if len(shape) > 1 and shape[1] > 1:
+            kinds.append(ROTATED)
         how = kinds[k % len(kinds)]
         values = _plant(model, name, how)
-        if _is_same(model, values):  # zeros stay zeros
+        pairs = zip(model.values.records, values, strict=True)
+        if all(
+            np.array_equal(sample[name].array(), record.array())
+            for sample, changed in pairs
+            for name, record in changed.items()
+        ):  # zeros stay zeros
             continue
         planted += 1
         node = graph.maker[name]
@@ -67,15 +76,6 @@ def measure_power(judge: Judge, number: int) -> PowerDocument:
         if not _is_shown(judge, region, values):
             missed.append(MissedFault(graph.label(node), name, how))
     return PowerDocument(planted, planted - len(missed), seed, missed)
-
-
-def _list_kinds(shape: Shape) -> list[str]:
-    kinds = [SCALED]
-    if len(shape) > 2 and shape[-1] > 1:
-        kinds.append(SHIFTED)
-    if len(shape) > 1 and shape[1] > 1:
-        kinds.append(ROTATED)
-    return kinds
 
 
 def _is_shown(judge: Judge, region: Region, values: Feeds) -> bool:
@@ -108,12 +108,3 @@ def _plant(model: ReferenceModel, name: str, how: str) -> Feeds:
             array = np.roll(array, 1, AXES[how])
         values.append({name: written(name, array, into, str(k), sample[name].type_text)})
     return values
-
-
-def _is_same(model: ReferenceModel, values: Feeds) -> bool:
-    pairs = zip(model.values.records, values, strict=True)
-    return all(
-        np.array_equal(sample[name].array(), record.array())
-        for sample, changed in pairs
-        for name, record in changed.items()
-    )

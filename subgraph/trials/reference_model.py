@@ -202,8 +202,15 @@ class ReferenceModel:
 
     # ------------------------------------------------------------ runs
 
-    def run_on_reference(self, region: Region, feeds: Feeds | None = None) -> Feeds:
+    def run_on_reference(
+        self,
+        region: Region,
+        feeds: Feeds | None = None,
+        change: Callable[[protobuf.ModelProto], None] | None = None,
+    ) -> Feeds:
         """The reference's outputs of a region; tensors in `feeds` replace the values that enter it.
+
+        `change`: changes each cut before it runs.
 
         Raises:
             ModelError: the reference cannot run the region on these values.
@@ -211,6 +218,8 @@ class ReferenceModel:
         outputs: list[Records] = [{}] * len(self.values.samples)
         for samples, records in self.sample_groups(region, feeds):
             cut = self.cut(region, records)
+            if change:
+                change(cut.model)
             made = self.run_model(
                 cut.model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs
             )

@@ -148,7 +148,12 @@ def write_perturbed(
     # it infinite
     limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
-    _add(write, x, wide, shift, y, dtype)
+    if dtype == "float32":
+        write("Add", x, shift, gives=y)
+    elif dtype == "float64":
+        write("Add", x, write("Cast", shift, to="float64"), gives=y)
+    else:
+        write("Cast", write("Add", wide, shift), to=dtype, gives=y)
 
 
 def is_stepped(dtype: str) -> bool:
@@ -228,15 +233,6 @@ def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> t
     a = write("Mul", x, factor)
     c = write("Mul", a, 2.0 ** (24 - bits) + 1)
     return write("Sub", a, write("Sub", c, write("Sub", c, a))), a
-
-
-def _add(write: NodeWriter, x: str, wide: str, shift: str, y: str, dtype: str) -> None:
-    if dtype == "float32":
-        write("Add", x, shift, gives=y)
-    elif dtype == "float64":
-        write("Add", x, write("Cast", shift, to="float64"), gives=y)
-    else:
-        write("Cast", write("Add", wide, shift), to=dtype, gives=y)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrang
         )
     yield from _axes_exchanged(reference, candidate)
     if reference.shape == candidate.shape:
-        yield from _colors_swapped(reference, candidate)
+        for axis in dict.fromkeys((1, reference.ndim - 1)):
+            if reference.ndim > 1 and reference.shape[axis] in SWAPPED:
+                order, words = SWAPPED[reference.shape[axis]]
+                text = f"channels 0 and 2 of axis {axis} exchanged: {words}"
+                yield Rearrangement(text, np.take(reference, order, axis), candidate)
 
 
 def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
@@ -91,15 +95,6 @@ def _describe_layout(order: Sequence[int]) -> str:
         "with the axes in the order"
         f" {','.join(map(str, order))}{IMAGE_LAYOUTS.get(tuple(order), '')}"
     )
-
-
-def _colors_swapped(a: Array, b: Array) -> Iterator[Rearrangement]:
-    """Blue for red, where the second or the last axis may hold colors."""
-    for axis in dict.fromkeys((1, a.ndim - 1)):
-        if a.ndim > 1 and a.shape[axis] in SWAPPED:
-            order, words = SWAPPED[a.shape[axis]]
-            text = f"channels 0 and 2 of axis {axis} exchanged: {words}"
-            yield Rearrangement(text, np.take(a, order, axis), b)
 
 
 # ------------------------------------------------------------ inputs

@@ -34,7 +34,9 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     start = 0
     low = clean
     high = len(scope)
-    mass = list(accumulate(_weights(state, scope), initial=0.0))
+    weights = [max(0.0, state.weights[k]) for k in scope]
+    least = MIN_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
+    mass = list(accumulate([max(w, least) for w in weights], initial=0.0))
     while high - low > 1:
         begin = max(0, low - SPAN)
         cut = median(mass, low, high)
@@ -56,12 +58,6 @@ def median(mass: Sequence[float], low: int, high: int) -> int:
     goal = mass[low] + (mass[high] - mass[low]) / 2
     m = bisect_left(mass, goal, low + 1, high - 1)
     return m - 1 if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal else m
-
-
-def _weights(state: SearchState, scope: Items) -> list[float]:
-    weights = [max(0.0, state.weights[k]) for k in scope]
-    least = MIN_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
-    return [max(w, least) for w in weights]
 
 
 def gallop_back(
