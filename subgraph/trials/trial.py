@@ -159,6 +159,14 @@ class FullModelMode:
         recovers = bool(pattern) and Status.AGREE in pattern[pattern.index(Status.FAIL) :]
         self.contradicts_itself |= recovers or pattern != self.pattern
 
+    def choose_form(self, form: Form) -> None:
+        """Run the full model in this form from now on."""
+        self.form = form
+
+    def choose_pass(self, number: int) -> None:
+        """Judge this pass of each session from now on."""
+        self.pass_number = number
+
     def restarted(self, form: Form | None = None) -> FullModelMode:
         """The same mode, without the verdicts; with another form, if one is given."""
         return FullModelMode(form or self.form, self.pass_number)
@@ -342,7 +350,7 @@ class Processes(JudgeProperties):
         if decides:
             result = self._choose_form(job, result)
         if number == 1 and result.later:
-            self.mode.pass_number = _first_wrong_pass(self.judge, region, result)
+            self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
         if feeds is None and region == self.model.whole():
             passes = range(1, len(result.later) + 2) if result.later else ()
             verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
@@ -360,7 +368,7 @@ class Processes(JudgeProperties):
         pinned = self._run_pinned() if result.failure else None
         if pinned is None or pinned.failure:
             return result
-        self.mode.form = Form.PINNED
+        self.mode.choose_form(Form.PINNED)
         return pinned
 
     def _run_pinned(self) -> RunResult | None:
