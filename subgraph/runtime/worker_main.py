@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import io
 import json
 import os
@@ -360,7 +361,8 @@ class Server:
         begin = time.perf_counter()
         self.models.pop(request.key, None)  # freeing a model is part of the backend's time
         with self._guard_backend(Refused, "refuses the model", code="backend.refused-model"):
-            run = build(request.model, request.options)
+            takes_options = len(inspect.signature(build).parameters) > 1
+            run = build(request.model, *([request.options] if takes_options else []))
         if not callable(run):
             what = (
                 f"{self.backend}: load gave {type(run).__name__}, not a function that runs the"

@@ -226,6 +226,9 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
 
+MASK = 1e30  # values at least as large stand for infinity: the lowest float32 masks, too
+
+
 def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
     """The noise could not be measured: only what is plain without it is decided."""
     why = f"rounding noise could not be measured: {reason}"
@@ -276,7 +279,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
         return settle(pair)
     unexcused = unequal & ~(np.abs(reference) > claim.largest)
     if not unexcused.any():
-        return None
+        return _judge_infinite(pair, context, unequal)
     if noise is None:
         return Ruling(
             Status.UNRESOLVED,
@@ -290,6 +293,20 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     why = (
         f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to"
         f" {claim}: of no use"
+    )
+    return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
+
+
+def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Ruling | None:
+    """Nobody can use an output that is infinite; but a mask stands for minus infinity."""
+    plateau = mask_plateau(pair.reference)
+    infinite = unequal if plateau is None else unequal & ~plateau.reshape(-1)
+    infinite &= np.abs(pair.reference.reshape(-1)) < MASK
+    if not context.is_model_output or not infinite.any():
+        return None
+    why = (
+        f"{int(infinite.sum())} of {pair.size} values are infinite: beyond the range of"
+        f" {context.claim}"
     )
     return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
 

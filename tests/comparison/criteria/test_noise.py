@@ -435,7 +435,12 @@ def test_range_excuses_overflow_inside_the_region() -> None:
     assert judged(x, y, None, FP16).status is UNRESOLVED
     lost = judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), FP16, output=True)
     assert (lost.status, lost.signature) == (FAIL, Signature.PRECISION), "nobody can use a NaN"
-    assert judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), FP16, output=True).label == "range"
+    assert judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), FP16).label == "range"
+    lost = judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), FP16, output=True)
+    assert (lost.status, lost.signature) == (FAIL, Signature.PRECISION), "nor an infinity"
+    lowest = float(np.finfo(np.float32).min)
+    masked = judged(f32([lowest, 1]), f32([-INF, 1]), FakeNoise(), FP16, output=True)
+    assert masked.label == "range", "a mask is one"
 
 
 @pytest.mark.parametrize("claim", [FP16, BF16, INT8])
