@@ -25,6 +25,7 @@ from zlib import crc32
 from subgraph.errors import UnknownName, UsageError
 from subgraph.lazy import metadata
 from subgraph.text import clean, nearest
+from subgraph.types import StringMap
 
 HOME = Path(__file__).parent
 FOLDERS = {
@@ -68,7 +69,10 @@ def load(kind: str, name: str) -> ModuleType:
         UsageError: the file cannot be read or fails while it is imported; says where.
     """
     if name.endswith(".py"):
-        return _load_from_path(Path(name))
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"no file {path}", "a plugin is a Python file", code="file.not-found")
+        return _execute(path.resolve(), path.stat().st_mtime_ns)
     stem = name.replace("-", "_")
     if stem.isidentifier() and not stem.startswith("_"):
         own = f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}"
@@ -144,7 +148,7 @@ def _folder(kind: str) -> Path:
     return HOME / FOLDERS[kind]
 
 
-def _entry_points(kind: str) -> dict[str, str]:
+def _entry_points(kind: str) -> StringMap:
     """Name → module of the plugins of installed packages, none of which is imported."""
     return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
 
@@ -158,12 +162,6 @@ def _load_from_package(name: str, module: str) -> ModuleType:
             "reinstall it",
             code="plugin.import-failed",
         ) from e
-
-
-def _load_from_path(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"no file {path}", "a plugin is a Python file", code="file.not-found")
-    return _execute(path.resolve(), path.stat().st_mtime_ns)
 
 
 class _FromSource(SourceFileLoader):

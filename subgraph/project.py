@@ -12,7 +12,7 @@ import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
 from subgraph.text import clean, is_text, nearest, split_signature
-from subgraph.types import JsonObject
+from subgraph.types import JsonObject, frozen
 
 RANDOM_WEIGHTS = re.compile(
     r"random(?::([0-9]{1,9}))?"
@@ -72,7 +72,7 @@ FILE_NAMES = ("subcut.toml", "pyproject.toml")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # seconds
 
 
-@dataclass(frozen=True)
+@frozen
 class Project:
     """The settings of the nearest project file; empty where there is none."""
 
@@ -125,7 +125,8 @@ class Project:
             )
         for table in self.values["tests"]:
             values = {"candidate": "ort"} | self.values | table
-            words, candidates = (_list(values.get(key, [])) for key in OF_TESTS)
+            given = (values.get(key, []) for key in OF_TESTS)
+            words, candidates = ([one] if isinstance(one, str) else one for one in given)
             models = list(chain.from_iterable(_fitting(word) for word in words))
             if not (models and candidates):
                 raise UsageError(
@@ -138,10 +139,6 @@ class Project:
                     Project(self.file, values | {"model": model, "candidate": one})
                     for one in candidates
                 )
-
-
-def _list(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
 
 
 def _fitting(word: str) -> list[str]:
@@ -250,11 +247,7 @@ def _check(file: Path, key: str, value: Any) -> Any:
             value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
-        raise UsageError(
-            f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}",
-            "correct that line",
-            code="project.wrong-value",
-        )
+        raise _wrong_value(file, key, value)
     if key in ("model", "output", "custom_ops") or (
         key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)
     ):
@@ -266,14 +259,15 @@ def _check(file: Path, key: str, value: Any) -> Any:
     return value
 
 
+def _wrong_value(file: Path, key: str, value: Any) -> UsageError:
+    what = f"{file}: '{key}' must be {KIND_WORDS[KEYS[key]]}, not {reprlib.repr(value)}"
+    return UsageError(what, "correct that line", code="project.wrong-value")
+
+
 def _test(file: Path, table: Any) -> JsonObject:
     """One table of `[[tests]]`: settings as those of the file."""
     if not isinstance(table, dict):
-        raise UsageError(
-            f"{file}: 'tests' must be {KIND_WORDS[tuple]}, not {reprlib.repr(table)}",
-            "correct that line",
-            code="project.wrong-value",
-        )
+        raise _wrong_value(file, "tests", table)
     if odd := sorted(NOT_OF_TESTS & table.keys()):
         raise UsageError(
             f"{file}: '{odd[0]}' is not a setting of one test",

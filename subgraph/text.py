@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
-from subgraph.types import Fields
+from subgraph.types import Fields, StringMap
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the
 # direction of text.
@@ -156,7 +156,7 @@ def shorten_names(text: str) -> str:
     return re.sub(LONG_NAME, lambda name: short(name[0]), text)
 
 
-def distinct(names: Iterable[str], length: int) -> dict[str, str]:
+def distinct(names: Iterable[str], length: int) -> StringMap:
     """Return a short label for each name: long names are shown where they differ.
 
     >>> distinct(["/model.2/cv1/act/Mul_output_0", "/model.2/cv2/act/Mul_output_0"], 14).values()

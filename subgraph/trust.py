@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from subgraph.errors import UsageError
 from subgraph.storage.digest import digest, file_digest
 from subgraph.system import config_home, is_private
 from subgraph.text import clean, count
+from subgraph.types import frozen
 
 SHOWN = 4  # files that are named in the question
 
 
-@dataclass(frozen=True)
+@frozen
 class NamedCode:
     """Code that would run.
 
@@ -77,12 +78,10 @@ def remember(code: NamedCode) -> None:
     file = _find_trusted_file()
     if not code.is_foreign or file is None or (digest := _digest(code)) in _read_remembered():
         return
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="ascii") as out:
             out.write(f"{digest}\n")
-    except OSError:
-        return
 
 
 def _extent(code: NamedCode) -> str:
@@ -100,16 +99,11 @@ def _extent(code: NamedCode) -> str:
 
 
 def _digest(code: NamedCode) -> str:
-    contents = {str(file): _contents(file) for file in sorted(code.files)}
+    contents = dict.fromkeys(map(str, sorted(code.files)), "")  # of files that cannot be read
+    for file in contents:
+        with suppress(OSError):
+            contents[file] = file_digest(Path(file))
     return digest(code.origin, list(code.shown), json.dumps(code.settings, default=str), contents)
-
-
-def _contents(file: Path) -> str:
-    """The digest of a file; "" if it cannot be read."""
-    try:
-        return file_digest(file)
-    except OSError:
-        return ""
 
 
 # ------------------------------------------------------------ the memory

@@ -1,9 +1,10 @@
-"""Names that annotations share; they load nothing at run time."""
+"""Names that annotations share, and the decorator of most classes; nothing heavy is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,3 +16,10 @@ Strings: TypeAlias = tuple[str, ...]
 StringMap: TypeAlias = Mapping[str, str]
 Fields: TypeAlias = Mapping[str, Any]  # options, or an object of JSON or TOML, to be read
 JsonObject: TypeAlias = dict[str, Any]  # the same, to be written
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(kind: type[_T]) -> type[_T]:
+    """Make a class a dataclass whose objects do not change."""
+    return dataclass(frozen=True)(kind)

@@ -28,6 +28,7 @@ from subgraph.search import Answer, Findings, QueryKind, Settings, search
 from subgraph.search.driver import BudgetSpent, Steps
 from subgraph.search.lookahead import plan
 from subgraph.search.oracle import Ahead, ClaimedAgreement, ContradictoryRuns, Query
+from subgraph.system.shared import Closable
 from subgraph.text import count
 from subgraph.trials.pooled_runs import run_pooled
 from subgraph.verdict import ENDED, Status, Verdict
@@ -235,7 +236,7 @@ def _has_crashed(result: RunResult) -> bool:
 
 
 @dataclass
-class RunsAhead:
+class RunsAhead(Closable):
     """Up to `workers` runs at once. Use it as a context manager: its end ends them.
 
     Attributes:
@@ -313,9 +314,3 @@ class RunsAhead:
         for future, _ in going.values():
             with contextlib.suppress(CancelledError):
                 future.exception()  # nobody asks for it
-
-    def __enter__(self) -> RunsAhead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import util
 from itertools import chain
 from pathlib import Path
@@ -29,7 +28,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, Lock, is_private, join
 from subgraph.text import clean, masked
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
@@ -49,7 +48,7 @@ QUIET = (
 )  # options of pip: what only disturbs where nobody looks
 
 
-@dataclass(frozen=True)
+@frozen
 class Installation:
     """The packages of an environment, as pip names them: `tf2onnx==1.17.0`.
 

@@ -37,7 +37,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
-from subgraph.types import Fields, JsonObject, StringMap, Strings
+from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
@@ -125,7 +125,7 @@ class RuntimeBuild:
         return {name: value for name, value in known if value}
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidate(RuntimeBuild):
     """The runtime that is compared with the reference. Its build: see `RuntimeBuild`.
 
@@ -329,7 +329,7 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`:
     names of tables."""
     head, _, rest = spec.partition(":")
-    forms: dict[str, str] = {}
+    forms: StringMap = {}
     if m := WITH_FORMS.fullmatch(spec):
         head = m[1]
         rest = m[3]
@@ -516,7 +516,7 @@ def _check_command(where: str, step: str, command: str) -> None:
     command_line.check_places(where, step, command)
 
 
-def _module_options(spec: str, option: str, text: str, folder: str) -> dict[str, str]:
+def _module_options(spec: str, option: str, text: str, folder: str) -> StringMap:
     """`module.py:build` as options of a backend that runs a script; `option`: names the file.
 
     Raises:
@@ -539,7 +539,7 @@ def _module_options(spec: str, option: str, text: str, folder: str) -> dict[str,
     return {option: str(path.resolve()), "build": function}
 
 
-def _options(spec: str, text: str, folder: str) -> dict[str, str]:
+def _options(spec: str, text: str, folder: str) -> StringMap:
     """Each `key=value`; a value that names a file below `folder` becomes that file's whole path."""
     options: dict[str, str] = {}
     for word in re.split(r",(?=[\w.-]+=|$)", text):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 KEY = "above"  # of the ancestors in the reference process
 PIXELS = 255.0  # the greatest value of a pixel
@@ -40,7 +39,7 @@ UNIT = 4.0  # what a normalized input stays within
 FACTOR = 8.0  # by which ranges differ that have another scale
 
 
-@dataclass(frozen=True)
+@frozen
 class Captured:
     """The values of one sample.
 

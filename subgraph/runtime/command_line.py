@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
 from pathlib import Path
@@ -22,7 +21,7 @@ from subgraph import system
 from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
 from subgraph.text import nearest
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 PLACES = {
     "convert": ("model", "converted", "keep", "host"),
@@ -94,7 +93,7 @@ def words_and_values(command: str) -> list[str]:
     return list(filter(None, parts))
 
 
-@dataclass(frozen=True)
+@frozen
 class Code:
     """Files of code, sorted; `complete`: there were not too many."""
 
@@ -187,7 +186,7 @@ def installed(files: Iterable[Path]) -> list[str]:
     return sorted(info.stem for info in found if info.suffix in (".dist-info", ".egg-info"))
 
 
-def imported() -> dict[str, str]:
+def imported() -> StringMap:
     """The files, with their contents' digests, of all modules that this process has imported from
     outside subcut, Python and the installed packages, wherever they lie."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}

@@ -6,18 +6,18 @@ A device is added as one entry of `DEVICES`, another name as one word of `_ANSWE
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from subgraph.system import hardware
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 
 def _say_nothing() -> str:
     return ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """A device, and the candidate that its name stands for.
 

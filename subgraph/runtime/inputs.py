@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import chain, product
 from pathlib import Path
@@ -31,7 +31,7 @@ from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean, count, nearest
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -63,7 +63,7 @@ DRAWS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class InputSpec:
     """One model input that a run needs.
 
@@ -97,7 +97,7 @@ class OriginKind(StrEnum):
     COMPUTED = "computed"  # by the reference, what a Loop feeds its body for example
 
 
-@dataclass(frozen=True)
+@frozen
 class InputOrigin:
     """The source of the value of a model input.
 
@@ -115,7 +115,7 @@ class InputOrigin:
         return f"{self.text} ({self.conversion})" if self.conversion else self.text
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageOptions:
     """The transformation of an image into a tensor: y = (x − mean) · scale, x in 0…255, channels
     RGB unless `bgr`.
@@ -128,7 +128,7 @@ class ImageOptions:
     bgr: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Sample:
     """One set of inputs, planned: files for some inputs, seeded random values for the others.
 
@@ -163,7 +163,7 @@ class FeedingOptions(TypedDict):
     picture: ImageOptions
 
 
-@dataclass(frozen=True)
+@frozen
 class Feeding:
     """The inputs that the user feeds a model. `plan` makes samples of it.
 
@@ -228,11 +228,7 @@ class Feeding:
             sizes = self.symbol_sizes(graph)
             specs = [_spec(graph, name, self.shapes, sizes) for name in names]
         with name_setting(self.setting):
-            samples = (
-                self._list_recorded_files()
-                if self.records
-                else _files_per_sample(graph, self.inputs)
-            )
+            samples = self._list_recorded_files() or _files_per_sample(graph, self.inputs)
         origins = self.origins or [""] * len(samples)
         return [
             Sample(
@@ -464,7 +460,7 @@ def _natural(path: Path) -> list[Any]:
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
-def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
+def inputs_by_stem(names: Sequence[str]) -> StringMap:
     """Input names by the stem of a file for them: an input's own name goes before all other
     stems."""
     stems = {name: name for name in names}
@@ -494,12 +490,14 @@ def _spec(
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
     scale = scales_of(graph).get(name) if "int" in dtype else None
     if scale and len(scale.step) == 1:
-        bits = dtypes.bits_of(dtype)
-        lowest = 0 if dtype.startswith("u") else -(1 << bits - 1)
-        low = (lowest - scale.zero[0]) * scale.step[0]
-        reach = low, low + ((1 << bits) - 1) * scale.step[0]
-        return InputSpec(name, form, dtype, dims, high, why, reach, scale)
+        return InputSpec(name, form, dtype, dims, high, why, _range_of_codes(scale, dtype), scale)
     return InputSpec(name, form, dtype, dims, high, why, _find_quantized_range(graph, name))
+
+
+def _range_of_codes(scale: Scale, dtype: str) -> tuple[float, float]:
+    """Return the least and the greatest value that the codes of a type stand for."""
+    low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.code_range(dtype))
+    return low, high
 
 
 def _find_quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
@@ -510,13 +508,10 @@ def _find_quantized_range(graph: Graph, name: str) -> tuple[float, float] | None
         if node.op_type != "QuantizeLinear" or node.input[0] != name:
             continue
         zero = graph.constant(node.input[2]) if len(node.input) > 2 else None
-        lowest = {"uint8": 0, "int8": -128}.get(
-            dtypes.name_of(zero.data_type) if zero is not None else "uint8"
-        )
+        dtype = dtypes.name_of(zero.data_type) if zero is not None else "uint8"
         scale = constant_scale(graph, node, 1, 2)
-        if scale and len(scale.step) == 1 and lowest is not None:
-            low = (lowest - scale.zero[0]) * scale.step[0]
-            return low, low + 255 * scale.step[0]
+        if scale and len(scale.step) == 1 and dtype in ("uint8", "int8"):
+            return _range_of_codes(scale, dtype)
     return None
 
 

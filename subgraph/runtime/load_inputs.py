@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +30,15 @@ from subgraph.storage.tensors import (
     NPY_ERRORS,
     Tensors,
     Value,
+    Values,
     are_bits,
     from_bits,
+    has_dims,
     np_dtype,
     read_npy,
     shape_text,
 )
-from subgraph.types import Shape, StringMap
+from subgraph.types import Shape, StringMap, frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -52,14 +53,14 @@ TEXT_BYTES = 128  # of memory that a random text takes
 PIECE = 1 << 20  # elements that are drawn at a time
 
 
-def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin]]:
+def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
     """The value of each input, and where it came from.
 
     Raises:
         InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is
             unknown.
     """
-    feeds: dict[str, Value] = {}
+    feeds: Values = {}
     origins: dict[str, InputOrigin] = {}
     computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
     stems = inputs_by_stem(sample.names)
@@ -208,13 +209,18 @@ def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) ->
         name = draw if draw == "normal" else DRAWS[draw]
         if draw == "bars":
             return _draw_bars(shape, rng).astype(dtype, copy=False), name
-        return _draw_in_pieces(lambda size: _draw_floats(size, rng, draw), shape, dtype), name
+        draw_floats: Mapping[str, Callable[[int], Array]] = {
+            "unit": lambda size: rng.random(size, np.float32),
+            "pixels": lambda size: 255 * rng.random(size, np.float32),
+            "small": lambda size: np.float32(0.1) * rng.standard_normal(size, np.float32),
+            "normal": lambda size: rng.standard_normal(size, np.float32),
+        }
+        return _draw_in_pieces(draw_floats[draw], shape, dtype), name
     if spec.high is not None:
         return draw_integers(0, spec.high), f"integers below {spec.high} ({spec.why})"
-    bits = dtypes.bits_of(spec.dtype)
-    if bits <= 8:  # pixels and quantized values
-        low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
-        return draw_integers(low, low + (1 << bits)), "integers of the whole range"
+    if dtypes.bits_of(spec.dtype) <= 8:  # pixels and quantized values
+        low, high = dtypes.code_range(spec.dtype)
+        return draw_integers(low, high + 1), "integers of the whole range"
     return draw_integers(0, 2), "integers 0 or 1"
 
 
@@ -226,18 +232,6 @@ def _draw_in_pieces(draw: Callable[[int], Array], shape: Shape, dtype: np.dtype[
         piece = array[begin : begin + PIECE]
         piece[:] = draw(piece.size).astype(dtype, copy=False)
     return array.reshape(shape)
-
-
-def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
-    """Floats that are drawn in one of the ways of `DRAWS`, each apart from the others."""
-    match draw:
-        case "unit":
-            return rng.random(size, np.float32)
-        case "pixels":
-            return 255 * rng.random(size, np.float32)
-        case "small":
-            return np.float32(0.1) * rng.standard_normal(size, np.float32)
-    return rng.standard_normal(size, np.float32)
 
 
 def _draw_bars(shape: Shape, rng: np.random.Generator) -> Array:
@@ -277,7 +271,7 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
     return tuple(int(n) for n in shape if n is not None)
 
 
-@dataclass(frozen=True)
+@frozen
 class _InputFile:
     """A file, and the inputs that it may be for.
 
@@ -446,7 +440,13 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
         )
     try:
         with Image.open(path) as opened:
-            _require_8_bits(path, opened.mode)
+            if opened.mode in ("I", "F") or opened.mode.startswith("I;16"):
+                raise InputError(  # Pillow would clip its values at 255
+                    f"{path}: an image of more than 8 bits per channel (mode {opened.mode}) is not"
+                    " read",
+                    "convert it to a .npy of the values that the model takes",
+                    code="input.image-depth",
+                )
             image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
         raise InputError(f"cannot read the image {path}: {e}", code="input.unreadable-image") from e
@@ -463,16 +463,6 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
         pixels = (pixels - _per_channel(options.mean, pixels)) * _per_channel(options.scale, pixels)
     array = pixels if last else pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
-
-
-def _require_8_bits(path: Path, mode: str) -> None:
-    """Pillow would clip the values of deeper images at 255."""
-    if mode in ("I", "F") or mode.startswith("I;16"):
-        raise InputError(
-            f"{path}: an image of more than 8 bits per channel (mode {mode}) is not read",
-            "convert it to a .npy of the values that the model takes",
-            code="input.image-depth",
-        )
 
 
 def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
@@ -513,7 +503,7 @@ def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, 
             )
         conversion = f"converted from {array.dtype}"
         array = cast
-    if spec.dims is not None and not _agree(spec.dims, array.shape):
+    if spec.dims is not None and not has_dims(array.shape, spec.dims):
         raise _wrong_shape(file, array, spec.name, spec.dims)
     return [array] if "sequence" in spec.form else array, conversion
 
@@ -525,7 +515,7 @@ def _wrong_shape(
     shapes = f"{shape_text(array.shape)}; input '{name}' takes {shape_text(tuple(dims))}"
     orders = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
     for layout, order in orders.items() if array.ndim == len(dims) == 4 else ():
-        if _agree(dims, tuple(array.shape[k] for k in order)):
+        if has_dims([array.shape[k] for k in order], dims):
             return InputError(
                 f"{file} is laid out {layout}: {shapes}",
                 f"numpy.transpose(array, {order}) reorders it",
@@ -560,9 +550,3 @@ def _kind(dtype: np.dtype[Any]) -> str:
     if dtype.name in NOT_NUMPY:
         return "f" if "float" in dtype.name else dtype.name[0]
     return dtype.kind
-
-
-def _agree(dims: Sequence[Any], shape: Shape) -> bool:
-    return len(dims) == len(shape) and all(
-        d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int)
-    )

@@ -13,14 +13,14 @@ the word can still forge a reply.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.storage.tensors import Record
-from subgraph.types import Fields, StringMap, Strings
+from subgraph.types import Fields, StringMap, Strings, frozen
 
 WORD_BYTES = 16
 # in a worker's environment: a folder for its temporary files, removed when it ends
@@ -47,7 +47,7 @@ def process_end(
 # ------------------------------------------------------------ requests
 
 
-@dataclass(frozen=True)
+@frozen
 class AboutRequest:
     """A request for the properties of the backend, with some options. The reply: `BackendInfo`."""
 
@@ -56,7 +56,7 @@ class AboutRequest:
     do: Literal["about"] = "about"
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadRequest:
     """A request to build a model under the name `key`. The reply: `Loaded`."""
 
@@ -67,7 +67,7 @@ class LoadRequest:
     do: Literal["load"] = "load"
 
 
-@dataclass(frozen=True)
+@frozen
 class NamesRequest:
     """A request for the names that a function of the backend returns for a model. The reply:
     `Names`."""
@@ -79,7 +79,7 @@ class NamesRequest:
     do: Literal["names"] = "names"
 
 
-@dataclass(frozen=True)
+@frozen
 class RunRequest:
     """A request to run a model once. The reply: `ModelRun`.
 
@@ -100,7 +100,7 @@ class RunRequest:
     do: Literal["run"] = "run"
 
 
-@dataclass(frozen=True)
+@frozen
 class SourcesRequest:
     """A request for the Python files that the backend's file has imported. The reply: `Sources`."""
 
@@ -108,7 +108,7 @@ class SourcesRequest:
     do: Literal["sources"] = "sources"
 
 
-@dataclass(frozen=True)
+@frozen
 class DropRequest:
     """A request to forget a model. The reply: `Done`."""
 
@@ -123,26 +123,26 @@ Request = AboutRequest | LoadRequest | NamesRequest | RunRequest | SourcesReques
 # ------------------------------------------------------------ replies
 
 
-@dataclass(frozen=True)
+@frozen
 class ErrorReply:
     """An error that the process reports, as `SubcutError.to_json` returns it."""
 
     error: Fields
 
 
-@dataclass(frozen=True)
+@frozen
 class InternalReply:
     """An error of subcut's own code in the process, in words."""
 
     failure: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Done:
     """The reply of a process that has started, and to a request without a result."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Loaded:
     """The reply to a `LoadRequest`.
 
@@ -153,21 +153,21 @@ class Loaded:
     seconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Names:
     """The reply to a `NamesRequest`."""
 
     names: Strings
 
 
-@dataclass(frozen=True)
+@frozen
 class Sources:
     """The reply to a `SourcesRequest`: the digest of each file."""
 
     sources: StringMap
 
 
-@dataclass(frozen=True)
+@frozen
 class BackendInfo:
     """The properties of a backend, for some options.
 
@@ -191,17 +191,17 @@ class BackendInfo:
     passes: str = ""
 
 
-def not_thrown(switches: Mapping[str, Fields], options: Fields) -> dict[str, dict[str, str]]:
+def not_thrown(switches: Mapping[str, Fields], options: Fields) -> dict[str, StringMap]:
     """The switches that change something: without those that the options have thrown already."""
     named = {str(name): _texts(changed) for name, changed in switches.items()}
     return {name: changed for name, changed in named.items() if changed != _texts(options)}
 
 
-def _texts(options: Fields) -> dict[str, str]:
+def _texts(options: Fields) -> StringMap:
     return {str(k): str(v) for k, v in options.items()}
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelRun:
     """One run of a loaded model.
 

@@ -170,7 +170,11 @@ def _answer(connection: Channel, function: Callable[..., Any], *values: Any) -> 
 
 def _send(connection: Channel, tensors: Fields) -> None:
     """Send arrays: names, types and shapes as JSON, then the bytes of each one."""
-    arrays = {name: np.ascontiguousarray(_plain(value)) for name, value in tensors.items()}
+    plain = {  # bytes: texts have one length
+        name: value.astype(str) if value.dtype.hasobject else value
+        for name, value in tensors.items()
+    }
+    arrays = {name: np.ascontiguousarray(value) for name, value in plain.items()}
     head = [[name, str(array.dtype), array.shape] for name, array in arrays.items()]
     connection.send_bytes(json.dumps(head).encode())
     for array in arrays.values():
@@ -194,11 +198,6 @@ def _receive(connection: Channel) -> JsonObject:
         flat = np.frombuffer(bytearray(connection.recv_bytes()), np_dtype(dtype))
         tensors[name] = flat.reshape(shape)
     return tensors
-
-
-def _plain(array: Any) -> Any:
-    """Return an array whose values are bytes: texts have one length."""
-    return array.astype(str) if array.dtype.hasobject else array
 
 
 Sample: TypeAlias = "Array | Mapping[str, Any]"

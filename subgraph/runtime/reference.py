@@ -9,7 +9,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from subgraph.runtime.stretches import StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
-from subgraph.types import Fields, JsonObject, StringMap, Strings
+from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
 PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
@@ -84,7 +83,7 @@ def default_for(graph: Graph, **limits: Any) -> Reference:
     return Reference(**limits)
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedAncestors:
     """The nodes that the process holds to capture tensors.
 
@@ -244,7 +243,9 @@ class Reference:
     ) -> None:
         path = folder / "model.onnx"
         weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        if weights and self.fixed and all(_is_in_place(t, source) for t in weights):
+        blobs = [protobuf.locate(tensor, source) for tensor in weights]
+        in_place = all(b.file != source and b.offset % KERNEL_ALIGN == 0 for b in blobs)
+        if weights and self.fixed and in_place:
             path.write_bytes(model.SerializeToString())
             self._load(key, path, source.parent.resolve(), reuse)
         else:
@@ -389,9 +390,3 @@ class Reference:
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()
-
-
-def _is_in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
-    """Return whether this weight is in a separate file, aligned for kernels."""
-    blob = protobuf.locate(tensor, model)
-    return blob.file != model and blob.offset % KERNEL_ALIGN == 0

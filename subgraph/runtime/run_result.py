@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from subgraph.documents import absent, from_json, to_json
@@ -35,7 +35,7 @@ from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.tensors import Record, Records
-from subgraph.types import Fields, JsonObject, StringMap, Strings
+from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
@@ -43,7 +43,7 @@ MODEL = "cut"  # under which a worker holds what it runs
 WRITTEN_BYTES = 1 << 20  # of a file that shows whether a folder can be written
 
 
-@dataclass(frozen=True)
+@frozen
 class Job:
     """A model that is to be loaded, and run once per sample.
 
@@ -70,7 +70,7 @@ class Job:
         return replace(self, model=folder / self.model, feeds=feeds, into=folder / self.into)
 
 
-@dataclass(frozen=True)
+@frozen
 class RunResult:
     """The result of a candidate on a model.
 
@@ -153,7 +153,7 @@ class RunResult:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredSample:
     """The outputs of one sample, and the names of those that were not asked for."""
 
@@ -161,7 +161,7 @@ class StoredSample:
     others: Strings
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredFailure:
     """A verdict without outputs."""
 
@@ -171,7 +171,7 @@ class StoredFailure:
     process: Mapping[str, object]
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredResult:
     """A `RunResult` as JSON, with files relative to their folder."""
 

@@ -8,12 +8,13 @@ much is halved, down to one node.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -33,7 +34,7 @@ from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 Feeds = Iterable[Record] | Sample
 
@@ -71,7 +72,7 @@ class Process(Protocol):
         """Forget what it holds; its memory is free again."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunState:
     """The progress of a run.
 
@@ -173,21 +174,19 @@ class StretchedModel:
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
         if not self.graph.inputs:
             return RunState(0, {})
+        names = list(self.graph.inputs)
+
+        def build() -> protobuf.ModelProto:
+            """Return a model without nodes, which takes the inputs."""
+            types = self.graph.declared_types(names)
+            nothing = regions.build_region(self.graph, ())
+            return build_model(self.graph, nothing, names, names[:1], types, {})[0]
+
         used = nodes.asked | nodes.last_read.keys()
-        stems = {name: f"in{k}" for k, name in enumerate(self.graph.inputs) if name in used}
-        self.process.hold(
-            (self, None), self._model_of_inputs, self.graph.path, folder, reuse=self.reuse
-        )
+        stems = {name: f"in{k}" for k, name in enumerate(names) if name in used}
+        self.process.hold((self, None), build, self.graph.path, folder, reuse=self.reuse)
         run = self.process.run_held(folder, stems, feeds)
         return RunState(0, run.by_name, run.fed, run.origins)
-
-    def _model_of_inputs(self) -> protobuf.ModelProto:
-        """A model without nodes, which takes the inputs."""
-        names = list(self.graph.inputs)
-        nothing = regions.build_region(self.graph, ())
-        return build_model(
-            self.graph, nothing, names, names[:1], self.graph.declared_types(names), {}
-        )[0]
 
     def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
         """The state behind the next stretch."""
@@ -272,10 +271,10 @@ class _Nodes:
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
         self.graph = graph
         self.asked = frozenset(asked)
-        needed = graph.ancestors(graph.maker[n] for n in self.asked if n in graph.maker)
+        makers = {graph.maker[n] for n in self.asked if n in graph.maker}
+        needed = graph.ancestors(makers)
         named = chain.from_iterable((*graph.makes[i], *graph.reads[i]) for i in needed)
         kinds = graph.kinds(list(named))
-        makers = {graph.maker[n] for n in self.asked if n in graph.maker}
         own = {
             i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])
         }
@@ -315,7 +314,7 @@ class _Nodes:
         """Bytes of the tensors that are alive before each node; one of unknown size counts as the
         largest known one."""
         graph = self.graph
-        known = {n: sum(_bytes(r, shape) for shape in r.shapes) for n, r in records.items()}
+        known = {n: _bytes(r) for n, r in records.items()}
         largest = max(known.values(), default=0)
         change = [0] * (len(self.order) + 2)
         made = dict[str, int]()
@@ -377,11 +376,9 @@ def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
                 yield i
 
 
-def _bytes(record: Record, shape: Sequence[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count * max(dtypes.bits_of(record.dtype) // 8, 1)
+def _bytes(record: Record) -> int:
+    """Return the bytes of all arrays of a value."""
+    return sum(map(math.prod, record.shapes)) * max(dtypes.bits_of(record.dtype) // 8, 1)
 
 
 def _link(file: str, to: Path) -> None:
@@ -392,7 +389,7 @@ def _link(file: str, to: Path) -> None:
         shutil.copyfile(file, to)
 
 
-@dataclass(frozen=True)
+@frozen
 class Cost:
     """Bytes that one node takes.
 

@@ -20,7 +20,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -66,6 +66,7 @@ from subgraph.runtime.protocol import (
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
 from subgraph.system import Pipes, ProcessGroup, crash_name
+from subgraph.system.shared import Closable
 from subgraph.types import Fields, StringMap, Strings
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
@@ -82,7 +83,7 @@ T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
 
 
-class Worker:
+class Worker(Closable):
     """One child process that loads models on one backend and runs them. Use it as a context
     manager.
 
@@ -117,7 +118,16 @@ class Worker:
         self._is_alone = capabilities(backend).alone and python is None
         self._has_sources = backend.endswith(".py") or bool(capabilities(backend).script)
         self._cleanup = contextlib.ExitStack()
-        scratch = "" if self._is_alone else str(self._cleanup.enter_context(_scratch()))
+        scratch = ""
+        if not self._is_alone:
+            try:
+                scratch = str(self._cleanup.enter_context(folders.temporary("subcut-worker")))
+            except OutputError as e:
+                raise BackendError(
+                    f"no temporary folder: {e.what}",
+                    "free some space, or set $TMPDIR",
+                    code="output.no-temporary-folder",
+                ) from e
         try:
             self._process = ProcessGroup(
                 children.python("-m", "subgraph.runtime.worker_main", backend, of=python),
@@ -441,12 +451,6 @@ class Worker:
             self._read_stderr()
             self._cleanup.close()
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _import_path(python: Path | None, scratch: str) -> str:
     """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same
@@ -462,17 +466,3 @@ def _import_path(python: Path | None, scratch: str) -> str:
     own = str(HOME.resolve().parent)
     users = os.environ.get("PYTHONPATH")
     return f"{own}{os.pathsep}{users}" if users else own
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for temporary files; folders that killed runs have left are removed with it."""
-    try:
-        with folders.temporary("subcut-worker") as folder:
-            yield folder
-    except OutputError as e:
-        raise BackendError(
-            f"no temporary folder: {e.what}",
-            "free some space, or set $TMPDIR",
-            code="output.no-temporary-folder",
-        ) from e

@@ -65,7 +65,7 @@ from subgraph.runtime.protocol import (
     seal,
 )
 from subgraph.storage import tensors
-from subgraph.storage.tensors import Record, Value
+from subgraph.storage.tensors import Record, Value, Values
 from subgraph.types import Fields, StringMap
 
 
@@ -73,8 +73,16 @@ def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
     requests, replies = _take_pipes()
     system.adopt_orphans()
-    _restore_import_path()
-    _use_scratch(os.environ.pop(SCRATCH, ""))
+    # a backend's own commands may run another Python, without this package's folder
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == str(HOME.resolve().parent):
+        os.environ["PYTHONPATH"] = rest
+        if not rest:
+            del os.environ["PYTHONPATH"]
+    if scratch := os.environ.pop(SCRATCH, ""):
+        import tempfile  # 5 ms
+
+        tempfile.tempdir = scratch
     server = Server(sys.argv[1])
     lines = _requests(requests)
     word = next(lines)
@@ -93,14 +101,6 @@ def _version(module: ModuleType, options: Fields) -> str:
     version: Callable[..., object] = getattr(module, "version", lambda: "")
     takes = getattr(version, "__code__", None)
     return str(version(options) if takes and takes.co_argcount else version())
-
-
-def _use_scratch(folder: str) -> None:
-    """Have temporary files of this process go into a folder; "" for the usual one."""
-    if folder:
-        import tempfile  # 5 ms
-
-        tempfile.tempdir = folder
 
 
 def _exit_if_forked(process: int) -> None:
@@ -124,16 +124,6 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
         sys.stdout.reconfigure(line_buffering=True)
     system.buffer_lines()
     return requests, replies
-
-
-def _restore_import_path() -> None:
-    """Remove this package's folder from $PYTHONPATH: a backend's own commands may run another
-    Python."""
-    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == str(HOME.resolve().parent):
-        os.environ["PYTHONPATH"] = rest
-        if not rest:
-            del os.environ["PYTHONPATH"]
 
 
 def _replies(server: Server, lines: Iterator[bytes]) -> Iterator[object]:
@@ -197,22 +187,18 @@ def _requests(pipe: int) -> Iterator[bytes]:
 
     def listen() -> None:
         rest = b""
-        while chunk := _read(pipe):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                lines.put(line)
+        try:
+            while chunk := os.read(pipe, 1 << 16):
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    lines.put(line)
+        except OSError:
+            os._exit(CHANNEL_LOST)
         system.end_own_group()  # the processes that the backend started end as well
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     return iter(lines.get, None)
-
-
-def _read(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, 1 << 16)
-    except OSError:
-        os._exit(CHANNEL_LOST)
 
 
 class Server:
@@ -314,7 +300,7 @@ class Server:
             case NamesRequest():
                 return self.names(request)
             case SourcesRequest():
-                self._sources = command_line.imported() | self._sources  # as first seen here
+                self._sources = {**command_line.imported(), **self._sources}  # as first seen here
                 return Sources(self._sources)
             case DropRequest():
                 self.models.pop(request.key, None)
@@ -330,6 +316,7 @@ class Server:
         with self._guard_backend(
             BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
         ):
+            exact = (module.exact(options) or {}) if hasattr(module, "exact") else {}
             return BackendInfo(
                 _version(module, options),
                 (
@@ -339,12 +326,7 @@ class Server:
                 ),
                 bool(getattr(module, "MULTI", False)),
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),
-                {
-                    k: str(v)
-                    for k, v in (
-                        module.exact(options) or {} if hasattr(module, "exact") else {}
-                    ).items()
-                },
+                {k: str(v) for k, v in exact.items()},
                 not_thrown(
                     module.switches(options) if hasattr(module, "switches") else {}, options
                 ),
@@ -427,7 +409,7 @@ class Server:
         others = tuple(sorted(set(map(str, results)) - set(request.outputs) - set(arrays)))
         return ModelRun(saved, fed, origins, others, seconds)
 
-    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
+    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> Values:
         with self._guard_backend(ModelError, "failed while running", code="backend.run-failed"):
             results = run(arrays)
         if not isinstance(results, Mapping):
@@ -453,9 +435,7 @@ class Server:
         try:
             if isinstance(value, list):
                 value = [_array(v) for v in value]
-            elif value is None:
-                value = None
-            else:
+            elif value is not None:
                 value = _array(value)
             text = _type_of(value, declared, form)
             if earlier and tensors.is_stored(earlier, value, text, folder):

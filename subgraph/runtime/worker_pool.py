@@ -29,6 +29,7 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.system import free_memory
+from subgraph.system.shared import Closable
 from subgraph.text import clean
 from subgraph.verdict import Signature
 
@@ -146,7 +147,7 @@ class Hosts:
         return all(self._losses[host] >= MAX_LOSSES for host in self.names)
 
 
-class Workers:
+class Workers(Closable):
     """The processes of one candidate: as many as are needed at once; spare ones are kept warm.
 
     Use it as a context manager. A candidate that a person runs, or that has run already, has no
@@ -171,9 +172,8 @@ class Workers:
         self._hosts = Hosts(candidate.hosts)
         self._python = installed(candidate, self.deadline) if start else None
         if start and candidate.has_process:
-            self._put(
-                self._start(), 0
-            )  # imports the runtime while the caller still reads the model
+            # imports the runtime while the caller still reads the model
+            self._spare.append((self._start(), 0))
 
     def about(self) -> BackendInfo:
         """Return the properties of the backend, with the candidate's options.
@@ -296,7 +296,8 @@ class Workers:
             if enough or not worker.alive or loaded + loads >= RECYCLE or self._closed:
                 self._end(worker)
             else:
-                self._put(worker, loaded + loads)
+                with self._lock:
+                    self._spare.append((worker, loaded + loads))
         if self._closed:
             raise stopped()
 
@@ -315,25 +316,19 @@ class Workers:
         raise stopped()
 
     def _take(self, fresh: bool) -> tuple[Worker, int]:
-        while (spare := self._spare_one(fresh)) is not None:
-            if spare[0].alive:  # the system may have ended it meanwhile
-                return spare
-            self._end(spare[0])
-        return self._start(), 0
-
-    def _spare_one(self, fresh: bool) -> tuple[Worker, int] | None:
-        """A spare worker that has loaded nothing, if it is to be `fresh`, else the one that has
-        loaded most; None where there is none."""
-        with self._lock:
-            fit = [spare for spare in self._spare if not (fresh and spare[1])]
-            found = max(fit, key=itemgetter(1), default=None)
-            if found:
-                self._spare.remove(found)
-            return found
-
-    def _put(self, worker: Worker, loaded: int) -> None:
-        with self._lock:
-            self._spare.append((worker, loaded))
+        """Return a worker that has loaded nothing, if it is to be `fresh`, else the spare one that
+        has loaded most; with the number of its loads."""
+        while True:
+            with self._lock:
+                fit = [spare for spare in self._spare if not (fresh and spare[1])]
+                found = max(fit, key=itemgetter(1), default=None)
+                if found:
+                    self._spare.remove(found)
+            if found is None:
+                return self._start(), 0
+            if found[0].alive:  # the system may have ended it meanwhile
+                return found
+            self._end(found[0])
 
     def _end(self, worker: Worker) -> None:
         with self._lock:
@@ -348,12 +343,6 @@ class Workers:
         self._all = set()
         for worker in workers:
             worker.close()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | None:
@@ -370,8 +359,6 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
         lacks = f"{candidate.device} {lacks}"
     elif candidate.processor:
         lacks = emulated.missing(candidate.processor)
-    else:
-        lacks = ""
     if lacks and not candidate.executor:
         raise BackendError(lacks, "subcut doctor", code="backend.no-device")
     if candidate.python:

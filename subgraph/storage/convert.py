@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
-from subgraph.types import Shape, Strings
+from subgraph.types import Shape, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -28,7 +28,7 @@ FORMATS = ("npy", "bin")
 BIG_ENDIAN = "big"
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorFormat:
     """Element type and layout of tensors on a device; an empty one means the model's.
 
@@ -70,13 +70,10 @@ class TensorFormat:
                 code="export.no-scale",
             )
         if self.scale:
-            codes = 1 << dtypes.bits_of(self.dtype)
-            low = 0 if self.dtype.startswith("u") else -codes // 2
-            if not all(low <= zero < low + codes for zero in self.scale.zero):
+            low, high = dtypes.code_range(self.dtype)
+            if not all(low <= zero <= high for zero in self.scale.zero):
                 what = f"zero point {self.scale.zero[0]} is no {self.dtype}"
-                raise UsageError(
-                    what, f"it is from {low} to {low + codes - 1}", code="option.out-of-range"
-                )
+                raise UsageError(what, f"it is from {low} to {high}", code="option.out-of-range")
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:
@@ -99,7 +96,7 @@ class TensorFormat:
         return cls(dtype, layout, only_floats="float" in dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceForm:
     """Element type, layout and order of bytes of a device's tensors; as the model's where nothing
     is said."""
@@ -125,7 +122,7 @@ class DeviceForm:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Loss:
     """The losses of a conversion of the element type.
 
@@ -158,7 +155,7 @@ class Loss:
         return "; ".join(parts) or "nothing lost"
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredFile:
     """One file of a tensor, as manifests list it: `format` npy or bin; `layout` is empty for the
     model's own."""
@@ -283,10 +280,7 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
-    bits = dtypes.bits_of(dtype)
-    low, high = (
-        (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    )
+    low, high = dtypes.code_range(dtype)
     if array.dtype.kind in "iu":
         over = array > high
         under = array < low

@@ -5,10 +5,10 @@ Integer codes <-> real values: `Scale`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from subgraph.lazy import np
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -42,13 +42,24 @@ def bits_of(dtype: str) -> int:
     return TYPES[TYPE_NUMBERS[dtype]][1]
 
 
+def code_range(dtype: str) -> tuple[int, int]:
+    """Return the least and the greatest number of an integer type.
+
+    >>> code_range("int4")
+    (-8, 7)
+    """
+    codes = 1 << bits_of(dtype)
+    low = 0 if dtype.startswith("u") else -codes // 2
+    return low, low + codes - 1
+
+
 def name_of(number: int, default: str = "") -> str:
     """Name of the type with this `TensorProto.DataType`; `default` for a number that ONNX does not
     define (yet)."""
     return TYPES.get(number, (default, 0))[0]
 
 
-@dataclass(frozen=True)
+@frozen
 class Scale:
     """real = (stored − zero) · step. One value each for the whole tensor, or one per channel along
     `axis`."""

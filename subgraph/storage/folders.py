@@ -36,6 +36,7 @@ from subgraph.system import (
     move,
 )
 from subgraph.text import clean
+from subgraph.types import StringMap
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {
@@ -48,6 +49,7 @@ DEVICES = {
     *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)),
 }
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
 
@@ -66,7 +68,7 @@ def safe_name(name: str) -> str:
     return f"{plain[: MAX_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"  # noqa: E501
 
 
-def safe_names(names: Iterable[str]) -> dict[str, str]:
+def safe_names(names: Iterable[str]) -> StringMap:
     """name → file name, all distinct even on file systems that ignore case."""
     taken: set[str] = set()
     out: dict[str, str] = {}
@@ -115,7 +117,9 @@ def aside(place: Path) -> Iterator[Path]:
     with scratch(place.parent, place.name) as work:
         yield work
         try:
-            work.chmod(0o777 & ~_get_umask())
+            mask = os.umask(0)
+            os.umask(mask)
+            work.chmod(0o777 & ~mask)
             with interrupts_delayed():
                 _put(work, place)
         except OSError as e:
@@ -191,12 +195,7 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
             " set LongPathsEnabled"
         )
         return OutputError(what, f"{hint} in its registry", code="output.path-too-long")
-    full = e.errno in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        None,
-    )  # numpy's short write has no number
+    full = e.errno in (*DISK_FULL, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",
         f"{'free some space, or ' if full else ''}name another folder with -o",
@@ -230,12 +229,6 @@ def make_locked_folder(parent: Path, name: str) -> tuple[Path, Lock]:
             break
         lock.close()
     return work, lock
-
-
-def _get_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _put(work: Path, place: Path) -> None:
@@ -293,7 +286,7 @@ def cache_folder(name: str) -> Path:
                 _warn(home)
             elif os.access(folder, os.W_OK):
                 return folder
-    return _make_temporary(name)
+    return _make_temporary(f"subcut-{name}")
 
 
 @functools.cache
@@ -307,8 +300,4 @@ def _warn(home: Path) -> None:
     )
 
 
-@functools.cache
-def _make_temporary(name: str) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=f"subcut-{name}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+_make_temporary = functools.cache(make_lasting)

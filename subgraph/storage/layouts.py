@@ -13,13 +13,12 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.lazy import np
-from subgraph.types import Shape, Strings
+from subgraph.types import Shape, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -60,7 +59,7 @@ def iter_axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> 
             yield order
 
 
-@dataclass(frozen=True)
+@frozen
 class _Blocks:
     """A blocked layout and the sizes of its parts."""
 
@@ -148,7 +147,7 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
         filled = np.zeros(blocks.full, array.dtype)
         filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
         split = filled.reshape([blocks.split[i] for i in blocks.order])
-        stored = split.transpose(_invert(blocks.order)).reshape(blocks.stored)
+        stored = split.transpose(np.argsort(blocks.order)).reshape(blocks.stored)
         return (
             stored.reshape((*array.shape[:-2], *stored.shape[1:]))
             if layout == "FRACTAL_NZ"
@@ -157,7 +156,7 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     if layout in AS_THEY_ARE:
         return array
     if layout in PLAIN and array.ndim == len(layout):
-        return array.transpose(_invert(_find_axes(layout, "")))
+        return array.transpose(np.argsort(_find_axes(layout, "")))
     raise InputError(
         f"an array of shape {list(array.shape)} has no layout {layout}",
         _suggest_layouts(layout),
@@ -202,10 +201,6 @@ def _find_axes(layout: str, model: str) -> Shape:
     """The position of each of the model's axes in a plain layout."""
     own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
     return tuple(layout.index(a) for a in own)
-
-
-def _invert(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(order.index(i) for i in range(len(order)))
 
 
 def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:

@@ -28,20 +28,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph.errors import OutputError
 from subgraph.log import log
 from subgraph.storage import folders, store_entry
 from subgraph.system import Lock, move
-from subgraph.types import Fields, JsonObject
+from subgraph.system.shared import Closable
+from subgraph.types import Fields, JsonObject, frozen
 
 DEFAULT_LIMIT = 4 << 30  # bytes
 # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
 LIMIT_PARTS = 16
 MAX_MOVES = 3  # attempts to move an entry where damaged ones stand
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename onto an entry
 GITIGNORE = "# Made by subcut: results that can be computed again.\n*\n"
 CACHEDIR_TAG = (
@@ -50,7 +49,7 @@ CACHEDIR_TAG = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class StoreEntry:
     """A document, and the folder with its files, which belongs to the store and must not be
     changed."""
@@ -59,7 +58,7 @@ class StoreEntry:
     folder: Path
 
 
-class Store:
+class Store(Closable):
     """Entries by key in the folder `root`, which any number of threads and processes may share.
 
     About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a running process put
@@ -95,12 +94,6 @@ class Store:
         self._unmeasured = (
             limit  # bytes written since the store was measured: the first put measures
         )
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Remove folders that were never put, and temporary ones. The store may be used again."""
@@ -373,7 +366,7 @@ def _iter_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:
 
 
 def _is_full(e: OSError) -> bool:
-    return e.errno in DISK_FULL or " requested and " in str(
+    return e.errno in folders.DISK_FULL or " requested and " in str(
         e
     )  # numpy's words for a short write, without a number
 

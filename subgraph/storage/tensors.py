@@ -12,20 +12,21 @@ import re
 import sys
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from subgraph.errors import BackendError, InputError
 from subgraph.lazy import np
 from subgraph.storage import dtypes
-from subgraph.types import Shape, Strings
+from subgraph.types import Shape, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 Value: TypeAlias = "Array | list[Array] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"
+Values: TypeAlias = "dict[str, Value]"
 
 PACKED = frozenset(name for name, bits in dtypes.TYPES.values() if 0 < bits < 8)
 NOT_NUMPY = PACKED | {
@@ -60,7 +61,7 @@ MIN_MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than readi
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
 
 
-@dataclass(frozen=True)
+@frozen
 class Record:
     """One value on disk.
 
@@ -112,6 +113,13 @@ Records: TypeAlias = Mapping[str, Record]  # by tensor
 def shape_text(shape: Sequence[Any]) -> str:
     """1×3×224×224, or `scalar`."""
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def has_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
+    """Return whether a shape has these dimensions, where names and None stand for any size."""
+    return len(shape) == len(dims) and all(
+        d == size for size, d in zip(shape, dims, strict=True) if isinstance(d, int)
+    )
 
 
 def tensor_text(dtype: str) -> str:
@@ -168,8 +176,8 @@ def type_of(value: Value) -> str:
     Raises:
         InputError: there is no array in it, or ONNX has no such element type.
     """
-    arrays = value if isinstance(value, list) else [value]
-    if not arrays or arrays[0] is None:
+    arrays = list_arrays(value)
+    if not arrays:
         raise InputError(
             "an empty sequence or optional says nothing of its type", code="tensor.empty-sequence"
         )
@@ -262,7 +270,7 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
         np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)
     if many and form == "optional":
         form = "optional sequence"
-    return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
+    return Record(name, form, dtype, list_shapes(value), files)
 
 
 def is_stored(record: Record, value: Value, type_text: str, folder: Path) -> bool:
@@ -328,18 +336,16 @@ def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
     Raises:
         InputError: a file is missing, damaged or of another type.
     """
-    arrays = [_load_one(folder / file, record, mapped) for file in record.files]
+    arrays = []
+    for file in record.files:
+        array = read_npy(folder / file, mapped=mapped)
+        try:
+            arrays.append(from_bits(array, record.dtype))
+        except InputError as e:
+            raise InputError(f"{folder / file}: {e.what}", code=e.code) from e
     if "sequence" in record.form:
         return arrays
     return arrays[0] if arrays else None
-
-
-def _load_one(path: Path, record: Record, mapped: bool) -> Array:
-    array = read_npy(path, mapped=mapped)
-    try:
-        return from_bits(array, record.dtype)
-    except InputError as e:
-        raise InputError(f"{path}: {e.what}", code=e.code) from e
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> Array:

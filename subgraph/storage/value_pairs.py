@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, ResultExists
 from subgraph.lazy import np
 from subgraph.storage import folders
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -38,7 +38,7 @@ class ValuePair(NamedTuple):
     given: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedPair:
     """The files of a `ValuePair`, relative to the folder."""
 
@@ -49,7 +49,7 @@ class SavedPair:
     given: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedValues:
     """The list in the folder."""
 

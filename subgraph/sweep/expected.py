@@ -46,6 +46,7 @@ from subgraph.trials.doubt import (
     is_judged_by_noise_in_fp32,
     settle_rounding,
 )
+from subgraph.types import frozen
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -98,14 +99,11 @@ class Runtime:
         Raises:
             BackendError: it cannot be used at all.
         """
-        key = partial(self._key, example)
+        key = partial(digest, "example/1", __version__, example.key, self._identity)
         run = partial(self._run, example, fresh)
         result, _ = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
         self.used = True
         return result
-
-    def _key(self, example: Example, fresh: bool) -> str:
-        return digest("example/1", __version__, example.key, self._identity, fresh)
 
     def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
@@ -123,7 +121,7 @@ class Runtime:
         return replace(result, failure=replace(result.failure, process=process))
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceResult:
     """How plain onnxruntime ends on an example: `agrees`, `near` (within the example's tolerance
     only), `differs`, `refuses` or `crashes`."""
@@ -361,7 +359,7 @@ def is_dead(failure: Verdict) -> bool:
 # ------------------------------------------------------------ one output
 
 
-@dataclass(frozen=True)
+@frozen
 class _Output:
     """One output of an example: the expected value, and the runtime's."""
 

@@ -16,7 +16,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import metadata
 from itertools import chain
@@ -39,7 +39,7 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, list_arrays, load, parse_type, save, type_of
 from subgraph.text import nearest
-from subgraph.types import Array, JsonObject
+from subgraph.types import Array, JsonObject, frozen
 from subgraph.version import __version__
 
 ARCHIVE = "tests.zip"
@@ -52,7 +52,7 @@ LIGHT_NETWORKS = "backend/test/data/light"  # in the onnx package
 DROPOUT_RATIO = 0.5  # ONNX's default
 
 
-@dataclass(frozen=True)
+@frozen
 class Example:
     """A model with inputs and expected outputs.
 
@@ -71,7 +71,7 @@ class Example:
     key: str
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorTest:
     """One test; `OperatorTests.unpacked` gives the example.
 
@@ -93,7 +93,7 @@ class OperatorTest:
     key: str
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorTests:
     """All tests of onnx, or a choice of them."""
 
@@ -164,7 +164,7 @@ def collect(store: Store, onnxruntime: str) -> OperatorTests:
     return OperatorTests(found.tests, found.left_out, folder / ARCHIVE)
 
 
-@dataclass(frozen=True)
+@frozen
 class _TestList:
     """What is stored."""
 
@@ -175,7 +175,7 @@ class _TestList:
 # ------------------------------------------------------------ making them
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnnxTest:
     """A test as onnx has it: the model, and values in the model's order."""
 
@@ -196,7 +196,7 @@ def _make(folder: Path) -> JsonObject:
     tests: list[OperatorTest] = []
     left_out: list[NamedTest] = []
     with (
-        _silence_numpy(),
+        warnings.catch_warnings(action="ignore"),  # numpy's, of overflows that are meant
         folders.temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
@@ -246,14 +246,6 @@ def _generate_cases() -> list[Any]:
         importlib.import_module(module)
     np.random.set_state(state)
     return list(node._NodeTestCases)
-
-
-@contextlib.contextmanager
-def _silence_numpy() -> Iterator[None]:
-    """Without numpy's warnings about the overflows that some tests are made for."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _iter_network_tests() -> Iterator[_OnnxTest]:

@@ -13,7 +13,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -63,6 +62,7 @@ from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candida
 from subgraph.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
+from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
 
@@ -201,7 +201,7 @@ MAX_NAME = 60  # characters of a candidate's name, and of the choice of tests, i
 FORMATS = ("npy", "bin")
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepRequest:
     """What the cases of a candidate depend on."""
 
@@ -212,7 +212,7 @@ class SweepRequest:
     only: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class TestRequest:
     """The test that a case was made from, and the version of onnx that it belongs to."""
 
@@ -220,7 +220,7 @@ class TestRequest:
     onnx: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedEntry:
     """The test's name, operator and tolerance in a case's manifest."""
 

@@ -34,7 +34,7 @@ from subgraph.sweep.expected import (
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.open_trials import STORE
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 from subgraph.verdict import ENDED, Signature, Status, Verdict
 
 RUN_TIMEOUT = 60.0  # seconds for one build or run if no --timeout is given: these models are tiny
@@ -48,7 +48,7 @@ OF_STATUS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepResult:
     """How one test ended on one candidate.
 
@@ -64,7 +64,7 @@ class SweepResult:
     before: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepRow:
     """One test: how plain onnxruntime ended on it, and a result per candidate."""
 

@@ -55,7 +55,21 @@ class PipedProcess(subprocess.Popen[bytes]):
         self.close()
 
 
-class HeldFile:
+class Closable:
+    """An object that its `with` block closes."""
+
+    def close(self) -> None:
+        """Release what the object holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class HeldFile(Closable):
     """An open file that is locked.
 
     Attributes:
@@ -70,12 +84,6 @@ class HeldFile:
         if self.works:
             self.works = False
             os.close(self._handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextlib.contextmanager

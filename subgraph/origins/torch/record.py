@@ -27,6 +27,7 @@ from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
+from subgraph.storage.tensors import has_dims
 from subgraph.text import clean, count
 from subgraph.types import Fields, JsonObject, Shape
 
@@ -319,10 +320,7 @@ class ScopedTensors:
     def _may_have(self, tensor: str, shape: Shape) -> bool:
         declared = self._types.get(tensor)
         dims = read_type(declared)[2] if declared is not None else None
-        return dims is None or (
-            len(dims) == len(shape)
-            and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))
-        )
+        return dims is None or has_dims(shape, dims)
 
     def is_foldable(self, tensor: str) -> bool:
         """Is the tensor made by a node that may hold a normalization as well?"""

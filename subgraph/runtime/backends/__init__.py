@@ -46,13 +46,15 @@ without importing the file. A backend from elsewhere has the defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
 from functools import cache
 
 from subgraph import plugins
-from subgraph.types import Fields, JsonObject, Strings
+from subgraph.storage.tensors import Tensors, Values
+from subgraph.types import Fields, JsonObject, Strings, frozen
 
+Run = Callable[[Tensors], Values]  # what `load` returns
 Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS above
 # `DEVICE_LACKS` of the backends that run onnxruntime's WebGPU; the features have WebGPU's names.
 WEBGPU_LACKS = {
@@ -66,7 +68,7 @@ WEBGPU_LACKS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Capabilities:
     """Facts about a backend that must be known before its process runs.
 

@@ -7,7 +7,6 @@ no failure: `as_declared` converts an output to the declared type if that change
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module, util
 from pathlib import Path
@@ -19,8 +18,8 @@ from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Value, np_dtype
-from subgraph.types import Fields
+from subgraph.storage.tensors import Value, has_dims, np_dtype
+from subgraph.types import Fields, frozen
 from subgraph.version import install
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ MAX_THREADS = 1024  # a typing error must not start a million
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Port:
     """One input or output as the model declares it.
 
@@ -167,7 +166,7 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
                 f"input '{port.name}' is {array.dtype}, the model says {port.dtype}",
                 code="input.wrong-type",
             )
-        if port.dims is not None and not _fits(array.shape, port.dims):
+        if port.dims is not None and not has_dims(array.shape, port.dims):
             raise ModelError(
                 f"input '{port.name}' has shape {list(array.shape)}, the model says"
                 f" {list(port.dims)}",
@@ -175,12 +174,6 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
             )
         arrays.append(array)
     return arrays
-
-
-def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
-    return len(shape) == len(dims) and all(
-        d is None or d == size for size, d in zip(shape, dims, strict=True)
-    )
 
 
 def as_declared(array: Array, port: Port) -> Array:

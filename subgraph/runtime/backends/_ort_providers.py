@@ -65,7 +65,7 @@ def switches(options: Fields) -> dict[str, StringMap]:
     return dict(chain.from_iterable(device.switches.items() for device in devices(options)))
 
 
-def exact(options: Fields) -> dict[str, str]:
+def exact(options: Fields) -> StringMap:
     """The options that lower the precision, turned off."""
     return {
         key: "0"
@@ -93,7 +93,7 @@ def caveat(options: Fields) -> str:
     return "; ".join(said)
 
 
-def provider_options(options: Fields, own: Collection[str]) -> dict[str, str]:
+def provider_options(options: Fields, own: Collection[str]) -> StringMap:
     """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""  # noqa: E501
     return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
 
@@ -135,7 +135,7 @@ def require(options: Fields, session: Any) -> None:
     if "ep" not in options and first not in session.get_providers():
         raise BackendError(
             f"{first} cannot be used here: {_why_not(first)}",
-            _lacks(first),
+            of_provider(first).missing() or "subcut doctor",
             code="backend.device-unusable",
         )
 
@@ -174,7 +174,7 @@ def assigned(model: Path, options: Fields, settings: Any, own: Collection[str]) 
     return [f"{name.removesuffix(SUFFIX)} {tensor}" for name, tensor in found]
 
 
-def _name_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
+def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
     """The model with a name for each node, and by name the first tensor that it makes.
 
     A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
@@ -204,10 +204,6 @@ def _why_not(provider: str) -> str:
         except OSError as e:
             return str(e)
     return "onnxruntime does not say why"
-
-
-def _lacks(provider: str) -> str:
-    return of_provider(provider).missing() or "subcut doctor"
 
 
 def _find_plugin_devices(options: Fields) -> list[Any]:

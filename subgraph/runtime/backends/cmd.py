@@ -31,7 +31,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from subgraph.errors import (
 )
 from subgraph.graph import protobuf
 from subgraph.lazy import np
+from subgraph.runtime.backends import Run
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, find_axes, write_bin
@@ -58,13 +59,15 @@ from subgraph.storage.tensors import (
     PACKED,
     Tensors,
     Value,
+    Values,
+    has_dims,
     np_dtype,
     parse_type,
     shape_text,
     unpack,
 )
 from subgraph.system import crash_name
-from subgraph.types import Fields, StringMap
+from subgraph.types import Fields, StringMap, frozen
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
@@ -84,7 +87,7 @@ OPTIONS = {
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
-@dataclass(frozen=True)
+@frozen
 class Output:
     """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its file."""  # noqa: E501
 
@@ -123,7 +126,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     ]
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
@@ -184,11 +187,11 @@ class _Commands:
             )
 
     @property
-    def outputs(self) -> dict[str, str]:
+    def outputs(self) -> StringMap:
         """The type of each output."""
         return {o.name: o.type_text for o in self._outputs}
 
-    def __call__(self, feeds: Tensors) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> Values:
         """One run in fresh folders.
 
         Raises:
@@ -339,7 +342,8 @@ def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: Devic
         for raw in write_bin(record, folder, form.form)[0]:
             entry |= {"bin": raw.file, "dtype": raw.dtype, "shape": list(raw.shape)}
             if form.big:
-                _swap(folder / raw.file, raw.dtype)
+                turned = np.fromfile(folder / raw.file, np_dtype(raw.dtype)).byteswap()
+                (folder / raw.file).write_bytes(turned.tobytes())
         inputs.append(entry)
     outputs = [
         {
@@ -355,18 +359,13 @@ def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: Devic
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
 
 
-def _swap(path: Path, dtype: str) -> None:
-    """Turn the bytes of each element round."""
-    path.write_bytes(np.fromfile(path, np_dtype(dtype)).byteswap().tobytes())
-
-
-def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[str, Value]:
+def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> Values:
     """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
     """  # noqa: E501
-    outputs: dict[str, Value] = {}
+    outputs: Values = {}
     for output in declared:
         npy = folder / f"{output.stem}.npy"
         raw = folder / f"{output.stem}.bin"
@@ -404,11 +403,7 @@ def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     """From the device's layout and float type to the model's."""
     dtype = parse_type(output.type_text)[1]
     dims = _find_stored_dims(output, form) or ()
-    fits = (
-        form.form.layout
-        and len(dims) == array.ndim
-        and all(d in (None, n) for d, n in zip(dims, array.shape, strict=True))
-    )
+    fits = form.form.layout and has_dims(array.shape, dims)
     if fits and (axes := find_axes(array.shape, form.form.layout, "NCHW")):
         array = np.ascontiguousarray(array.transpose(axes))
     value: Value = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import version as package_version
 from itertools import chain
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 from subgraph.errors import Refused
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject
 
 RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
@@ -53,7 +52,7 @@ def switches(options: Fields) -> dict[str, JsonObject]:
     }
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Build an interpreter of a model of TensorFlow Lite's operators.
 
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
@@ -62,6 +61,8 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
         BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
             model, ONNX for example.
     """  # noqa: E501
+    from subgraph.origins.tflite import operators
+
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
     proto = protobuf.read(model).model
@@ -77,18 +78,11 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
         )
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
-    content = _assemble(proto)
+    content = operators.to_tflite(proto)
     interpreter = runtime.Interpreter(
         model_content=content, experimental_op_resolver_type=kernels, num_threads=threads
     )
     return _LiteRTModel(interpreter, inputs, outputs)
-
-
-def _assemble(model: Any) -> bytes:
-    """The .tflite of a model of TensorFlow Lite's operators."""
-    from subgraph.origins.tflite import operators
-
-    return operators.to_tflite(model)
 
 
 error_text = _foreign.message
@@ -107,7 +101,7 @@ class _LiteRTModel:
         self._into = _pair_tensors(inputs, interpreter.get_input_details())
         self._from = _pair_tensors(outputs, interpreter.get_output_details())
 
-    def __call__(self, feeds: Tensors) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> Values:
         """One run."""
         arrays = _foreign.input_arrays(feeds, self._inputs)
         interpreter = self._interpreter

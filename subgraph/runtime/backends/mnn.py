@@ -16,8 +16,8 @@ from typing import Any
 
 from subgraph.errors import ModelError, Refused
 from subgraph.lazy import np
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import flush_c
 from subgraph.types import Fields, JsonObject
 
@@ -68,7 +68,7 @@ def switches(options: Fields) -> dict[str, JsonObject]:
     }
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Convert, and build from the converted file.
 
     `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
@@ -122,7 +122,7 @@ class _Module:
             remove()
             raise
 
-    def __call__(self, feeds: Tensors) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> Values:
         """One run.
 
         Raises:

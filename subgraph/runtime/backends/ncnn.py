@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Callable
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +17,8 @@ from subgraph.environments import emulated
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
 from subgraph.lazy import np
 from subgraph.runtime import command_line
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
 
@@ -112,7 +111,7 @@ def switches(options: Fields) -> dict[str, JsonObject]:
     return found
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Convert by pnnx, and build from what it has written.
 
     `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
@@ -192,7 +191,7 @@ class _Net:
                 code="backend.refused-model",
             )
 
-    def __call__(self, feeds: Tensors) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> Values:
         """One run.
 
         Raises:
@@ -206,7 +205,7 @@ class _Net:
             matrix = self._matrix(array, port, self._axes[0].get(k, NO_BATCH))
             held.append(matrix)
             extractor.input(f"in{k}", matrix)
-        given: dict[str, Value] = {}
+        given: Values = {}
         for k, port in enumerate(self._outputs):
             code, value = extractor.extract(f"out{k}")
             if code:

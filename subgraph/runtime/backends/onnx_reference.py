@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.graph.opsets import opset_of
-from subgraph.storage.tensors import Tensors, Value
+from subgraph.runtime.backends import Run
+from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields
 
 MULTI = True
@@ -27,7 +27,7 @@ def warm() -> None:
     import onnx.reference  # noqa: F401
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Read the model; ops are looked up now, so an unknown one is refused here. It has no options.
 
     Raises:
@@ -42,7 +42,7 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     evaluator = _evaluator(model)
     names = list(evaluator.output_names)
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         return dict(zip(names, evaluator.run(names, dict(feeds)), strict=True))
 
     return run

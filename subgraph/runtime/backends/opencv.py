@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject
 
 MULTI = True
@@ -52,7 +51,7 @@ def switches(options: Fields) -> dict[str, JsonObject]:
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Read the model.
 
     `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the
@@ -80,21 +79,19 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
             getattr(net, method)(str(options[option]) == "1")
     names = [port.name for port in outputs]
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
         for port, array in zip(inputs, arrays, strict=True):
             net.setInput(array, port.name)
         results = net.forward(names)
         return {
-            port.name: _array(value, port) for port, value in zip(outputs, results, strict=True)
+            port.name: (  # OpenCV gives None for an array without elements
+                _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
+            )
+            for port, value in zip(outputs, results, strict=True)
         }
 
     return run
-
-
-def _array(value: Any, port: _foreign.Port) -> Any:
-    """A copy of an output; OpenCV gives None for an array without elements."""
-    return _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
 
 
 def error_text(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 
 from subgraph.errors import BackendError, Refused
 from subgraph.lazy import np
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value, np_dtype
-from subgraph.types import Fields, JsonObject
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values, np_dtype
+from subgraph.types import Fields, JsonObject, StringMap
 
 MULTI = True
 RELEASES = "openvino", "2024.4"
@@ -83,7 +83,7 @@ def caveat(options: Fields) -> str:
     return ""
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Read and compile.
 
     `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
@@ -113,7 +113,7 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
         )
     request = compiled.create_infer_request()
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
         for i, position in positions.items():
             request.set_input_tensor(position, _tensor(arrays[i]))
@@ -158,7 +158,7 @@ def _device(options: Fields) -> str:
     return str(options.get("device", "CPU"))
 
 
-def _config(options: Fields) -> dict[str, str]:
+def _config(options: Fields) -> StringMap:
     """OpenVINO's properties.
 
     Raises:
@@ -206,14 +206,10 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     except Exception as e:
         raise BackendError(
             f"openvino cannot use {device} so: {error_text(e)}",
-            f"it has {_devices()}",
+            f"it has {', '.join(_core().available_devices)}",
             code="backend.device-unusable",
         ) from e
     return str(precision.get_type_name())
-
-
-def _devices() -> str:
-    return ", ".join(_core().available_devices)
 
 
 def _tensor(array: Any) -> Any:

@@ -10,7 +10,7 @@ import ctypes
 import math
 import mmap
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +19,13 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.lazy import np, ort
-from subgraph.runtime.backends import WEBGPU_LACKS
+from subgraph.runtime.backends import WEBGPU_LACKS, Run
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import (
     NOT_NUMPY,
     PACKED,
-    Value,
+    Tensors,
+    Values,
     np_dtype,
     pack,
     parse_type,
@@ -33,8 +34,6 @@ from subgraph.storage.tensors import (
 )
 from subgraph.text import nearest
 from subgraph.types import Fields, JsonObject
-
-Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
 DEVICE_LACKS = WEBGPU_LACKS
@@ -322,7 +321,7 @@ class _Session:
         self.inputs = {i.name: i.type for i in session.get_inputs()}
         self.outputs = {o.name: o.type for o in session.get_outputs()}
 
-    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+    def __call__(self, feeds: Tensors) -> Values:
         """Run once.
 
         If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs come from one run.
@@ -333,7 +332,7 @@ class _Session:
         as_values = any(parse_type(text)[1] in NOT_NUMPY for text in types)
         wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
         plain = [n for n in self.outputs if n not in wrapped]
-        outputs: dict[str, Value] = {}
+        outputs: Values = {}
         try:
             if wrapped:
                 values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}

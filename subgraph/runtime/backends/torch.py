@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from subgraph.graph.value_types import read_type
 from subgraph.lazy import np
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.piece import ExportedModel
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.types import Fields, JsonObject
 
 SCRIPT = "file"
@@ -44,7 +44,7 @@ def tensors(model: Path, options: Fields) -> list[str]:
     return list(_export(*_module(options), str(model), True).places)
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Find the part of the module between the model's inputs and outputs.
 
     `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
@@ -61,7 +61,7 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
         [v.name for v in graph.input if v.name not in inside], [v.name for v in graph.output]
     )
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         return exported.run(piece, feeds)
 
     return run

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from subgraph.runtime.backends import _foreign
-from subgraph.storage.tensors import Tensors, Value
+from subgraph.runtime.backends import Run, _foreign
+from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject
 
 MULTI = True
@@ -29,7 +28,7 @@ def warm() -> None:
     _foreign.package("tract", "tract")
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Read, type and optimize the model. It has no options.
 
     Raises:
@@ -45,7 +44,7 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
         built = reader.model_for_path(str(model)).into_optimized().into_runnable()
     _foreign.require_ports("tract", (built.input_count(), built.output_count()), inputs, outputs)
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
         results = zip(outputs, built.run(arrays), strict=True)
         return {port.name: _array(tensor, port, tract) for port, tensor in results}

@@ -17,17 +17,17 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.lazy import np
-from subgraph.runtime.backends import WEBGPU_LACKS, _foreign
+from subgraph.runtime.backends import WEBGPU_LACKS, Run, _foreign
 from subgraph.storage import folders
 from subgraph.storage.folders import cache_folder
-from subgraph.storage.tensors import Tensors, Value, np_dtype
+from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
 from subgraph.types import Fields, JsonObject
@@ -179,7 +179,7 @@ def warm() -> None:
     _foreign.package("playwright.sync_api", "web")
 
 
-def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
+def load(model: Path, options: Fields) -> Run:
     """Build a session in the page.
 
     `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
@@ -206,7 +206,7 @@ def load(model: Path, options: Fields) -> Callable[[Tensors], dict[str, Value]]:
     session = int(said["session"])
     page.living.add(session)
 
-    def run(feeds: Tensors) -> dict[str, Value]:
+    def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
         places = page.server.give([array.tobytes() for array in arrays])
         fed = [

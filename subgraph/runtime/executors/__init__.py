@@ -24,18 +24,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import BackendError, UsageError
-from subgraph.types import Fields, Strings
+from subgraph.types import Fields, Strings, frozen
 
 LAST_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Connection:
     """An executor that is connected, and the file of this folder that says more about it."""
 
@@ -193,8 +192,7 @@ def close() -> None:
     """Shut all of them down, as far as they do that in `LAST_SECONDS`; their processes would
     outlive this one."""
     closing = [
-        threading.Thread(target=_shut_down, args=(c.executor,), daemon=True)
-        for c in _connected.values()
+        threading.Thread(target=_shut_down, args=(c,), daemon=True) for c in _connected.values()
     ]
     for thread in closing:
         thread.start()
@@ -205,9 +203,9 @@ def close() -> None:
 def _let_go() -> None:
     """As `close`, without waiting: Python 3.12 starts no thread any more when it ends."""
     for connection in _connected.values():
-        _shut_down(connection.executor, wait=False)
+        _shut_down(connection, wait=False)
 
 
-def _shut_down(executor: Executor, *, wait: bool = True) -> None:
+def _shut_down(connection: Connection, *, wait: bool = True) -> None:
     with suppress(Exception):  # it may be gone already
-        executor.shutdown(wait=wait, cancel_futures=True)
+        connection.executor.shutdown(wait=wait, cancel_futures=True)

@@ -13,7 +13,7 @@ from typing import Any
 from subgraph.errors import BackendError, NotInstalled
 from subgraph.log import log
 from subgraph.text import clean
-from subgraph.types import Fields, JsonObject
+from subgraph.types import JsonObject
 from subgraph.version import install
 
 ANSWER_SECONDS = 10  # for a scheduler's first answer
@@ -100,16 +100,16 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
                 code="executor.other-version",
             )
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    if resources and not any(_has(worker, resources) for worker in workers):
+    has_all = (
+        all(worker["resources"].get(name, 0) >= value for name, value in resources.items())
+        for worker in workers
+    )
+    if resources and not any(has_all):
         wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
         what = f"no worker of {place} has {wanted}"
         raise BackendError(
             what, f"dask worker HOST:PORT --resources {wanted}", code="executor.no-resource"
         )
-
-
-def _has(worker: Fields, resources: Mapping[str, float]) -> bool:
-    return all(worker["resources"].get(name, 0) >= value for name, value in resources.items())
 
 
 def slots(executor: Any) -> int:

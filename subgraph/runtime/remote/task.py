@@ -17,8 +17,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -32,7 +31,7 @@ from subgraph.runtime.worker_pool import Cancel, Workers
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.system import Lock
-from subgraph.types import Fields, StringMap, Strings
+from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.version import __version__
 
 LEASH = 0.3  # seconds between two looks whether a run is still wanted
@@ -41,14 +40,14 @@ _lock = threading.Lock()
 _pools: dict[str, Workers] = {}
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskVersion:
     """The part of a task that every version of subcut can read: the version of the sender."""
 
     version: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterTask(TaskVersion):
     """A request to a worker of a cluster: to run a job, or to describe the backend.
 
@@ -69,7 +68,7 @@ class ClusterTask(TaskVersion):
     files: StringMap = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskReply:
     """The reply to a task.
 
@@ -277,10 +276,8 @@ def packed(job: Job) -> tuple[Job, dict[str, Path]]:
 
 @cache
 def _make_store() -> Path:
-    """A folder for large files, by digest, that lives as long as this process."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(folders.temporary("subcut-content"))
+    """Return a folder for large files, by digest, that lives as long as this process."""
+    return folders.make_lasting("subcut-content")
 
 
 def _place(files: StringMap, content: Mapping[str, bytes], folder: Path) -> list[str]:
