@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
 
-PRECISIONS = ("fp16", "bf16")
+PRECISIONS = ("fp16", "bf16", "int8")
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
@@ -55,7 +55,7 @@ def lint(
     precision: Text = option(
         "--precision",
         "fp16",
-        "Whose range is checked: fp16 (default) or bf16.",
+        "Whose range is checked: fp16 (default), bf16 or int8.",
         words=PRECISIONS,
     ),
     rules: bool = option("--rules", None, "List the rules; read no model."),
@@ -91,7 +91,10 @@ def lint(
     graph = load(model_path)
     try:
         context = _make_context(graph, target_opset, feeding, seeded=inputs.seed is not None)
-        context = replace(context, precision=Precision(precision or Precision.FP16))
+        if precision == Precision.INT8:
+            context = replace(context, for_int8=True)
+        else:
+            context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
             context = _add_runtime(context, asked.described_candidate(candidate), asked.settings)
         document = lint.document(context, names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -68,7 +69,7 @@ class Range:
     """Statistics of the elements of a tensor; of complex numbers, of their magnitudes.
 
     `low`, `high` and `total` (the sum) are over finite elements only. `least` is the smallest
-    magnitude above 0.
+    magnitude above 0. `sizes`: by e, the number of elements with 2**(e - 1) <= |v| < 2**e.
     """
 
     elements: int = 0
@@ -79,6 +80,7 @@ class Range:
     inf: int = 0
     zeros: int = 0
     least: float | None = None
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     def __add__(self, other: Range) -> Range:
         lows = [r.low for r in (self, other) if r.low is not None]
@@ -93,12 +95,19 @@ class Range:
             self.inf + other.inf,
             self.zeros + other.zeros,
             min(leasts, default=None),
+            Counter(self.sizes) + Counter(other.sizes),
         )
 
     @property
     def largest(self) -> float:
         """The largest finite magnitude, 0 without one."""
         return max(abs(self.low or 0), abs(self.high or 0))
+
+    def share_below(self, size: float) -> float:
+        """The share of the finite elements other than 0 whose magnitude is below a size, counted by
+        powers of two and so too small rather than too large."""
+        below = sum(count for e, count in self.sizes.items() if math.ldexp(1, e) <= size)
+        return below / max(sum(self.sizes.values()), 1)
 
     def summary(self) -> RangeSummary:
         """The range with the mean of the finite elements."""
@@ -342,7 +351,9 @@ def _range_of_piece(values: Array) -> Range:
     infinite = values.size - nan - finite.size
     size = np.abs(finite[finite != 0])
     least = float(size.min()) if size.size else None
-    return Range(values.size, low, high, total, nan, infinite, zeros, least)
+    exponents, counts = np.unique(np.frexp(size)[1], return_counts=True)
+    sizes = dict(zip(exponents.tolist(), counts.tolist(), strict=True))
+    return Range(values.size, low, high, total, nan, infinite, zeros, least, sizes)
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:

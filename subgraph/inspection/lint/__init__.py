@@ -94,7 +94,8 @@ class LintContext:
         image_options: how the user's images become tensors.
         seed: of random inputs.
         runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
-        precision: whose range the weights and tensors are compared with.
+        precision: float type whose range the weights and tensors are compared with.
+        for_int8: whether they are compared with the steps of int8 instead.
     """  # noqa: E501
 
     graph: Graph
@@ -107,6 +108,7 @@ class LintContext:
     release: str = ""
     known: Sequence[Path] = ()
     precision: Precision = Precision.FP16
+    for_int8: bool = False
 
     @cached_property
     def types(self) -> InferredTypes:

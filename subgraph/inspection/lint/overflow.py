@@ -25,6 +25,8 @@ SENTENCES = {
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each constant with such values, at a node that reads it; each measured tensor with such values."""  # noqa: E501
+    if context.for_int8:
+        return
     precision = context.precision
     for n in context.numbers:
         readers = [node for node in n.readers if not node.is_op(*BOUNDED)]

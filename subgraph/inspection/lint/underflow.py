@@ -12,6 +12,8 @@ FIX = "keep this node in float32, or use a larger value (as an epsilon 1e-5 or s
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each constant of which all values become zero; a note if a share of at least `SHARE` does."""
+    if context.for_int8:
+        return
     zero = f"zero in {context.precision.dtype}"
     for n in context.numbers:
         node = n.readers[0]
