@@ -50,6 +50,7 @@ from subgraph.commands.live import (
     colored,
 )
 from subgraph.commands.options import Text, option, with_option_groups
+from subgraph.commands.table import iter_next
 from subgraph.documents import to_json
 from subgraph.errors import (
     EXIT_CODES,
@@ -217,8 +218,8 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
     >>> arrange(["bisekt"], {"cut"}), arrange(["help", "cut"], {"cut"})
     (['bisekt'], ['cut', '--help'])
     """  # noqa: E501
-    front: list[str] = []
-    rest: list[str] = []
+    front = list[str]()
+    rest = list[str]()
     words = iter(args)
     for word in words:
         if word == "--":
@@ -507,18 +508,11 @@ def _corrections(error: ErrorDocument) -> list[NextCommand]:
     return [*corrected, *(NextCommand("as the hint says", line) for line in hinted)]
 
 
-def _complete_document(result: Result) -> Result:
-    """Add the headline and the next commands to a document without them."""
-    from subgraph.commands.table import iter_next
-
-    says = short.shorten(result.document, result.text).says
-    added = {"says": says, "next": to_json(list(iter_next(result.document)))}
-    return replace(result, document={**result.document, **(added | result.document)})
-
-
 def _show(result: Result, form: OutputForm) -> int:
     if form is not OutputForm.TEXT:
-        result = _complete_document(result)
+        says = short.shorten(result.document, result.text).says
+        added = {"says": says, "next": to_json(list(iter_next(result.document)))}
+        result = replace(result, document={**result.document, **added, **result.document})
     match form:
         case OutputForm.TEXT:
             text = colored(clean_lines(result.text), sys.stdout)

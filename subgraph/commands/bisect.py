@@ -118,26 +118,24 @@ def bisect(
     established.
     """
     from subgraph.comparison.where import OutputChoice
+    from subgraph.search import Settings
 
     begin = time.monotonic()  # the processes that start from here on are part of --max-time
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path = asked.model_path
     _ = asked.criterion  # a mistake there is reported first
     chosen = OutputChoice.parse(**vars(compared))
-    limits = _make_settings(max_trials, max_time, repeat, asked.jobs(jobs), inside)
-    of_recording = (
-        candidate_options.tensor_map
-        if recorded.recorded and not candidate_options.other_model
-        else None
+    jobs_at_once = asked.jobs(jobs)
+    limits = Settings(
+        max_trials, parse_seconds(max_time), jobs_at_once, inside=inside, repeat=repeat
     )
-    candidate_options = (
-        replace(candidate_options, tensor_map=None) if of_recording else candidate_options
-    )
-    recordings = (
-        recording_options(recorded, runtime, inputs, of_recording, chosen)
-        if recorded.recorded
-        else None
-    )
+    recordings = None
+    if recorded.recorded:
+        of_recording = None
+        if not candidate_options.other_model:
+            of_recording = candidate_options.tensor_map
+            candidate_options = replace(candidate_options, tensor_map=None)
+        recordings = recording_options(recorded, runtime, inputs, of_recording, chosen)
     if recordings and not asked.settings.get("candidate", candidate_options.spec):
         given.refuse_beside("--recorded", NEEDS_CANDIDATE)
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
@@ -259,14 +257,6 @@ def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     trials = bisection.oracle.trials
     ranks = ranking(trials.model, trials.run(trials.model.whole())).values()
     return ", ".join([how, *dict.fromkeys(prediction(**shares) for shares in ranks)])
-
-
-def _make_settings(
-    max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int, inside: bool
-) -> Settings:
-    from subgraph.search import Settings
-
-    return Settings(max_trials, parse_seconds(max_time), jobs, inside=inside, repeat=repeat)
 
 
 def bisect_loop(

@@ -19,8 +19,7 @@ from subgraph.log import log
 from subgraph.text import clean, count, split_signature
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import ResultFolder
-    from subgraph.cases.evidence import DumpManifest
+    pass
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
@@ -84,7 +83,14 @@ def dump(
                 tensor_format=tensor_format,
             )
             place = ResultPlace(folder.parent, folder.name, result.force)
-            return _result(write_dump(graph, request, place, reference, feeding, command_line()))
+            written = write_dump(graph, request, place, reference, feeding, command_line())
+    manifest = written.manifest
+    for loss in manifest.losses:
+        log.warning("loss: %s", clean(loss))
+    number = len(manifest.samples)
+    samples = f" · {count(number, 'sample')}" if number > 1 else ""
+    text = f"{count(len(manifest.tensors), 'tensor')}{samples}\n{clean(str(written.path))}/"
+    return Result({"exit_code": 0, **written.document()}, text)
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
@@ -117,13 +123,3 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
         else:
             chosen.append(graph.tensor(word))
     return list(dict.fromkeys(chosen))
-
-
-def _result(written: ResultFolder[DumpManifest]) -> Result:
-    manifest = written.manifest
-    for loss in manifest.losses:
-        log.warning("loss: %s", clean(loss))
-    number = len(manifest.samples)
-    samples = f" · {count(number, 'sample')}" if number > 1 else ""
-    text = f"{count(len(manifest.tensors), 'tensor')}{samples}\n{clean(str(written.path))}/"
-    return Result({"exit_code": 0, **written.document()}, text)

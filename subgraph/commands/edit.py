@@ -23,15 +23,16 @@ from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean, count
-from subgraph.types import JsonObject, StringMap, Strings
+from subgraph.types import JsonObject, Strings
 
 if TYPE_CHECKING:
     from subgraph.editing.draft import Draft
-    from subgraph.editing.effect import OutputEffect
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
 
 
+# What became of an output that cannot be compared.
+CHANGES = {"gone": "no longer an output", "new": "a new output"}
 NOT_WRITTEN = "the new model was not written; --no-run writes it without a run"
 
 TensorMap = Annotated[
@@ -121,12 +122,8 @@ def compared(
     fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
     width = max(len(clean(row.name)) for row in rows)
     lines = [f"outputs  before and after, on the reference ({fed})"]
-    lines += [f"  {clean(row.name):<{width}}  {_what(row)}" for row in rows]
+    lines += [f"  {clean(row.name):<{width}}  {row.what or CHANGES[row.status]}" for row in rows]
     return lines, [asdict(row) for row in rows]
-
-
-def _what(row: OutputEffect) -> str:
-    return row.what or {"gone": "no longer an output", "new": "a new output"}[row.status]
 
 
 def result(
@@ -180,6 +177,9 @@ def replace(
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
     from subgraph.editing import body_edit
+    from subgraph.editing.effect import frozen_as_before
+    from subgraph.editing.replace import replace as replaced
+    from subgraph.graph.region import find_region
 
     if not by:
         raise UsageError(
@@ -211,46 +211,28 @@ def replace(
     ):
         graph = load(path)
         piece = load(piece_path)
+        starts = len(start or ())
+        replaced_nodes = 0
+
+        def edit(there: Graph, ends: Strings) -> Draft:
+            first, last = (tuple(filter(None, part)) for part in (ends[:starts], ends[starts:]))
+            region = find_region(there, first, last)
+            nonlocal replaced_nodes
+            replaced_nodes = len(region.nodes)
+            # what a body computes is not known here
+            run = reference if there is graph else None
+            computed = frozen_as_before(there, region, piece, feeding, run) if run else ()
+            return replaced(there, region, piece, names, computed)
+
         ends = [*(start or ()), *(end or ())]
-        edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
         draft = body_edit.edit_inside(graph, ends, edit, temporary / "inside")
         with draft.write(new) as aside:
             lines, rows = compared(graph, aside, feeding, reference)
     nodes = (
-        f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
+        f"{count(replaced_nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
         f" {clean(str(piece_path))}"
     )
     return result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
-
-
-@dataclass
-class _Replacing:
-    """Puts the piece between the first `starts` selectors and the others; `nodes`: how many it
-    replaced."""
-
-    whole: Graph
-    starts: int
-    piece: Graph
-    names: StringMap
-    feeding: Feeding
-    reference: Reference | None
-    nodes: int = 0
-
-    def __call__(self, graph: Graph, ends: Strings) -> Draft:
-        from subgraph.editing.effect import frozen_as_before
-        from subgraph.editing.replace import replace as replaced
-        from subgraph.graph.region import find_region
-
-        first, last = (
-            tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :])
-        )
-        region = find_region(graph, first, last)
-        self.nodes = len(region.nodes)
-        run = (
-            self.reference if graph is self.whole else None
-        )  # what a body computes is not known here
-        computed = frozen_as_before(graph, region, self.piece, self.feeding, run) if run else ()
-        return replaced(graph, region, self.piece, self.names, computed)
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit")
@@ -276,6 +258,7 @@ def merge(
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
     """
+    from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
 
     settings = project.Project()  # what a project says of its model does not fit another
@@ -288,8 +271,13 @@ def merge(
     one = load(path)
     two = load(other_path)
     draft = merged(one, two, read_maps(tensor_map))
+    checks = []
     with draft.write(new) as aside:
-        checks = [] if file.no_run else [_check(aside, asked)]
+        if not file.no_run:
+            with asked.reference() as reference:
+                maps = require_runs(aside, asked.feeding, reference)
+            left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
+            checks.append(f"check    the reference runs it{left}")
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}
@@ -300,16 +288,6 @@ def merge(
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
     lines += checks
     return result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
-
-
-def _check(model: Path, asked: Asked) -> str:
-    """Run the new model on the reference; return the line that says so."""
-    from subgraph.editing.effect import require_runs
-
-    with asked.reference() as reference:
-        maps = require_runs(model, asked.feeding, reference)
-    left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
-    return f"check    the reference runs it{left}"
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit")

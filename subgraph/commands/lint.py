@@ -4,6 +4,7 @@ on a target."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from subgraph.text import aligned, clean, count, shorten_names
 
 if TYPE_CHECKING:
     from subgraph.inspection.lint import FindingNode, LintContext, LintDocument, LintFinding
-    from subgraph.project import Project
-    from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
 
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -76,10 +75,13 @@ def lint(
     Exit code 0: no warnings (notes do not count); 1: warnings.
     """
     if rules:
-        return _list_rules()
-    from dataclasses import replace
-
+        names = plugins.names("lint")
+        rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in names]
+        lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
+        return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
+    from subgraph.commands.known import folders_of, release_of
     from subgraph.inspection import lint
+    from subgraph.known import runtime_of
     from subgraph.precision import Precision
 
     asked = Asked(
@@ -96,7 +98,13 @@ def lint(
         else:
             context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
-            context = _add_runtime(context, asked.described_candidate(candidate), asked.settings)
+            described = asked.described_candidate(candidate)
+            context = replace(
+                context,
+                runtime=runtime_of(described.backend, described.device),
+                release=release_of(described),
+                known=folders_of(asked.settings),
+            )
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(
@@ -120,8 +128,6 @@ def _make_context(
     Raises:
         InputError, UnknownName: a file or a shape does not fit the model.
     """
-    from dataclasses import replace
-
     from subgraph.inspection.lint import LintContext
 
     other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
@@ -132,21 +138,6 @@ def _make_context(
     given = None if fed.is_default and not seeded else fed
     second = feeding.shapes if other else {}
     return LintContext(graph, target, given, second, feeding.picture, feeding.seed)
-
-
-def _add_runtime(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
-    """With the candidate's runtime, and the release that runs."""
-    from dataclasses import replace
-
-    from subgraph.commands.known import folders_of, release_of
-    from subgraph.known import runtime_of
-
-    return replace(
-        context,
-        runtime=runtime_of(candidate.backend, candidate.device),
-        release=release_of(candidate),
-        known=folders_of(settings),
-    )
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
@@ -164,12 +155,6 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     return any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True))
 
 
-def _list_rules() -> Result:
-    rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in plugins.names("lint")]
-    lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
-    return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
-
-
 # ------------------------------------------------------------ text
 
 
@@ -184,7 +169,10 @@ def text(document: LintDocument) -> str:
             for (severity, rule), found in groups
         )
     )
-    return "\n".join([*lines, _count_totals(document)])
+    scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
+    found = f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}"
+    lines.append(f"{found if document.findings else 'nothing found'}: {scope}")
+    return "\n".join(lines)
 
 
 def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
@@ -209,7 +197,9 @@ def _fold(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str,
         by_reason.setdefault(f.reason, []).append(f)
     for reason, same in by_reason.items():
         if len(same) <= MAX_UNFOLDED[severity]:
-            yield from ((_name_node(f.node), f"{reason}{_describe_source(f.node)}") for f in same)
+            for f in same:
+                source = str(f.node.source or "") if f.node else ""
+                yield _name_node(f.node), f"{reason}   from {source}" if source else reason
         else:
             names = [_name_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (
                 len(same) > MAX_NAMED[severity]
@@ -222,15 +212,3 @@ def _name_node(node: FindingNode | None) -> str:
         return ""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
     return shorten_names(clean(f"{node.label} ({op})"))
-
-
-def _describe_source(node: FindingNode | None) -> str:
-    place = str(node.source or "") if node else ""
-    return f"   from {place}" if place else ""
-
-
-def _count_totals(document: LintDocument) -> str:
-    scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
-    if not document.findings:
-        return f"nothing found: {scope}"
-    return f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}: {scope}"

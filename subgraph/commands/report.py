@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -86,7 +85,11 @@ def report(
         text = texts[words[0]]
         return Result(documents.to_json(ReportResult(report=text)), text.rstrip("\n"))
     folder = Path(output) if output is not None else path.parent
-    files = {word: folder / _file(word, modules[word]) for word in words}
+    files = {}
+    for word, module in modules.items():
+        # a form from elsewhere may not define a file name
+        stem = Path(word).stem.replace("-", "_")
+        files[word] = folder / str(getattr(module, "FILE", f"report_{stem}.txt"))
     for word, file in files.items():
         table.write(file, texts[word], "choose another -o DIR")
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
@@ -140,9 +143,3 @@ def read(path: Path) -> results.Document:
 
 def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON; it travels as a text")
-
-
-def _file(word: str, module: ModuleType) -> str:
-    """The file name of a form; a form from elsewhere may not define one."""
-    stem = Path(word).stem.replace("-", "_")
-    return str(getattr(module, "FILE", f"report_{stem}.txt"))
