@@ -318,25 +318,21 @@ def global_options(
     ] = False,
 ) -> Result | None:
     """Read the options of every command; without a command, list the tasks."""
-    _set_up_log(verbose=verbose, quiet=quiet, live=progress and not quiet)
-    if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
-        threading.Thread(target=_log_heartbeat, daemon=True).start()
-    if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
-        return Result(to_json(TasksResult(tasks=TASKS)), start_page())
-    return None
-
-
-def _set_up_log(*, verbose: bool, quiet: bool, live: bool) -> None:
     handler: logging.Handler
     if os.environ.get(EVENTS):
         handler = EventHandler(sys.stderr)
     else:
-        handler = ProgressHandler(sys.stderr, live=live, verbose=verbose)
+        handler = ProgressHandler(sys.stderr, live=progress and not quiet, verbose=verbose)
         handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
     level = FIRST_ANSWER if quiet else logging.INFO
     log.setLevel(logging.DEBUG if verbose else level)
+    if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
+        threading.Thread(target=_log_heartbeat, daemon=True).start()
+    if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
+        return Result(to_json(TasksResult(tasks=TASKS)), start_page())
+    return None
 
 
 def _log_heartbeat() -> None:
@@ -480,7 +476,19 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
     """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
     error's code."""
     if form is not OutputForm.TEXT:
-        document = ErrorResult(exit_code=code, error=dict(error), next=_corrections(error))
+        words = sys.argv[1:]
+        quoted = re.search("'(.+?)'", error["what"])
+        unknown = quoted[1] if quoted else error["what"].split()[-1]
+        following = list[NextCommand]()
+        for name in error.get("nearest", ())[:1]:
+            if unknown in words:
+                corrected = [name if word == unknown else word for word in words]
+                following.append(NextCommand("the nearest name", ["subcut", *corrected]))
+        if error["code"] == "run.interrupted" and error["hint"]:
+            following.append(NextCommand("continue", ["subcut", *words]))
+        for line in re.findall("`(subcut [^`]+)`", error["hint"]):
+            following.append(NextCommand("as the hint says", shlex.split(line)))
+        document = ErrorResult(exit_code=code, error=dict(error), next=following)
         return Result(to_json(document), "", code)
     name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
@@ -489,23 +497,6 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
             line = f"error: {clean(error['what'])}{clean(name)}{hint}"
             print(colored(line, sys.stderr), file=sys.stderr, flush=True)
     return code
-
-
-def _corrections(error: ErrorDocument) -> list[NextCommand]:
-    """Return the command line with the nearest name in place of the unknown one, or the same one
-    after an interruption; and the commands of the hint."""
-    words = sys.argv[1:]
-    quoted = re.search("'(.+?)'", error["what"])
-    unknown = quoted[1] if quoted else error["what"].split()[-1]
-    corrected = [
-        NextCommand("the nearest name", ["subcut", *(name if w == unknown else w for w in words)])
-        for name in error.get("nearest", ())[:1]
-        if unknown in words
-    ]
-    if error["code"] == "run.interrupted" and error["hint"]:
-        corrected.append(NextCommand("continue", ["subcut", *words]))
-    hinted = map(shlex.split, re.findall("`(subcut [^`]+)`", error["hint"]))
-    return [*corrected, *(NextCommand("as the hint says", line) for line in hinted)]
 
 
 def _show(result: Result, form: OutputForm) -> int:
@@ -523,7 +514,12 @@ def _show(result: Result, form: OutputForm) -> int:
     try:
         print(text, flush=True)
         if short.is_github_workflow():
-            _tell_github(result)
+            # on standard error, so that `--json` stays one document
+            answer = short.shorten(result.document, result.text)
+            if answer.of in short.ANSWERS:
+                short.add_to_summary(answer.says, result.text)
+                if result.exit_code and sys.stderr is not None:
+                    print(short.to_annotation(answer.says), file=sys.stderr, flush=True)
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
@@ -535,15 +531,6 @@ def _show(result: Result, form: OutputForm) -> int:
         )
         return OutputError.exit_code
     return result.exit_code
-
-
-def _tell_github(result: Result) -> None:
-    """Show an answer in the workflow; on standard error, so that `--json` stays one document."""
-    answer = short.shorten(result.document, result.text)
-    if answer.of in short.ANSWERS:
-        short.add_to_summary(answer.says, result.text)
-        if result.exit_code and sys.stderr is not None:
-            print(short.to_annotation(answer.says), file=sys.stderr, flush=True)
 
 
 def _exit(code: int) -> None:

@@ -360,13 +360,13 @@ def _fits(value: Any, option: Any) -> bool:
     needs?"""
     if isinstance(value, dict):
         needs = _fields(cast("type", option)) if is_dataclass(option) else ()
-        return all(f.key in value and _may_be(value[f.key], f.type) for f in needs if f.required)
+        return all(
+            f.key in value
+            and (get_origin(f.type) is not Literal or value[f.key] in get_args(f.type))
+            for f in needs
+            if f.required
+        )
     return not isinstance(value, str) or not (words := _words(option)) or value in words
-
-
-def _may_be(value: Any, kind: Any) -> bool:
-    """Whether a value is one of a `Literal`; any value is of another type."""
-    return get_origin(kind) is not Literal or value in get_args(kind)
 
 
 class _Field(NamedTuple):

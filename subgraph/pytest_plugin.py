@@ -174,7 +174,12 @@ def _require_agreement(
     from subgraph.storage.folders import safe_name
 
     words = ["pytest", *(["--subcut"] if isinstance(item, ModelTest) else []), item.nodeid]
-    output = _output(item.config, settings) / safe_name(item.nodeid)
+    typed = item.config.getoption("subcut_output")
+    typed = str(item.config.invocation_params.dir / typed) if typed else None
+    place = Path(settings.get("output", typed, item.config.rootpath / OUTPUT)).absolute()
+    if place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
+    output = place / safe_name(item.nodeid)
     search = Search(output, item.config.getoption("subcut_max_time"), system.join(words))
     try:
         found = disagreement(settings, model, candidate, inputs, search, **more)
@@ -189,14 +194,6 @@ def _require_agreement(
         ]
     if error:
         pytest.fail(error, pytrace=False)  # here, so that it is not shown as raised by another one
-
-
-def _output(config: pytest.Config, settings: Project) -> Path:
-    """Return the parent folder of the results; relative if it is below the working directory."""
-    typed = config.getoption("subcut_output")
-    typed = str(config.invocation_params.dir / typed) if typed else None
-    place = Path(settings.get("output", typed, config.rootpath / OUTPUT)).absolute()
-    return place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
 
 
 def _describe(error: SubcutError) -> str:

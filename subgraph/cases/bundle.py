@@ -219,8 +219,10 @@ def _write_zip(
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
     unchanged = [*_iter_unchanged(files, redactor, found_with)]
-    files[README] = _make_readme(
-        request.name, case_files, files, found_with, outcome, unchanged
+    manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
+    cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
+    files[README] = readme(
+        ReadmeData(request.name, tuple(sorted(files)), cases, found_with, outcome, unchanged)
     ).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     if unknown := sorted(set(request.keep) - redactor.kept - {redact.ALL}):
@@ -324,19 +326,6 @@ def _find_secrets(evidence: Fields | None) -> list[str]:
         for k, v in options.items()
         if redact.SECRET.search(k) and len(str(v)) > redact.MIN_LENGTH
     ]
-
-
-def _make_readme(
-    name: str,
-    case_files: CaseFiles,
-    files: Mapping[str, Path | bytes],
-    found_with: Fields | None,
-    outcome: CaseOutcome | None,
-    unchanged: Sequence[str],
-) -> str:
-    manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
-    cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
-    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, outcome, unchanged))
 
 
 def _iter_suspicious(

@@ -215,21 +215,6 @@ def names(case_files: CaseFiles) -> frozenset[str]:
     return frozenset(names - {""})
 
 
-def _read_json(path: Path) -> Any:
-    """A document of ours, checked where results are read from it."""
-    hint = "make the case anew"
-    document = read_json(path, hint)
-    schema: Any = document.get("schema") if isinstance(document, dict) else None
-    if path.name in (RUN_JSON, SWEEP_JSON):
-        from_json(
-            results.type_of(schema) if schema in results.KNOWN else ReadRun,
-            document,
-            str(path),
-            hint,
-        )
-    return document
-
-
 def data_of(source: Path | bytes) -> bytes:
     """The bytes of a file that is packed: from disk, or made in memory."""
     return source if isinstance(source, bytes) else source.read_bytes()
@@ -259,7 +244,13 @@ def redacted(
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
-            files[name] = case.as_json(_redact_document(name, _read_json(path), redactor))
+            hint = "make the case anew"
+            document = read_json(path, hint)
+            if path.name in (RUN_JSON, SWEEP_JSON):  # results are read from it
+                schema: Any = document.get("schema") if isinstance(document, dict) else None
+                kind = results.type_of(schema) if schema in results.KNOWN else ReadRun
+                from_json(kind, document, str(path), hint)
+            files[name] = case.as_json(_redact_document(name, document, redactor))
         elif last in (LOG, TODO_TXT, BLAME_ANSWER):
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}

@@ -118,15 +118,11 @@ class Redactor:
         >>> Redactor().text("no route to 10.1.2.3", "why"), Redactor(keep=frozenset(["why"])).text("no route", "why")
         ('left out', 'no route')
         """  # noqa: E501
-        if self._keeps(name):
+        if name in self.keep or ALL in self.keep:
+            self.kept.add(name)
             return self._remove_private(text)
         self.left.add(name)
         return LEFT_OUT
-
-    def _keeps(self, name: str) -> bool:
-        if keeps := name in self.keep or ALL in self.keep:
-            self.kept.add(name)
-        return keeps
 
     def _remove_private(self, text: str) -> str:
         """A text that the user lets go, without what is known to be private."""
@@ -162,7 +158,10 @@ class Redactor:
         except ValueError:
             return REMOVED
         shown = [word if word in self.names else _find_name(word) for word in _hide_words(words)]
-        return _HOST.sub(HOST, self._remove_private(_join(shown)))
+        # placeholders like `{model}` are not quoted
+        plain = r"[\w{}./:=,@%+*#-]+"
+        quoted = (word if re.fullmatch(plain, word) else shlex.quote(word) for word in shown)
+        return _HOST.sub(HOST, self._remove_private(" ".join(quoted)))
 
     def _name(self, path: str) -> str:
         return self._remove_private(_find_name(path))
@@ -213,7 +212,8 @@ class Redactor:
         redacted = {}
         for k, v in value.items():
             kind = key if is_map and not isinstance(v, Mapping) else k
-            is_known = is_map or k in self.names or self._is_known_key(k)
+            is_plain = bool(_IDENTIFIER.fullmatch(k)) and self._remove_private(k) == k
+            is_known = is_map or k in self.names or is_plain
             redacted[k if is_known else REMOVED] = (
                 self._remove_private(str(v))
                 if k in of_criterion
@@ -238,9 +238,6 @@ class Redactor:
         if key == "criterion":
             return self.command(value)
         return self.text(value, key)
-
-    def _is_known_key(self, key: str) -> bool:
-        return bool(_IDENTIFIER.fullmatch(key)) and self._remove_private(key) == key
 
     def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
         """Kinds of private details in a file that is packed unchanged; names of user and host only
@@ -314,13 +311,6 @@ def _hide_secret(match: re.Match[str]) -> str:
     if not SECRET.search(match[1].strip()):
         return match[0]
     return match[0].removesuffix(match[2]) + REMOVED
-
-
-def _join(words: Iterable[str]) -> str:
-    """Words as a command line, quoted where needed; placeholders like `{model}` are not."""
-    return " ".join(
-        word if re.fullmatch(r"[\w{}./:=,@%+*#-]+", word) else shlex.quote(word) for word in words
-    )
 
 
 def _make_pattern(folder: str) -> re.Pattern[str]:

@@ -464,17 +464,6 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
 
 
 def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
-    _write_log(manifest, work)
-    return Case(path, case.write_manifest(manifest, work))
-
-
-def _write_log(manifest: CaseManifest, work: Path) -> None:
-    """Write the log of the cut, one line per fact, in the words of MindStudio's dump log. No other
-    file has times in it.
-
-    A line about a file has the time at which its bytes were written; a layer that of the model
-    which holds it.
-    """
     model = (work / MODEL).stat().st_mtime
     now = time.time()
     lines = [
@@ -488,9 +477,12 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
     )
     for tensors, title in roles:
         for tensor in tensors:
-            lines += _tensor_lines(f"{title}: {clean(tensor.name)}", tensor, work) or [
-                (model, f"{title}: {clean(tensor.name)}")
-            ]
+            head = f"{title}: {clean(tensor.name)}"
+            files = list(chain.from_iterable(sample.files for sample in tensor.samples))
+            for f in files:
+                line = f"{head} {f.dtype} {shape_text(f.shape)} {f.file}"
+                lines.append(((work / f.file).stat().st_mtime, line))
+            lines += [] if files else [(model, head)]
     recorded = manifest.recording.files if manifest.recording else {}
     lines += [(now, f"Recorded: {clean(name)} {clean(file)}") for name, file in recorded.items()]
     lines += [(model, f"Export Layer: {clean(node.name)}") for node in manifest.region.nodes]
@@ -501,12 +493,4 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {line}\n" for at, line in lines
     )
     (work / LOG).write_text(text, encoding="utf-8")
-
-
-def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
-    """A line per file, with the type and shape of what is in it."""
-    files = chain.from_iterable(sample.files for sample in tensor.samples)
-    return [
-        ((work / f.file).stat().st_mtime, f"{head} {f.dtype} {shape_text(f.shape)} {f.file}")
-        for f in files
-    ]
+    return Case(path, case.write_manifest(manifest, work))

@@ -353,18 +353,14 @@ def _search_inside(
         return document
     log.info("step %d is off by more than rounding: looking inside", k)
     at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
-    return _judge(document, _search(search, at, limits, time.monotonic() - begin, force=force))
-
-
-def _judge(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
-    """A loop that agrees, after the search in its step that is off by more than rounding."""
+    searched = _search(search, at, limits, time.monotonic() - begin, force=force)
     from subgraph import reports
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
     k = searched.first_wrong
     found = searched.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
-        return replace(agreeing, why=f"step {k}: {reports.answer(found).says}", bisection=found)
+        return replace(document, why=f"step {k}: {reports.answer(found).says}", bisection=found)
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return replace(searched, why=why)

@@ -306,18 +306,12 @@ def _make_text(case: Case) -> str:
     lines += [f"loss    {clean(loss)}" for loss in manifest.losses or ()]
     lines.append(f"check   {clean(manifest.check.what)}")
     lines += _describe_opset(manifest.target_opset) if manifest.target_opset else []
-    if hint := _find_compiler_hint(manifest):
-        lines.append(f"hint    {hint}")
+    inner = bool(inputs) and all(t.producer for t in inputs)
+    of_ascend = manifest.recording is not None and manifest.recording.format in ASCEND
+    if inner and of_ascend:
+        lines.append(f"hint    {AIPP}")
     lines.append(f"{clean(str(case.path))}/")
     return "\n".join(lines)
-
-
-def _find_compiler_hint(manifest: CaseManifest) -> str:
-    """Return how to compile the cut on the device if the model's own inputs are not in it; else
-    ""."""
-    inner = bool(manifest.inputs) and all(t.producer for t in manifest.inputs)
-    of_ascend = manifest.recording is not None and manifest.recording.format in ASCEND
-    return AIPP if inner and of_ascend else ""
 
 
 def _describe_origin(manifest: CaseManifest) -> str:

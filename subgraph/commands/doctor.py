@@ -126,17 +126,15 @@ def _describe_candidates() -> list[BackendRow]:
             if parsed.runs_commands
             else []
         )
-        lacking = [program for program in programs if not _is_executable(program, folder)]
+        lacking = []
+        for program in programs:
+            place = Path(folder, program) if re.search(r"[\\/]", program) else program
+            if shutil.which(place) is None:
+                lacking.append(program)
         problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
         says, state = (problem, FAILS) if lacking else (parsed.backend, "ok")
         rows.append(BackendRow(name, not lacking, "", says, state))
     return rows
-
-
-def _is_executable(program: str, folder: str) -> bool:
-    return (
-        shutil.which(Path(folder, program) if re.search(r"[\\/]", program) else program) is not None
-    )
 
 
 def _describe_error(e: SubcutError) -> str:
@@ -166,8 +164,12 @@ def backends() -> Result:
     for row in rows:
         origin = f"   ({clean(row.origin)})" if row.origin else ""
         lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
-        if options := _describe(row.options):
-            lines.append(f"{'':<{width}}  options: {options}")
+        own = {name: values for name, values in row.options.items() if values is not None}
+        if own:
+            words = [
+                f"{name}={'|'.join(values)}" if values else name for name, values in own.items()
+            ]
+            lines.append(f"{'':<{width}}  options: {', '.join(words)}")
     lines.append(
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
@@ -177,11 +179,3 @@ def backends() -> Result:
 
 def _row(name: str, about: str, options: Options) -> BackendEntry:
     return BackendEntry(name, about, "", options)
-
-
-def _describe(options: Options) -> str:
-    """Return options in a line: `precision=normal|high|low, threads`."""
-    own = {name: values for name, values in options.items() if values is not None}
-    return ", ".join(
-        f"{name}={'|'.join(values)}" if values else name for name, values in own.items()
-    )

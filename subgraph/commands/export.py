@@ -19,10 +19,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import ResultFolder
-    from subgraph.graph.graph import Graph
-    from subgraph.recordings.dumps import DumpHints
-    from subgraph.recordings.export import ExportedFile, ExportManifest
+    from subgraph.recordings.export import ExportedFile
 
 
 def complete_formats(word: str) -> list[str]:
@@ -75,6 +72,8 @@ def export(
     """
     from subgraph.cases.case import ResultPlace
     from subgraph.graph.graph import load
+    from subgraph.recordings import recording
+    from subgraph.recordings.dumps import DumpHints
     from subgraph.recordings.export import Forms, find_scales
     from subgraph.recordings.export import export as write_tensors
 
@@ -84,11 +83,25 @@ def export(
     forms = Forms(rest, own, find_scales(graph) if graph else {})
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
-    hints = _make_hints(graph, dump_layout)
+    layout = known_layout(dump_layout)
+    hints = recording.find_hints(graph, layout) if graph else DumpHints(layout=layout)
     kinds = parse_formats(form.formats or "bin")
-    return _make_result(
-        write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line())
+    written = write_tensors(
+        Path(source), place, kinds, forms, dump_format or "", hints, command_line()
     )
+    manifest = written.manifest
+    rows = [
+        (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
+        for f in manifest.exported
+    ]
+    widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
+    lines = []
+    for row in rows:
+        cells = [f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines += [f"left out: {clean(word)}" for word in manifest.left_out]
+    text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
+    return Result({"exit_code": 0, **written.document()}, text)
 
 
 def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
@@ -127,36 +140,8 @@ def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
     return name, TensorFormat(found, next(iter(layouts), ""), scale)
 
 
-def _make_result(written: ResultFolder[ExportManifest]) -> Result:
-    manifest = written.manifest
-    rows = [
-        (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
-        for f in manifest.exported
-    ]
-    widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
-    lines = [
-        "  ".join(
-            f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-    lines += [f"left out: {clean(word)}" for word in manifest.left_out]
-    text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
-    return Result({"exit_code": 0, **written.document()}, text)
-
-
 def _format_type(file: ExportedFile) -> str:
     """`int8:scale=0.02:zero=-3`, as it would be typed."""
     if file.scale is None:
         return file.dtype
     return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"
-
-
-def _make_hints(graph: Graph | None, layout: str | None) -> DumpHints:
-    """Types, shapes and layout of a dump's headerless files, as far as the command line tells
-    them."""
-    from subgraph.recordings import recording
-    from subgraph.recordings.dumps import DumpHints
-
-    word = known_layout(layout)
-    return recording.find_hints(graph, word) if graph else DumpHints(layout=word)

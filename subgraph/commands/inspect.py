@@ -198,11 +198,19 @@ def _describe(
     fed: Feeding | None,
     runtime: Candidate | None,
 ) -> InspectDocument:
+    from subgraph.commands.known import hints
     from subgraph.inspection import describe
 
     if node:
         document = describe.nodes_document(graph, node, fed)
-        return _add_known(document, graph, runtime) if runtime else document
+        if runtime is None:
+            return document
+        said = [(issue.node.top, issue.reason) for issue in hints(graph, runtime) if issue.node]
+        nodes = [
+            replace(node, known=[reason for top, reason in said if top == node.index])
+            for node in document.nodes
+        ]
+        return replace(document, nodes=nodes)
     if not start and not end:
         whole = describe.model_document(graph, fed)
         return replace(
@@ -212,19 +220,6 @@ def _describe(
         return describe.region_document(graph, start, end, fed)
     except ModelError as e:
         return describe.invalid_document(graph, e)
-
-
-def _add_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> NodesDocument:
-    """The document, whose nodes have what the runtime is known to compute wrongly in nodes like
-    them."""
-    from subgraph.commands.known import hints
-
-    said = [(issue.node.top, issue.reason) for issue in hints(graph, runtime) if issue.node]
-    nodes = [
-        replace(node, known=[reason for top, reason in said if top == node.index])
-        for node in document.nodes
-    ]
-    return replace(document, nodes=nodes)
 
 
 def _split_words(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +69,14 @@ def known(
     if name:
         chosen = [entries_of.find(name, chosen)]
     document = KnownResult(entries=[to_json(e) for e in chosen])
-    return Result(to_json(document), _describe_entry(chosen[0]) if name else _list_entries(chosen))
+    if name:
+        return Result(to_json(document), _describe_entry(chosen[0]))
+    lines = aligned(
+        [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
+    )
+    numbers = [f"{n} of {of}" for of, n in Counter(e.runtime for e in chosen).items()]
+    lines.append(f"{len(chosen)} known: {', '.join(numbers)}")
+    return Result(to_json(document), "\n".join(lines))
 
 
 def folders_of(settings: Project) -> list[Path]:
@@ -111,19 +117,6 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
     for node, reason in nodes[:MAX_HINTS]:
         log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
     return [node.top for node, _ in nodes if node.top is not None]
-
-
-def _list_entries(chosen: Sequence[Entry]) -> str:
-    lines = aligned(
-        [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
-    )
-    runtimes = Counter(e.runtime for e in chosen)
-    return "\n".join(
-        [
-            *lines,
-            f"{len(chosen)} known: {', '.join(f'{n} of {name}' for name, n in runtimes.items())}",
-        ]
-    )
 
 
 def _describe_entry(entry: Entry) -> str:

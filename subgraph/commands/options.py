@@ -29,7 +29,7 @@ from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
-from subgraph.types import Fields, Strings
+from subgraph.types import Strings
 
 OPTION = "option"  # key in the metadata of a field
 FROM_1 = (1, math.inf)  # the limits of a number that has no other
@@ -67,7 +67,10 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
             bound.apply_defaults()
             values = bound.arguments
             if "given" in annotations:
-                values["given"] = _collect_given(run, values)
+                infos = declared(run).items()
+                values["given"] = Given(
+                    {_list_flags(info)[0]: (info, values.get(name)) for name, info in infos}
+                )
             for name, group in groups.items():
                 values[name] = group(**{m: values.pop(m) for m in members[name]})
             return command(**values)
@@ -161,11 +164,6 @@ def declared(command: Callable[..., Result]) -> dict[str, Option]:
 def _list_flags(info: Option) -> list[str]:
     # In `Annotated`, typer takes the first flag for the default until it builds the command.
     return [str(info.default), *(info.param_decls or ())]
-
-
-def _collect_given(command: Callable[..., Any], values: Fields) -> Given:
-    infos = declared(command).items()
-    return Given({_list_flags(info)[0]: (info, values.get(name)) for name, info in infos})
 
 
 @functools.cache

@@ -123,8 +123,9 @@ def view(
 
     def open_session() -> ViewSession:
         opened = open_model(path)
-        if found:
-            _require_same(found, opened.graph, clean(str(model)))
+        if found and found.structure != opened.graph.skeleton.structure:
+            what = f"{clean(str(model))} is of another model than {opened.graph.path.name}"
+            raise UsageError(what, "stand in the folder of its model", code="result.other-model")
         session = ViewSession(opened, words, typed)
         session.show_case(path.parent)
         if found:
@@ -287,17 +288,6 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
         "stand in the folder of its model; one that was exported again is asked about again",
         code="result.model-missing",
     )
-
-
-def _require_same(found: _FoundRun, graph: Graph, folder: str) -> None:
-    """Check that the bisection is of this model.
-
-    Raises:
-        UsageError: the bisection is of another model.
-    """
-    if found.structure != graph.skeleton.structure:
-        what = f"{folder} is of another model than {graph.path.name}"
-        raise UsageError(what, "stand in the folder of its model", code="result.other-model")
 
 
 def view_options(

@@ -276,9 +276,10 @@ class Tree:
             self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)
         ]
         above = self.groups[parent].key
+        shared = names[0][: shared_start(names)].rstrip("/._ #")
         number = self._add(
             f"{above}/#{first}-{last}".lstrip("/"),
-            _common(names),
+            shared if len(shared) > 2 else _both(names),
             parent,
             part,
             self.groups[parent].scope,
@@ -456,12 +457,6 @@ def separator_of(names: Sequence[str]) -> str:
         if 2 * sum(separator in name.strip(separator) for name in names) >= max(named, 1):
             return separator
     return ""
-
-
-def _common(names: Sequence[str]) -> str:
-    """Return the start that the names of a group's ends share, up to a separator; else both."""
-    shared = names[0][: shared_start(names)].rstrip("/._ #")
-    return shared if len(shared) > 2 else _both(names)
 
 
 def _both(names: Sequence[str]) -> str:

@@ -116,7 +116,9 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     It shrinks to a narrower page; lay out for the page's width to keep letters readable.
     """
     parts = [
-        _open(layout.width, layout.height, title or "graph"),
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{layout.width:g}"'
+        f' height="{layout.height:g}" viewBox="0 0 {layout.width:g} {layout.height:g}" role="img"'
+        f' aria-label="{_text(title or "graph")}">',
         f"<style>{STYLE}</style>" if style else "",
     ]
     return "\n".join([*filter(None, parts), *_draw(layout, marks or Marks()), "</svg>"]) + "\n"
@@ -134,14 +136,6 @@ def _draw(layout: Layout, marks: Marks) -> list[str]:
     return list(filter(None, parts))
 
 
-def _open(width: float, height: float, title: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{width:g}"'
-        f' height="{height:g}" viewBox="0 0 {width:g} {height:g}" role="img"'
-        f' aria-label="{_text(title)}">'
-    )
-
-
 def _text(text: str) -> str:
     return escape(
         clean(text).replace("\ufffe", "").replace("\uffff", "")
@@ -156,7 +150,18 @@ def _title(names: Iterable[str]) -> str:
 
 def _box(box: Box, marks: Marks) -> str:
     """Return a box with what is written into it; a click on it leads to its link."""
-    classes = _classes(box, marks)
+    inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
+    classes = [box.kind, *filter(None, [box.family])]
+    if inside:
+        classes.append("region" if inside == len(box.nodes) else "partly")
+    if box.kind in ("input", "output") and box.title in marks.boundary:
+        classes.append("boundary")
+    if any(tensor in marks.failed for tensor in _iter_outputs(box, marks)):
+        classes.append("failed")
+    if any(n in marks.found for n in box.nodes):
+        classes.append("found")
+    elif any(n in marks.suspects for n in box.nodes):
+        classes.append("suspect")
     radius = box.height / 2 if box.kind in ("input", "output") else ROUND
     parts = [
         f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}',
@@ -197,7 +202,15 @@ def _box_texts(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
         wrong = "✗ " if "failed" in classes else ""
         place = f'{middle} y="{box.y + box.height - 6:g}"'
         parts.append(f'<text class="value" {place}>{wrong}{number(value)}</text>')
-        parts += _bar(box, value)
+        top = box.y + 3 + (HEAD - 1 if box.family else 0)
+        height = box.y + box.height - 3 - top
+        level = degree(value)
+        full = height * level / len(LEVELS)
+        x = box.x + 3
+        parts += [
+            _rect("empty", x, top, BAR, height),
+            _rect(f"l{level}", x, top + height - full, BAR, full),
+        ]
     return [*parts, *_badge(box, marks, classes)]
 
 
@@ -227,22 +240,6 @@ def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     y = box.y - 8
     rect = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="14" rx="3"/>'
     return [f'<g class="badge">{rect}<text x="{x + 3:g}" y="{y + 11:g}">{_text(text)}</text></g>']
-
-
-def _classes(box: Box, marks: Marks) -> list[str]:
-    inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
-    classes = [box.kind, *filter(None, [box.family])]
-    if inside:
-        classes.append("region" if inside == len(box.nodes) else "partly")
-    if box.kind in ("input", "output") and box.title in marks.boundary:
-        classes.append("boundary")
-    if any(tensor in marks.failed for tensor in _iter_outputs(box, marks)):
-        classes.append("failed")
-    if any(n in marks.found for n in box.nodes):
-        classes.append("found")
-    elif any(n in marks.suspects for n in box.nodes):
-        classes.append("suspect")
-    return classes
 
 
 def _worst(box: Box, marks: Marks) -> float | str | None:
@@ -278,19 +275,6 @@ def number(error: float | str) -> str:
     """An error as text: `0`, `1.2e-07`, `nan`."""
     value = float(error)
     return f"{value:.2g}" if math.isfinite(value) else str(error)
-
-
-def _bar(box: Box, value: float | str) -> list[str]:
-    """Return the bar that grows with an error, below the head."""
-    top = box.y + 3 + (HEAD - 1 if box.family else 0)
-    height = box.y + box.height - 3 - top
-    level = degree(value)
-    full = height * level / len(LEVELS)
-    x = box.x + 3
-    return [
-        _rect("empty", x, top, BAR, height),
-        _rect(f"l{level}", x, top + height - full, BAR, full),
-    ]
 
 
 def _line(line: Line, marks: Marks) -> str:

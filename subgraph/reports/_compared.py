@@ -124,12 +124,16 @@ def view(document: ComparedDocument) -> View:
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_next(document))
     if isinstance(document, ComparisonDocument):
+        bad = document.first_bad
+        likenesses = (
+            [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
+        )
         return View(
             kind="compare",
             answer=answer,
             status=status,
             facts=[*_facts_of_comparison(document), *_facts(document)],
-            notes=_notes(document),
+            notes=[*likenesses, *document.notes],
             columns=["in place", "alone"],
             lines=[_line(row) for row in document.rows],
             left_out=[],
@@ -139,15 +143,23 @@ def view(document: ComparedDocument) -> View:
     columns = [run.name for run in document.recordings]
     if len(columns) == 1:
         columns.append("alone")
+    several = len(document.recordings) > 1
+    noted = [(run.name, note) for run in document.recordings for note in run.notes]
+    noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
+    counts = Counter[str]()
+    names = dict[str, list[str]]()
+    for left in chain.from_iterable(run.left_out for run in document.recordings):
+        counts[left.why] += left.count
+        names.setdefault(left.why, []).extend(left.names)
     return View(
         kind="recorded",
         answer=answer,
         status=status,
         facts=[*_facts_of_recordings(document, lines), *_facts(document)],
-        notes=_notes_of_recordings(document),
+        notes=[f"{name}: {note}" if several else note for name, note in noted],
         columns=columns,
         lines=lines,
-        left_out=_count_entries(document),
+        left_out=[(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()],
         findings=document.findings if isinstance(document, IntervalDocument) else (),
     )
 
@@ -269,30 +281,6 @@ def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
     if samples := [label for label in document.samples if label]:
         more = f" and {len(samples) - 20} more" if len(samples) > 20 else ""
         yield "samples", ", ".join(samples[:20]) + more
-
-
-def _notes(document: ComparisonDocument) -> list[str]:
-    bad = document.first_bad
-    likenesses = [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
-    return [*likenesses, *document.notes]
-
-
-def _notes_of_recordings(document: RecordedDocument) -> list[str]:
-    several = len(document.recordings) > 1
-    noted = [(run.name, note) for run in document.recordings for note in run.notes]
-    noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
-    return [f"{name}: {note}" if several else note for name, note in noted]
-
-
-def _count_entries(document: RecordedDocument) -> list[tuple[str, int, list[str]]]:
-    """By reason, how many entries of all recordings are not compared, and the first of their
-    names."""
-    counts = Counter[str]()
-    names = dict[str, list[str]]()
-    for left in chain.from_iterable(run.left_out for run in document.recordings):
-        counts[left.why] += left.count
-        names.setdefault(left.why, []).extend(left.names)
-    return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
 def _next(document: ComparedDocument) -> list[NextCommand]:

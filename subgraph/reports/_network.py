@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from subgraph.drawing.layout import Drawer, Layout
+from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
@@ -36,7 +36,10 @@ def whole_drawn(
     `#tensor-INDEX` if they have a row, else to `#finding-NUMBER`, if they are in one. Complexity:
     that of `layered`."""
     network = document.model.network
-    if network is None or not _is_whole(network):
+    if network is None:
+        return []
+    lengths = {len(network.names), len(network.ops), len(network.reads), len(network.makes)}
+    if len(lengths) > 1 or len(network.scopes) not in {0, *lengths}:
         return []
     drawer = Drawer(network)
     findings: Sequence[FindingDocument | IntervalFinding] = ()
@@ -62,7 +65,12 @@ def whole_drawn(
     drawings = []
     for width in WIDTHS:
         layout = drawer.layout(keys, width, tall=bool(marks.values))
-        marks = Marks(**vars(marks) | {"links": _links(layout, to, bad)})
+        links = {}
+        for box in layout.boxes:
+            known = [i for i in box.nodes if i in to]
+            if known and box.kind != "open":
+                links[box.key] = to[next((i for i in known if i in bad), known[0])]
+        marks = Marks(**vars(marks) | {"links": links})
         text = svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text))
     return drawings
@@ -82,12 +90,6 @@ def called(finding: FindingDocument | IntervalFinding, number: int = 0) -> str:
     return f"{word} {number}" if number else word
 
 
-def _is_whole(network: Network) -> bool:
-    """Return whether the lists of a network have one length."""
-    lengths = {len(network.names), len(network.ops), len(network.reads), len(network.makes)}
-    return len(lengths) == 1 and len(network.scopes) in {0, *lengths}
-
-
 def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
     """The groups around these nodes, the first ones while the drawing stays small; without any, a
     few levels."""
@@ -102,16 +104,6 @@ def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
             break
         opened |= more
     return frozenset(opened) if nodes else tree.shown(FEW_BOXES)
-
-
-def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, str]:
-    """Key of a box → where a click leads: its first wrong node, else the first that is told of."""
-    links = {}
-    for box in layout.boxes:
-        known = [i for i in box.nodes if i in to]
-        if known and box.kind != "open":
-            links[box.key] = to[next((i for i in known if i in bad), known[0])]
-    return links
 
 
 def _place(places: Mapping[int, int], node: int | None) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from subgraph.reports._words import cleaned, runtime
-from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
+from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import aligned, count, shorten
 from subgraph.types import Strings
 
@@ -17,6 +17,8 @@ WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
 ALWAYS = TOTALS[:4]  # shown even if there are none
 BAD = WORDS[:3]
+# These say no more than the outcome and the reason do.
+PLAIN_SIGNATURES = (None, "mismatch", "throws", "memory", "crash", "timeout")
 MAX_LISTED = 30  # bad tests, per candidate
 MAX_REASONS = 5  # for refusing, per candidate
 VARYING = re.compile(
@@ -62,20 +64,15 @@ def _iter_bad(document: SweepDocument) -> Iterator[str]:
         bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
         on = _make_suffix(document, candidate.name, "on")
         for row, result in bad[:MAX_LISTED]:
-            cells.append((result.status + on, row.operator or row.kind, row.test, _explain(result)))
+            why = result.why
+            if result.signature not in PLAIN_SIGNATURES:
+                why = f"{result.signature}: {why}"
+            where = row.operator or row.kind
+            cells.append((result.status + on, where, row.test, shorten(why, 160)))
         if len(bad) > MAX_LISTED:
             more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --json lists all")
     yield from aligned(cells) if cells else ()
     yield from more
-
-
-def _explain(result: ResultEntry) -> str:
-    signature = (
-        ""
-        if result.signature in (None, "mismatch", "throws", "memory", "crash", "timeout")
-        else f"{result.signature}: "
-    )
-    return shorten(f"{signature}{result.why}", 160)
 
 
 def _iter_operators(document: SweepDocument) -> Iterator[str]:
@@ -195,19 +192,7 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
             yield from _wrap(f"{candidate.name}: {count(len(names), 'test')} {how}", names)
-    yield from _iter_onnxruntime(document.onnxruntime, document.criterion)
-    groups: dict[str, list[str]] = {}
-    for left_out in document.left_out:
-        groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
-    for why, operators in groups.items():
-        yield from _wrap(
-            f"left out, {count(len(operators), 'test')}: {why}", _count_names(operators)
-        )
-
-
-def _iter_onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
-    """Yield the tests in which plain onnxruntime differs from the expected values, and the
-    consequence for the verdicts."""
+    plain = document.onnxruntime
     failing = plain.refuses + plain.crashes
     differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
@@ -219,7 +204,7 @@ def _iter_onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
     if parts:
         instead = (
             ": there each test's own tolerance judges"
-            if criterion.partition(":")[0] == "noise"
+            if document.criterion.partition(":")[0] == "noise"
             else ""
         )
         yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
@@ -229,6 +214,13 @@ def _iter_onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
     yield from aligned(cells) if cells else ()
     if len(differing) > MAX_LISTED:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
+    groups: dict[str, list[str]] = {}
+    for left_out in document.left_out:
+        groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
+    for why, operators in groups.items():
+        yield from _wrap(
+            f"left out, {count(len(operators), 'test')}: {why}", _count_names(operators)
+        )
 
 
 def _iter_totals(document: SweepDocument) -> Iterator[str]:

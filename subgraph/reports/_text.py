@@ -165,7 +165,20 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     shown = cleaned(document)
     seen = view(shown)
     if isinstance(shown, ComparisonDocument):
-        lines = _lines_of_comparison(shown, seen, every=every)
+        lines = [
+            seen.answer.says,
+            "   ".join([f"candidate    {shown.candidate.name}", *runtime(shown.candidate)[1:]]),
+        ]
+        lines += _whole(shown.whole)
+        if seen.lines:
+            lines += format_table(seen, every=every)
+            in_place = shown.in_place  # documents of before have none, and no `looked_at`
+            is_seen = any(line.cells[0].status for line in seen.lines)
+            if in_place and not is_seen:
+                lines.append(f"in place: {word(in_place)}   {in_place.why}")
+            else:
+                lines.append(IN_PLACE)
+        lines = [*lines, *_totals(shown, seen), *(f"note: {note}" for note in shown.notes)]
     else:
         lines = [
             seen.answer.says,
@@ -184,24 +197,6 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
             lines += format_table(seen, every=every)
     lines = [*map(shorten_names, lines), *_last_lines(seen.answer, shown.report)]
     return "\n".join(lines) + "\n"
-
-
-def _lines_of_comparison(document: ComparisonDocument, shown: View, *, every: bool) -> list[str]:
-    """The verdict, the whole model, a line per tensor, the first bad one."""
-    lines = [
-        shown.answer.says,
-        "   ".join([f"candidate    {document.candidate.name}", *runtime(document.candidate)[1:]]),
-    ]
-    lines += _whole(document.whole)
-    if shown.lines:
-        lines += format_table(shown, every=every)
-        in_place = document.in_place  # documents of before have none, and no `looked_at`
-        is_seen = any(line.cells[0].status for line in shown.lines)
-        if in_place and not is_seen:
-            lines.append(f"in place: {word(in_place)}   {in_place.why}")
-        else:
-            lines.append(IN_PLACE)
-    return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document.notes)]
 
 
 def _whole(whole: WholeDocument) -> list[str]:

@@ -23,7 +23,6 @@ from subgraph.reports._answer import answer, evidence
 from subgraph.reports._compared import (
     ComparedDocument,
     JudgedTensor,
-    View,
     list_judged_tensors,
     places_in_cells,
     view,
@@ -82,12 +81,16 @@ def render(document: BisectDocument) -> str:
     found = answer(shown)
     told = [("Evidence", ()), *found.further]
     numbered = enumerate(zip(shown.findings, told, strict=False), 1)
+    places: dict[int, dict[str, object]] = {}
+    for number, finding in enumerate(shown.findings, 1):
+        for i in all_indices(finding):
+            places.setdefault(i, {"number": number, "called": called(finding)})
     about = {
         "d": shown,
         "a": found,
         "next": [(one.why, system.join(one.argv)) for one in found.next],
         "network_drawn": whole_drawn(document, list_judged_tensors(document)),
-        "places": _first_places(shown.findings),
+        "places": places,
         "depth": _depth(shown),
         "findings": [_view(finding, number, *of) for number, (finding, of) in numbered],
     }
@@ -110,11 +113,24 @@ def render_compared(document: ComparedDocument) -> str:
         for k, finding in enumerate(summary.findings, 1)
     ]
     heading = f"{shown.model.file}: {summary.answer.says}"
+    charts = []
+    for k, column in enumerate(summary.columns):
+        points = [
+            chart.Point(
+                line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}"
+            )
+            for line in summary.lines
+        ]
+        is_narrowed = _find_narrowed(shown) in (column, None)
+        marks = [f.indices for f in summary.findings] if is_narrowed else []
+        words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
+        if any(point.error is not None for point in points):
+            charts.append((column, chart.chart(points, marks, words)))
     about = {
         "d": shown,
         "v": summary,
         "next": [(one.why, system.join(one.argv)) for one in summary.answer.next],
-        "charts": _errors(shown, summary),
+        "charts": charts,
         "network_drawn": whole_drawn(document, _rows(document)),
     }
     return _page(COMPARED, heading, about | {"findings": findings})
@@ -224,36 +240,6 @@ def _rows(document: ComparedDocument) -> list[JudgedTensor]:
 def _find_narrowed(document: ComparedDocument) -> str | None:
     """The recording that was narrowed down; None for any."""
     return document.narrowed if isinstance(document, IntervalDocument) else None
-
-
-def _errors(document: ComparedDocument, summary: View) -> list[tuple[str, chart.Chart]]:
-    """A chart for each column, with the places of the one that they are of."""
-    charts = []
-    for k, column in enumerate(summary.columns):
-        points = [
-            chart.Point(
-                line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}"
-            )
-            for line in summary.lines
-        ]
-        marks = (
-            [f.indices for f in summary.findings]
-            if _find_narrowed(document) in (column, None)
-            else []
-        )
-        words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
-        if any(point.error is not None for point in points):
-            charts.append((column, chart.chart(points, marks, words)))
-    return charts
-
-
-def _first_places(findings: Sequence[FindingDocument]) -> dict[int, dict[str, object]]:
-    """By node, the first finding that it is in."""
-    places: dict[int, dict[str, object]] = {}
-    for number, finding in enumerate(findings, 1):
-        for i in all_indices(finding):
-            places.setdefault(i, {"number": number, "called": called(finding)})
-    return places
 
 
 def _page(template: str, title: str, shown: Mapping[str, object]) -> str:

@@ -38,7 +38,20 @@ def render(document: BisectDocument) -> str:
         lines.append(f"In the folder {code(case)} ({needs}):")
         lines += ["", *_fence(["python repro.py"], "sh"), ""]
     lines += [*_found_with(shown.command), "", "## Environment", ""]
-    return "\n".join([*lines, *_fence(_environment(shown), "text")]) + "\n"
+    model = shown.model
+    environment = shown.environment
+    rows = [("model", f"{model.file}, {count(model.nodes, 'node')}")]
+    rows.append(("structure sha256", model.structure_sha256 or ""))
+    for name, one in (("candidate", shown.candidate), ("reference", shown.reference)):
+        options = [f"{key}={value}" for key, value in one.options.items()]
+        rows.append((name, " ".join([*runtime(one), *options])))
+    rows.append(("criterion", shown.criterion))
+    if samples := list(filter(None, shown.samples)):
+        rows.append(("samples", listed(samples)))
+    names = ("subcut", "python", "machine", "threads")
+    rows += [(name, str(getattr(environment, name))) for name in names]
+    about = aligned([*rows, *environment.packages.items()])
+    return "\n".join([*lines, *_fence(about, "text")]) + "\n"
 
 
 def render_compared(document: ComparedDocument) -> str:
@@ -87,19 +100,3 @@ def _longest(text: str) -> int:
 def _fence(lines: Sequence[str], kind: str) -> list[str]:
     fence = "`" * max(3, _longest("\n".join(lines)) + 1)
     return [f"{fence}{kind}", *lines, fence]
-
-
-def _environment(document: BisectDocument) -> list[str]:
-    model = document.model
-    environment = document.environment
-    rows = [("model", f"{model.file}, {count(model.nodes, 'node')}")]
-    rows.append(("structure sha256", model.structure_sha256 or ""))
-    for name, one in (("candidate", document.candidate), ("reference", document.reference)):
-        options = [f"{key}={value}" for key, value in one.options.items()]
-        rows.append((name, " ".join([*runtime(one), *options])))
-    rows.append(("criterion", document.criterion))
-    if samples := list(filter(None, document.samples)):
-        rows.append(("samples", listed(samples)))
-    names = ("subcut", "python", "machine", "threads")
-    rows += [(name, str(getattr(environment, name))) for name in names]
-    return aligned([*rows, *environment.packages.items()])

@@ -34,16 +34,12 @@ def render(document: BisectDocument | ComparedDocument) -> str:
         if row.error is None:
             continue
         key = row.tensor if row.node == f"#{row.index}" else row.node
-        value = _value(row.error)
+        value = min(row.error, NOT_FINITE) if math.isfinite(row.error) else NOT_FINITE
         if key not in results or value > results[key]["value"]:  # of several tensors the worst
             results[key] = {"value": value}
     colors = [{"value": value, "bgColor": color} for value, color in THRESHOLDS]
     graph = document.model.graph or NAMELESS
     return json.dumps({graph: {"results": results, "thresholds": colors}}, indent=1) + "\n"
-
-
-def _value(error: float) -> float:
-    return min(error, NOT_FINITE) if math.isfinite(error) else NOT_FINITE
 
 
 render_compared = (

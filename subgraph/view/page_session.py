@@ -389,10 +389,19 @@ class ViewSession:
 
     def _words_of_inputs(self, asked: Fields) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
+        words = []
+        for file in asked.get("inputs") or []:
+            name = _word(file, "input")
+            path = self.file(f"{DROPPED}/{_word(file, 'file')}")
+            if name and name not in self.graph.inputs:
+                raise UsageError(f"the model has no input '{name}'", code="input.unknown")
+            words.append(f"--input={name}={path}" if name else f"--input={path}")
+        typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
         return [
             *inputs,
             *self.options.shared,
-            *self._words_of_files(asked),
+            *words,
+            *(f"--{option}={text}" for option, text in typed.items() if text),
             f"--output={self.options.output}",
         ]
 
@@ -418,7 +427,9 @@ class ViewSession:
                 [
                     v
                     for folder in cases
-                    for v in values_of_case(folder, made, self._name_in_output(folder))
+                    for v in values_of_case(
+                        folder, made, self._relative(str(folder)) or folder.name
+                    )
                 ]
                 if stored is None
                 else self._values_in(stored, node)
@@ -453,9 +464,6 @@ class ViewSession:
         self.runs.close()
         self._kept.close()
 
-    def _name_in_output(self, folder: Path) -> str:
-        return self._relative(str(folder)) or folder.name
-
     def _cut_words(self, start: str, end: str) -> list[str]:
         return ["cut", self.model, *_ends(start, end)]
 
@@ -483,18 +491,6 @@ class ViewSession:
         beside = self.options.beside
         names = beside if several and candidate in beside else [candidate]
         return [word for name in names for word in self.options.candidates[name]]
-
-    def _words_of_files(self, asked: Fields) -> list[str]:
-        """Options for what the model is fed."""
-        words = []
-        for file in asked.get("inputs") or []:
-            name = _word(file, "input")
-            path = self.file(f"{DROPPED}/{_word(file, 'file')}")
-            if name and name not in self.graph.inputs:
-                raise UsageError(f"the model has no input '{name}'", code="input.unknown")
-            words.append(f"--input={name}={path}" if name else f"--input={path}")
-        typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
-        return words + [f"--{option}={text}" for option, text in typed.items() if text]
 
     # ------------------------------------------------------------ files
 

@@ -268,20 +268,22 @@ class ViewRequest(BaseHTTPRequestHandler):
             raise UsageError("only a file can be shown", code="view.unknown-file")
         shown = path.suffix == ".html"
         with path.open("rb") as file:
-            self._send_file(
-                file,
-                "text/html; charset=utf-8" if shown else "application/octet-stream",
-                "" if shown else path.name,
-                REPORT_POLICY,
+            download = "" if shown else path.name
+            size = file.seek(0, 2)
+            file.seek(0)
+            plain = "".join(
+                c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in download
             )
-
-    def _send_file(self, file: Any, kind: str, download: str, policy: str) -> None:
-        size = file.seek(0, 2)
-        file.seek(0)
-        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in download)
-        self._head(200, kind, size, policy, f'attachment; filename="{plain}"' if download else "")
-        while chunk := file.read(1 << 20):
-            self.wfile.write(chunk)
+            kind = "text/html; charset=utf-8" if shown else "application/octet-stream"
+            self._head(
+                200,
+                kind,
+                size,
+                REPORT_POLICY,
+                f'attachment; filename="{plain}"' if download else "",
+            )
+            while chunk := file.read(1 << 20):
+                self.wfile.write(chunk)
 
     def _json(self, document: Any, status: int = 200) -> None:
         self._send(json.dumps(document).encode(), "application/json", status)
