@@ -23,6 +23,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.drawn_network import network
 from subgraph.reports import text as text_report
+from subgraph.reports.html import plan_curve
 from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
 from subgraph.text import clean, clean_lines, count
@@ -130,8 +131,6 @@ def _(comparison: Comparison) -> str:
 @html.register
 def _(plan: PlanDocument) -> str:
     """The answer, and where a score judged it, the curve of the score over what is kept."""
-    from subgraph.reports.html import plan_curve  # jinja2, which few results need
-
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""

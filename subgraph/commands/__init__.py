@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -102,3 +103,14 @@ def list_bodies(graph: Graph) -> list[str]:
                 for name, body in attributes(graph, i).items()
             ]
     return named
+
+
+def split_names(names: Strings, *counts: int) -> list[Strings]:
+    """Return the names of `open_body` in parts of these sizes, without empty names.
+
+    Args:
+        names: The names.
+        counts: The number of names in each part; the last part has all further names.
+    """
+    ends = [0, *accumulate(counts), len(names)]
+    return [tuple(filter(None, names[begin:end])) for begin, end in pairwise(ends)]

@@ -73,7 +73,9 @@ def bundle(
     settings = project.load()
     path = Path(source)
     name = name_of(path)
-    target = _find_target(output, name)
+    target = Path(output or f"{name}.zip")
+    if output and (output.endswith("/") or target.is_dir()):
+        target /= f"{name}.zip"
     require_free(target, name, force=force)
     request = BundleRequest(
         path,
@@ -87,17 +89,6 @@ def bundle(
         metadata=not strip_metadata,
     )
     return _make_result(pack(request), path)
-
-
-def _find_target(output: str | None, name: str) -> Path:
-    """The zip; in a folder where one is named."""
-    if output is None:
-        return Path(f"{name}.zip")
-    return (
-        Path(output) / f"{name}.zip"
-        if output.endswith("/") or Path(output).is_dir()
-        else Path(output)
-    )
 
 
 def _make_result(packed: Packed, source: Path) -> Result:

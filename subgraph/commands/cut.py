@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import project
 from subgraph.cases import layout
-from subgraph.commands import Result, open_body, options
+from subgraph.commands import Result, open_body, options, split_names
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
@@ -178,8 +178,7 @@ def cut(
             names,
         ):
             if opened is not graph:
-                first = len(request.start)
-                begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
+                begin, last = split_names(names, len(request.start))
                 graph = opened
                 request = replace(request, start=begin, end=last)
             if dry_run:

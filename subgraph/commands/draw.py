@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, open_body, options, table
+from subgraph.commands import Result, open_body, options, split_names, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -127,12 +127,9 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
         names,
     ):
         if there is not graph:
-            begin = len(around)
-            last = len(around) + len(start)
-            shown = replace(shown, around="".join(names[:begin]) or None)
-            marked = replace(
-                marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])]
-            )
+            middle, first, last = split_names(names, len(around), len(start))
+            shown = replace(shown, around="".join(middle) or None)
+            marked = replace(marked, start=list(first), end=list(last))
         return _draw(parts(there) if there is graph else Part(there), shown, marked)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, options
+from subgraph.commands import Result, options, split_names
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -215,7 +215,7 @@ def replace(
         replaced_nodes = 0
 
         def edit(there: Graph, ends: Strings) -> Draft:
-            first, last = (tuple(filter(None, part)) for part in (ends[:starts], ends[starts:]))
+            first, last = split_names(ends, starts)
             region = find_region(there, first, last)
             nonlocal replaced_nodes
             replaced_nodes = len(region.nodes)

@@ -79,7 +79,13 @@ class HelpPage:
             if param.name != "help":
                 panels.setdefault(_panel(param), []).append(_row(param, ctx))
         if isinstance(self, typer.core.TyperGroup):
-            _write_commands(self, ctx, formatter)
+            sections: dict[str, list[tuple[str, str]]] = {}
+            for name in self.list_commands(ctx):
+                command: Any = self.get_command(ctx, name)
+                sections.setdefault(command.rich_help_panel or "Commands", []).append(
+                    (name, paragraphs(command.help)[0])
+                )
+            _write(sections, formatter)
         if root is not ctx:
             for param in root.command.get_params(root):
                 if _panel(param) == EVERYWHERE:
@@ -124,16 +130,6 @@ def _write(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
     for title, rows in panels.items():
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
-
-
-def _write_commands(group: Any, ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for name in group.list_commands(ctx):
-        command = group.get_command(ctx, name)
-        panels.setdefault(command.rich_help_panel or "Commands", []).append(
-            (name, paragraphs(command.help)[0])
-        )
-    _write(panels, formatter)
 
 
 BREAKS = frozenset(

@@ -8,14 +8,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, list_bodies, open_body, options
+from subgraph.commands import Result, list_bodies, open_body, options, split_names
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -180,8 +179,7 @@ def _make_document(
             ),
         ):
             node = names[0] if node else None
-            first = len(start)
-            begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
+            begin, last = split_names(names, len(start))
             return _describe(
                 there, node, begin, () if node else last, feeding if fed else None, runtime
             )
@@ -262,8 +260,16 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
         view = _iter_nodes(document, form)
     elif isinstance(document, RegionDocument):
         view = _iter_region(document, form)
-    blocks = [_iter_head(document), _iter_problems(document), view, _iter_notes(document)]
-    return "\n".join(chain.from_iterable(blocks))
+    fatal = [p for p in document.problems if p.fatal]
+    small = [p for p in document.problems if not p.fatal]
+    lines = [_make_headline(document)]
+    if fatal:
+        lines += [f"INVALID: {count(len(fatal), 'problem')}", *_list_problems(fatal)]
+    lines += view
+    if small or document.notes:
+        lines += ["notes", *_list_problems(small)]
+        lines += [f"  {clean(note)}" for note in document.notes]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -383,7 +389,7 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
     return is_same and len(declared.shape) == len(tensor.shape)
 
 
-def _iter_head(document: InspectDocument) -> Iterable[str]:
+def _make_headline(document: InspectDocument) -> str:
     m = document.model
     size = _format_size(m.bytes) + (
         f" + {_format_size(m.external_bytes)} outside" if m.external_bytes else ""
@@ -398,22 +404,7 @@ def _iter_head(document: InspectDocument) -> Iterable[str]:
         if "tflite_signature" in m.metadata
         else []
     )
-    yield f"{clean(Path(m.path).name)}   {' · '.join(words)}"
-
-
-def _iter_problems(document: InspectDocument) -> Iterable[str]:
-    fatal = [p for p in document.problems if p.fatal]
-    if fatal:
-        yield f"INVALID: {count(len(fatal), 'problem')}"
-        yield from _list_problems(fatal)
-
-
-def _iter_notes(document: InspectDocument) -> Iterable[str]:
-    small = [p for p in document.problems if not p.fatal]
-    if small or document.notes:
-        yield "notes"
-        yield from _list_problems(small)
-        yield from (f"  {clean(note)}" for note in document.notes)
+    return f"{clean(Path(m.path).name)}   {' · '.join(words)}"
 
 
 def _list_problems(problems: Sequence[ProblemEntry]) -> Iterable[str]:

@@ -306,7 +306,14 @@ def _answer(word: str, numbers: list[str] | None, output: str | None, trust: boo
     are there."""
     from subgraph.bisection.manual import manual_session
 
-    chosen = [_parse_task_number(text) for text in numbers or ()]
+    for text in numbers or ():
+        if not text.isdigit():
+            raise UsageError(
+                f"'{text}' is not a task number",
+                "subcut manual next lists them",
+                code="manual.unknown-task",
+            )
+    chosen = list(map(int, numbers or ()))
     with _open_session(output) as manual:
         manual, killed = _finish_killed(manual, trust)
         if killed:
@@ -322,16 +329,6 @@ def _finish_killed(manual: Session, trust: bool) -> tuple[Session, Result | None
         return manual, None
     result = _continue(manual, trust)
     return type(manual).read(manual.folder), result
-
-
-def _parse_task_number(text: str) -> int:
-    if not text.isdigit():
-        raise UsageError(
-            f"'{text}' is not a task number",
-            "subcut manual next lists them",
-            code="manual.unknown-task",
-        )
-    return int(text)
 
 
 def _continue(manual: Session, trust: bool) -> Result:

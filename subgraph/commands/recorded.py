@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, command_line, table
+from subgraph.commands import Result, command_line, split_names, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -72,10 +72,8 @@ class TensorChoice:
     def inside(self, names: Sequence[str]) -> TensorChoice:
         """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is
         ""."""
-        at = len(self.at)
-        start = len(self.at) + len(self.start)
-        named = [tuple(filter(None, some)) for some in (names[:at], names[at:start], names[start:])]
-        return replace(self, at=named[0], start=named[1], end=named[2])
+        at, start, end = split_names(tuple(names), len(self.at), len(self.start))
+        return replace(self, at=at, start=start, end=end)
 
     def words(self, model: ReferenceModel) -> Sequence[str]:
         """Names and globs for `trials.compare_tensors`; empty for all tensors.

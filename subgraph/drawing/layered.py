@@ -193,9 +193,8 @@ class _Rows:
         self.held = set(trunk)
         ways = set(pairwise(sorted(trunk)))
         bent = {e: abs(edge.leave) + abs(edge.arrive) for e, edge in enumerate(edges)}
-        for e in sorted(
-            bent, key=lambda e: (edges[e][:2] not in ways, self._span(edges[e]), bent[e], e)
-        ):
+        spans = [self.layer[edge.target] - self.layer[edge.source] for edge in edges]
+        for e in sorted(bent, key=lambda e: (edges[e][:2] not in ways, spans[e], bent[e], e)):
             held = edges[e][:2] in ways
             ways.discard(edges[e][:2])
             self._chain(e, held)
@@ -209,9 +208,6 @@ class _Rows:
                 arrive = edge.arrive if k == len(chain) - 2 else 0.0
                 self.above[b].append((a, leave - arrive))
                 self.below[a].append((b, arrive - leave))
-
-    def _span(self, edge: Edge) -> int:
-        return self.layer[edge.target] - self.layer[edge.source]
 
     def _chain(self, e: int, trunk: bool) -> None:
         """Give an edge a part in each layer that it passes, if there is room."""

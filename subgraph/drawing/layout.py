@@ -253,12 +253,6 @@ class Drawer:
             _place_body(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows
         ]
 
-    def _family(self, member: int) -> str:
-        ops = self.network.ops
-        if member >= len(ops):
-            return ""
-        return "control" if member in self.bodies else kind_of(ops[member])
-
     def _title(self, node: int) -> str:
         """Return the text in the header of an open node."""
         return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
@@ -285,7 +279,11 @@ class Drawer:
                 inner = levels.get(cell.member)
                 box = self._box(cell, inner, x + place[0], y + place[1], number, tall)
                 boxes.append(box)
-                stubs += self._stubs(cell, box)
+                side = box.x + box.width + 4
+                stubs += [
+                    Stub(box.key, way, tensors, text, side, box.y + 10 + 11 * k)
+                    for k, (way, tensors, text) in enumerate(cell.stubs)
+                ]
                 if cell.member in drawn:
                     for picture in drawn[cell.member]:
                         moved = _move(picture, box)
@@ -342,6 +340,11 @@ class Drawer:
                 for n in range(b.first, b.first + b.size)
             ]
         )
+        family = ""
+        if cell.member in self.bodies:
+            family = "control"
+        elif cell.member < len(network.ops):
+            family = kind_of(network.ops[cell.member])
         if inner:
             kind = "open"
         elif group:
@@ -369,15 +372,9 @@ class Drawer:
                 *nested,
             ),
             parent=self.tree.groups[parent].key,
-            family=self._family(cell.member),
+            family=family,
             note=cell.note,
         )
-
-    def _stubs(self, cell: Cell, box: Box) -> Iterator[Stub]:
-        for k, (way, tensors, text) in enumerate(cell.stubs):
-            x = box.x + box.width + 4
-            y = box.y + 10 + 11 * k
-            yield Stub(box.key, way, tensors, text, x, y)
 
     @cached_property
     def _folded(self) -> dict[int, list[int]]:

@@ -64,8 +64,12 @@ def answer(document: BisectDocument) -> ReportedAnswer:
         found = replace(found, kind=Kind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
-    lines = [
-        *_iter_error_of_model(document, found.what),
+    lines = []
+    why = reason(document.whole)
+    is_said = document.whole.why == found.what
+    if why and not is_said and not any(map(is_proven, findings)):
+        lines.append(("outputs", why))  # no finding tells more
+    lines += [
         *chain.from_iterable(finding_lines(f, proof) for f in findings[:1]),
         *_iter_lines_of_model(document),
     ]
@@ -90,6 +94,7 @@ def with_answer(document: BisectDocument) -> BisectDocument:
 def _find_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the kind of the answer, the place and the number of nodes."""
     findings = document.findings
+    whole = document.whole
     if document.agree:
         return ReportedAnswer(Kind.RIGHT, _say_agreement(document))
     if document.outcome == "pinned":
@@ -99,26 +104,17 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     if document.precise:
         return say_precise(document.candidate.name, document.precise)
     if not findings:
-        return ReportedAnswer(Kind.INCONCLUSIVE, document.whole.why or "nothing was compared")
-    if _only_rounds(document):
+        return ReportedAnswer(Kind.INCONCLUSIVE, whole.why or "nothing was compared")
+    kinds = {f.kind for f in findings}
+    each_rounds = all(f.rounding and innermost(f) == [f] for f in findings)
+    is_known_error = whole.signature in NUMBERS
+    if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
         return ReportedAnswer(Kind.ROUNDING, _say_rounding(document))
     found = _say_findings(document)
-    is_known = any(f.kind is not FindingKind.UNRESOLVED for f in findings)
-    whole = document.whole
+    is_known = kinds != {FindingKind.UNRESOLVED}
     if is_known and (whole.status is Status.AGREE or (whole.mute and whole.status != Status.FAIL)):
         return replace(found, what=f"{found.what}; the outputs agree")
     return found
-
-
-def _only_rounds(document: BisectDocument) -> bool:
-    """Return whether the full model is wrong and every finding is rounding."""
-    findings = document.findings
-    kinds = {f.kind for f in findings}
-    return (
-        all(f.rounding and innermost(f) == [f] for f in findings)
-        and kinds != {FindingKind.ACCUMULATED}
-        and document.whole.signature in NUMBERS
-    )
 
 
 def _say_agreement(document: BisectDocument) -> str:
@@ -377,14 +373,6 @@ def wrong_input(finding: FindingDocument) -> str:
 
 
 # ------------------------------------------------------------ the full model
-
-
-def _iter_error_of_model(document: BisectDocument, what: str) -> Iterator[Line]:
-    """Yield the error of the full model if no finding tells more."""
-    why = reason(document.whole)
-    is_said = document.whole.why == what
-    if why and not is_said and not any(map(is_proven, document.findings)):
-        yield "outputs", why
 
 
 def _iter_proof_of_model(document: BisectDocument) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from subgraph.drawing.layout import Drawer
@@ -70,7 +70,7 @@ def whole_drawn(
             known = [i for i in box.nodes if i in to]
             if known and box.kind != "open":
                 links[box.key] = to[next((i for i in known if i in bad), known[0])]
-        marks = Marks(**vars(marks) | {"links": links})
+        marks = replace(marks, links=links)
         text = svg(layout, marks, document.model.file, style=False)
         drawings.append(Drawing(layout.width, text))
     return drawings

@@ -31,8 +31,11 @@ def render_sweep(document: SweepDocument) -> str:
     """The document for people: what is bad first, then by operator, then where two differ; the
     totals last."""
     document = cleaned(document)
+    named = [runtime(c) for c in document.candidates]
     parts = [
-        _list_candidates(document),
+        aligned(
+            [("candidate", name, " ".join(about), precision) for name, *about, precision in named]
+        ),
         _iter_bad(document),
         _iter_operators(document),
         _iter_differing(document),
@@ -41,13 +44,6 @@ def render_sweep(document: SweepDocument) -> str:
     ]
     texts = ["\n".join(part) for part in (*parts, _iter_totals(document))]
     return "\n\n".join(filter(None, texts)) + "\n"
-
-
-def _list_candidates(document: SweepDocument) -> list[str]:
-    parts = [runtime(c) for c in document.candidates]
-    return aligned(
-        [("candidate", name, " ".join(about), precision) for name, *about, precision in parts]
-    )
 
 
 def _make_suffix(document: SweepDocument, name: str, word: str) -> str:

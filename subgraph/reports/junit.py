@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from subgraph.reports._answer import answer, evidence
@@ -21,16 +21,14 @@ def render(document: BisectDocument) -> str:
     """The document as a suite: the full model, then each finding."""
     shown = cleaned(document)
     whole = _case("whole model", shown.whole.status, answer(shown).says, shown.whole.why)
-    return _suite(f"subcut bisect {shown.model.file}", [whole, *_findings(shown)])
-
-
-def _findings(shown: BisectDocument) -> Iterator[ET.Element]:
+    cases = [whole]
     for number, finding in enumerate(shown.findings, 1):
         is_open = finding.kind is FindingKind.UNRESOLVED
         status = Status.UNRESOLVED if is_open else Status.FAIL
         conclusion, reasons = evidence(finding)
         name = f"{number}. {finding.kind}: {region(finding)}"
-        yield _case(name, status, title(finding), "\n".join([conclusion, *reasons]))
+        cases.append(_case(name, status, title(finding), "\n".join([conclusion, *reasons])))
+    return _suite(f"subcut bisect {shown.model.file}", cases)
 
 
 def render_compared(document: ComparedDocument) -> str:

@@ -134,9 +134,6 @@ def add_to_summary(says: str, text: str) -> None:
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         shown = clean_lines(text).replace("```", "'''")
         with Path(name).open("a", encoding="utf-8") as file:
-            file.write(f"### {_escape(says)}\n\n```text\n{shown}\n```\n\n")
-
-
-def _escape(says: str) -> str:
-    """Return a headline in which no sign of Markdown or HTML works."""
-    return "".join(f"\\{sign}" if sign in r"\`*_<>[]#|" else sign for sign in clean(says))
+            # no sign of Markdown or HTML works in the headline
+            signs = (f"\\{sign}" if sign in r"\`*_<>[]#|" else sign for sign in clean(says))
+            file.write(f"### {''.join(signs)}\n\n```text\n{shown}\n```\n\n")

@@ -33,6 +33,7 @@ from subgraph.inspection.sizes import known_dims, short_size
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.inspection.weights import spread, weight_notes
 from subgraph.origins.source import find_source
+from subgraph.reports.html import plan_curve
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
 from subgraph.results.plan import PlanDocument
@@ -198,7 +199,13 @@ class ViewSession:
                     for dim in known_dims(dims, self.sizes)
                 ]
         for tensor in details["inputs"]:
-            tensor |= _constant(graph, tensor["name"])
+            measured = measure_weight(graph, tensor["name"])
+            if measured and measured.range:
+                summary = measured.range.summary()
+                tensor["made_by"] = "weight"
+                tensor["range"] = to_json(summary)
+                tensor["value"] = measured.value
+                tensor["spread"] = to_json(spread(graph, tensor["name"], summary))
         node = graph.nodes[i]
         metadata = {p.key: p.value for p in node.metadata_props}
         origin = find_source(graph, i)
@@ -379,14 +386,6 @@ class ViewSession:
             )
         return values
 
-    def _find_recording(self, asked: Fields) -> Path | None:
-        """Where the values of the chosen recording are stored; None before a run has done that."""
-        recording = _word(asked, "recording")
-        folder = (
-            self._recorded.get((recording, *self._words_of_inputs(asked))) if recording else None
-        )
-        return folder if folder and is_saved(folder) else None
-
     def _words_of_inputs(self, asked: Fields) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
         words = []
@@ -420,7 +419,13 @@ class ViewSession:
         node = asked.get("node")
         if isinstance(node, int) and 0 <= node < self.whole.size:
             made = self._list_outputs(node)
-            stored = self._find_recording(asked)
+            recording = _word(asked, "recording")
+            kept = (
+                self._recorded.get((recording, *self._words_of_inputs(asked)))
+                if recording
+                else None
+            )
+            stored = kept if kept and is_saved(kept) else None
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
@@ -579,7 +584,7 @@ class ViewSession:
             "kept": self._numbers(
                 list(itertools.chain.from_iterable(place.nodes for place in linked.kept or ()))
             ),
-            "curve": _curve(found),
+            "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
             "said": first_lines(found) if found else None,
             "prefix": prefix,
             "inner_reports": [
@@ -668,15 +673,6 @@ def _known(document: object) -> results.Document | None:
     return results.parse(document) if schema in results.KNOWN else None
 
 
-def _curve(document: results.Document | None) -> str:
-    """Of a plan, its score over what is kept, as SVG."""
-    if not isinstance(document, PlanDocument):
-        return ""
-    from subgraph.reports.html import plan_curve  # jinja2, which few results need
-
-    return plan_curve(document)
-
-
 def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
     """Yield the documents of the bodies in a finding, outer ones first."""
     if inside:
@@ -696,21 +692,6 @@ def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> J
         and bool(start and end)
     )
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
-
-
-def _constant(graph: Graph, name: str) -> JsonObject:
-    """What a constant holds: range, value if it is small, and how it spreads; nothing of a computed
-    tensor."""
-    measured = measure_weight(graph, name)
-    if measured is None or measured.range is None:
-        return {}
-    summary = measured.range.summary()
-    return {
-        "made_by": "weight",
-        "range": to_json(summary),
-        "value": measured.value,
-        "spread": to_json(spread(graph, name, summary)),
-    }
 
 
 def _word(asked: Any, key: str) -> str:
