@@ -52,9 +52,8 @@ from subgraph.trials.similar_outputs import feed_misread
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
 
-NOISE_BYTES = (
-    1 << 30
-)  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+# of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+NOISE_BYTES = 1 << 30
 # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 AS_WRONG = 0.5
 STEPS = 127.0  # of int8, between zero and the largest value
@@ -158,12 +157,12 @@ def _compare_misread_input(
     `compared`: with the user's input; None where nothing of it is of the model.
     """
     misread = find_misread_input(judge, run, compared) if run.recording else None
-    fed = _compare_and_log(feed_misread(judge, misread), run, choice) if misread else None
-    return (
-        replace(fed, wrong_input=misread.sentence(judge.model))
-        if misread and fed and not _is_wrong_first(fed)
-        else None
-    )
+    if not misread:
+        return None
+    fed = _compare_and_log(feed_misread(judge, misread), run, choice)
+    if _is_wrong_first(fed):
+        return None
+    return replace(fed, wrong_input=misread.sentence(judge.model))
 
 
 def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
@@ -264,16 +263,9 @@ class _Judging:
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
         if judgement.status is Status.AGREE and is_coarse(reference, match.entry.step):
-            return TensorRow(
-                match,
-                why=(
-                    f"printed in steps of {match.entry.step:g}: too few digits to say that it"
-                    " agrees"
-                ),
-            )
-        before, beside = (
-            self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
-        )
+            steps = f"printed in steps of {match.entry.step:g}"
+            return TensorRow(match, why=f"{steps}: too few digits to say that it agrees")
+        before, beside = self._beside(name, reference, value, k)
         is_right = name in self.judge.model.choice.may_be_empty
         may_be_mute = judgement.status is Status.AGREE and not is_right
         mute = explain_mute(reference, value) if may_be_mute else ""
@@ -366,13 +358,21 @@ class _Judging:
         Returns:
             None if the order of a tensor's axes is not known.
         """
-        region = self._above(meant, samples)
+
+        def is_certain(name: str) -> bool:
+            """Return whether it is certain which value the device had there, in all samples."""
+            held = [sample.matches.get(name) for sample in samples]
+            sure = [m for m in held if m and not m.alternatives]
+            return len(sure) == len(held) and all(m.entry.dtype not in ("string", "") for m in sure)
+
+        graph = self.judge.model.graph
+        region = regions.find_upstream_until(graph, [meant], is_certain)
         unknown = {n for m in samples for n, match in m.matches.items() if match.is_order_unknown}
-        if region and not unknown.isdisjoint((name, *region.inputs)):
+        if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None
         judgements: list[Judgement] = []
-        for tried in _iter_forms(samples, (*region.inputs, name)) if region else ():
-            judged = self._isolated_from(tried, name, meant, region) if region else None
+        for tried in _iter_forms(samples, (*region.inputs, name)):
+            judged = self._isolated_from(tried, name, meant, region)
             judgements += [judged] if judged else []
             if judged is None or judged.status is Status.AGREE:
                 break
@@ -398,14 +398,6 @@ class _Judging:
             if meant in outputs[m.k]
         ]
         return max(judgements, key=gravity, default=None)
-
-    def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
-        """The region that computes a tensor from what these samples recorded before it."""
-        return regions.find_upstream_until(
-            self.judge.model.graph,
-            [name],
-            lambda n: all(_is_certain(m.matches.get(n)) for m in samples),
-        )
 
     def _judge_isolated(
         self,
@@ -470,8 +462,3 @@ def _iter_forms(
             replace(sample, matches={**sample.matches, **{m.tensor: m for m in forms}})
             for sample, forms in zip(samples, chosen, strict=True)
         ]
-
-
-def _is_certain(match: TensorMatch | None) -> bool:
-    """Is it certain which value the device had there?"""
-    return match is not None and not match.alternatives and match.entry.dtype not in ("string", "")

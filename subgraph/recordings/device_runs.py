@@ -290,15 +290,14 @@ def _apply_map(runs: Sequence[RecordedRun], tensor_map: StringMap) -> list[Recor
             )
         ours[name] = (*ours.get(name, ()), tensor)
 
+    def mark(entry: DumpEntry) -> DumpEntry:
+        meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
+        return replace(entry, originals=meant, mapped=True) if meant else entry
+
     return [
-        replace(run, samples=tuple(tuple(_mark_entry(e, ours) for e in s) for s in run.samples))
+        replace(run, samples=tuple(tuple(map(mark, sample)) for sample in run.samples))
         for run in runs
     ]
-
-
-def _mark_entry(entry: DumpEntry, ours: Mapping[str, Strings]) -> DumpEntry:
-    meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
-    return replace(entry, originals=meant, mapped=True) if meant else entry
 
 
 def _list_names(entry: DumpEntry) -> Strings:

@@ -240,7 +240,11 @@ def scan(place: Path) -> Files:
 def _iter_files(root: Path) -> Iterator[tuple[str, int]]:
     """(relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
-    for folder, below, names in os.walk(root, onerror=_raise):
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, below, names in os.walk(root, onerror=refuse):
         below[:] = sorted((d for d in below if not d.startswith(".")), key=split_numbers)
         for name in sorted(names, key=split_numbers):
             path = Path(folder) / name
@@ -249,10 +253,6 @@ def _iter_files(root: Path) -> Iterator[tuple[str, int]]:
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 yield path.relative_to(root).as_posix(), status.st_size
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def split_numbers(name: str) -> tuple[tuple[bool, int, str], ...]:

@@ -338,10 +338,7 @@ _MESSAGES["layer"] += "".join(
 )
 
 
-def _parse_bool(text: str) -> bool:
-    return {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}[
-        text.lower()
-    ]
+_BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def _parse_int(text: str) -> int:
@@ -364,7 +361,7 @@ _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
         lambda text: float(text[:-1] if text[-1:] in "fF" and text[-3:].lower() != "inf" else text),
         "a number",
     ),
-    "bool": (_parse_bool, "true or false"),
+    "bool": (lambda text: _BOOLS[text.lower()], "true or false"),
     "word": (str, "a word"),
 }
 

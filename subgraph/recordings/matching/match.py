@@ -301,21 +301,14 @@ class _Matching:
             if a is not None and (a.dtype.kind == "f" or a.dtype.name in CODES)
         )
 
-    def _later(self, tensor: str) -> Strings:
-        """Later tensors of the same shape that a fused node may hold instead."""
-        reference = self._fit.reference(tensor)
-        later = takewhile(lambda n: n not in self.matches, self._chain(tensor))
-        values = [(n, self._fit.reference(n)) for n in later]
-        return tuple(
-            n
-            for n, a in values
-            if a is not None and reference is not None and a.shape == reference.shape
-        )
-
     def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
         """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the
         same shape."""
         certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
-        if match.alternatives or certain:
+        reference = self._fit.reference(match.tensor)
+        if match.alternatives or certain or reference is None:
             return match
-        return replace(match, alternatives=self._later(match.tensor))
+        later = takewhile(lambda n: n not in self.matches, self._chain(match.tensor))
+        values = [(n, self._fit.reference(n)) for n in later]
+        alike = (n for n, a in values if a is not None and a.shape == reference.shape)
+        return replace(match, alternatives=tuple(alike))

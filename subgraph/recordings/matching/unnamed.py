@@ -337,15 +337,14 @@ class _Following:
                 if known
                 else self._find_held(name, value)
             )
-            is_other = held and held.distance <= NEAR and held.entry != match.entry
-            if held and is_other and (not known or self._is_nearer(held, known)):
+            if not held or not held.distance <= NEAR or held.entry == match.entry:
+                continue
+            if not known:
+                return True
+            before = self.fit.aligned(known.entry, name, self._compute(name))
+            if is_clearer(held, before):
                 return True
         return False
-
-    def _is_nearer(self, held: TensorMatch, known: TensorMatch) -> bool:
-        """Return whether an entry brings the computed value clearly nearer to the recorded one."""
-        value = self._compute(known.tensor)
-        return is_clearer(held, self.fit.aligned(known.entry, known.tensor, value))
 
     def _find_behind(self, tensor: str) -> list[str]:
         """What is computed from a tensor in few nodes, as far as the first that is known; of the
