@@ -25,6 +25,7 @@ from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
+from subgraph.runtime import datasets
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.file_kinds import recognize
@@ -288,6 +289,8 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
             path / "inputs"
         ).is_dir():  # a case as `subcut cut` writes it
             path /= "inputs"
+        if datasets.is_dataset(path):
+            path = datasets.unpack(path, _read_ranks(graph, name))
         try:
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
         except OSError as e:
@@ -382,6 +385,12 @@ def _require_input(graph: Graph, name: str) -> None:
         nearest=nearest(name, graph.inputs),
         code="input.unknown",
     )
+
+
+def _read_ranks(graph: Graph, name: str | None) -> tuple[tuple[str, int], ...]:
+    """Return how many axes each input has, or the named one; 0 if the model does not say."""
+    names = [name] if name else list(graph.inputs)
+    return tuple((n, len(read_type(graph.inputs[n].type)[2] or ())) for n in names)
 
 
 def _require_kind(path: Path) -> None:
