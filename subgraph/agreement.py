@@ -33,7 +33,7 @@ from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def disagreement(
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
         verdict, is_settled = _run_whole(trials)
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
-        if verdict.status is Status.AGREE and is_settled:
-            unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
+        if verdict.agrees and is_settled:
+            unread = any(output.is_unresolved for output in verdict.outputs)
             return (
                 Disagreement(("unresolved: an output was not compared", seen)) if unread else None
             )
@@ -124,9 +124,9 @@ def disagreement(
             for _ in bisection:
                 pass
         except SubcutError as e:
-            says = "wrong" if verdict.status is Status.FAIL else "unresolved"
+            says = "wrong" if verdict.fails else "unresolved"
             return Disagreement((f"{says}: {seen}", f"not searched: {e.what}"))
-        if verdict.status is Status.AGREE and bisection.result.agree:
+        if verdict.agrees and bisection.result.agree:
             return None  # what the nodes alone do was in doubt, and they are right
         return _describe_finding(bisection, seen)
 
@@ -140,10 +140,10 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
     with Store(trials.model.scratch / "anew") as store:
         processes = trials.processes.with_store(store)
         anew = Trials(processes, processes.judge)
-        verdict = anew.verdict(anew.model.whole())  # in a process that has loaded nothing before
+        verdict = anew.verdict(anew.full_model)  # in a process that has loaded nothing before
         is_settled = not find_doubt(anew, tuple(Doubt))
-        if verdict.status is Status.AGREE:
-            require_usable(anew, anew.run(anew.model.whole()))
+        if verdict.agrees:
+            require_usable(anew, anew.run(anew.full_model))
     return anew.ask.forms.verdicts[
         Form.SHIPPED
     ] if anew.ask.forms.only_pinned else verdict, is_settled
@@ -151,8 +151,8 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
 
 def _reason(verdict: Verdict) -> str:
     """Return the reason, with the output and the sample that decide."""
-    unread = [output for output in verdict.outputs if output.status is Status.UNRESOLVED]
-    about = unread[0] if unread and verdict.status is Status.AGREE else verdict.worst
+    unread = [output for output in verdict.outputs if output.is_unresolved]
+    about = unread[0] if unread and verdict.agrees else verdict.worst
     if about is None:
         return verdict.why
     sample = f", sample {about.sample}" if about.sample else ""
@@ -162,7 +162,7 @@ def _reason(verdict: Verdict) -> str:
 def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     """Return the result of a search that began because one run of the full model was not right."""
     shown = reports.cleaned(bisection.result)
-    if shown.agree and (shown.whole.status is Status.FAIL or shown.pieces):
+    if shown.agree and (shown.whole.fails or shown.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
     lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_explanation(shown)]

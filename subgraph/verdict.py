@@ -68,6 +68,27 @@ FAILURES = {
 }
 
 
+class HasStatus:
+    """Conditions of an object with a status."""
+
+    status: Status
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the candidate agrees."""
+        return self.status is Status.AGREE
+
+    @property
+    def fails(self) -> bool:
+        """Whether the candidate fails."""
+        return self.status is Status.FAIL
+
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether it is not known whether the candidate agrees."""
+        return self.status is Status.UNRESOLVED
+
+
 @dataclass(frozen=True)
 class Worst:
     """The element with the largest difference: its index and both values."""
@@ -78,7 +99,7 @@ class Worst:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(HasStatus):
     """One output of one sample, judged by one criterion.
 
     Attributes:
@@ -102,7 +123,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(HasStatus):
     """The outcome of one trial: one region, all samples.
 
     Attributes:
@@ -132,11 +153,7 @@ class Verdict:
     @property
     def is_mute(self) -> bool:
         """Whether no output tells anything about the candidate."""
-        return (
-            self.status is Status.UNRESOLVED
-            and bool(self.outputs)
-            and all(map(is_mute, self.outputs))
-        )
+        return self.is_unresolved and bool(self.outputs) and all(map(is_mute, self.outputs))
 
     @property
     def label(self) -> str:
@@ -171,7 +188,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class VerdictDocument:
+class VerdictDocument(HasStatus):
     """A `Verdict` in a document."""
 
     status: Status
@@ -196,7 +213,7 @@ def name_failure(signature: Signature | None, process: Mapping[str, object]) -> 
 
 def is_mute(judgement: Judgement) -> bool:
     """Return whether an output tells nothing about the candidate."""
-    return judgement.status is Status.UNRESOLVED and judgement.label == NOTHING
+    return judgement.is_unresolved and judgement.label == NOTHING
 
 
 def find_mute(judgements: Iterable[Judgement]) -> dict[str, str]:
@@ -228,15 +245,15 @@ def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Sig
     known whether it agrees leaves the whole unresolved; else that is so where no output agrees.
     What has no values to compare does not decide, unless no output has any.
     """
-    failing = [j for j in judgements if j.status is Status.FAIL]
+    failing = [j for j in judgements if j.fails]
     if failing:
         first = max(failing, key=gravity)
         # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost
         # precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
-    unknown = [j for j in judgements if j.status is Status.UNRESOLVED and not is_mute(j)]
-    if any(j.status is Status.AGREE for j in judgements) and not (every and unknown):
+    unknown = [j for j in judgements if j.is_unresolved and not is_mute(j)]
+    if any(j.agrees for j in judgements) and not (every and unknown):
         return Status.AGREE, None, max(judgements, key=gravity).why
     undecided = next(iter(unknown or judgements), None)
     if undecided is None:
@@ -255,7 +272,7 @@ def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
             "give a real input: -i FILE.npy, or -i PICTURE with --mean and --scale; "
             f"--may-be-empty '{next(iter(mute))}' accepts this one"
         )
-    elif verdict.status is Status.AGREE:
+    elif verdict.agrees:
         yield from (f"this input tells nothing about '{name}': {why}" for name, why in mute.items())
 
 

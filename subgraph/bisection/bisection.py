@@ -39,7 +39,6 @@ from subgraph.trials.questions import age, prepare
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Processes, Trials
 from subgraph.types import JsonObject
-from subgraph.verdict import Status
 
 SEARCH_SHARE = (
     0.9  # of the time; the explanations of what was found have the remaining one at least
@@ -334,10 +333,10 @@ def _distance_of_whole(trials: Trials) -> str:
     """A clause with the error of the full model, which takes no noise, where the candidate has run
     it; else ""."""
     judge = trials.judge.without_evidence().with_criterion("numpy")
-    whole = trials.model.whole()
+    whole = trials.full_model
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
     verdict = judge.verdict(whole, result) if result else None
-    return f": {verdict.why}" if verdict and verdict.status is Status.FAIL else ""
+    return f": {verdict.why}" if verdict and verdict.fails else ""
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:

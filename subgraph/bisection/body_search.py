@@ -32,7 +32,7 @@ from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import Signature, Verdict
 
 MAX_ENTERED = 3  # findings in whose bodies the search continues
 INNER_FIELDS = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
@@ -209,12 +209,12 @@ def _fails_up_to(
         f"what {body.name.text} is fed, for {trips} iterations",
     )
     refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
-    if (refused and not as_whole) or verdict.status is Status.UNRESOLVED:
+    if (refused and not as_whole) or verdict.is_unresolved:
         raise Inconclusive(
             f"which iteration goes wrong first is not known: with {trips} of them, {verdict.why}",
             code="body.iteration-unresolved",
         )
-    return verdict.status is Status.FAIL and refused == as_whole
+    return verdict.fails and refused == as_whole
 
 
 def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
@@ -230,7 +230,7 @@ def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns)
     runs.require(1)
     model, feeds = counting(body, judge.model.values, entered.sample)
     verdict = _ask(judge, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
-    if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
+    if not verdict.fails or verdict.worst is None or verdict.worst.worst is None:
         return ""
     ran, right = (
         int(n) - BEGIN for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference)

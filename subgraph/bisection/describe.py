@@ -86,11 +86,11 @@ def describe(
     inner = len(set(agreeing) - set(graph.outputs)) if profile else None
     disturbance = measure_disturbance(oracle, oracle.seen, [step.query for step in steps]) or None
     looked_at = document.LookedAt(
-        len(trials.model.whole().outputs), whole_runs, inner, within, disturbance
+        len(trials.full_model.outputs), whole_runs, inner, within, disturbance
     )
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
-    result = oracle.run_result(trials.model.whole())
+    result = oracle.run_result(trials.full_model)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
@@ -186,7 +186,7 @@ def _scope_notes(
     """Yield what follows if the outputs and the searched nodes are not alike."""
     if findings.outcome is Outcome.ELSEWHERE:
         yield f"the whole model is wrong, {looked_at.within} alone is right: look outside of it"
-    elif whole and whole.status is Status.UNRESOLVED:
+    elif whole and whole.is_unresolved:
         return
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
         outputs = f"{count(looked_at.outputs, 'output')} in {count(looked_at.runs, 'run')}"
@@ -226,7 +226,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     """Yield a note if verdicts are the same from run to run and values are not."""
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
-    whole = oracle.trials.model.whole()
+    whole = oracle.trials.full_model
     yield from iter_flaky_notes(oracle.seen.nondeterministic.get(whole.nodes, ()), whole)
     for finding in findings.findings if oracle.cuts else ():
         if finding.items and oracle.seen.nondeterministic.get(oracle.region(finding.items).nodes):
@@ -296,7 +296,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
     """Return the form of the model in a step."""
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
-        return trials.ask.form_of(trials.model.whole())
+        return trials.ask.form_of(trials.full_model)
     return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
 
@@ -305,7 +305,7 @@ def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
     verdicts = [
         s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict
     ]
-    return next((v for v in verdicts if v.status is Status.FAIL), verdicts[0] if verdicts else None)
+    return next((v for v in verdicts if v.fails), verdicts[0] if verdicts else None)
 
 
 def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
@@ -316,9 +316,7 @@ def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict |
         for s in steps
         if s.query.kind in OF_REGION and s.items == finding.items and s.answer.verdict
     ]
-    best = max(
-        own, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None
-    )
+    best = max(own, key=lambda s: (s.answer.fails, s.query.fresh, s.number), default=None)
     return best.answer.verdict if best else None
 
 
@@ -400,15 +398,13 @@ def _evidence(
     whole = finding.kind is FindingKind.ACCUMULATED
     verdict = _find_isolated_verdict(finding, steps) if finding.items else None
     verdict = _whole_verdict(steps) if whole else verdict
-    fails = verdict is not None and (
-        verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT
-    )
+    fails = verdict is not None and (verdict.fails or finding.kind is FindingKind.CULPRIT)
     if verdict is None or not fails or finding.kind is FindingKind.FLAKY or not oracle.cuts:
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
     if rank >= MAX_DIAGNOSED:
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
-    region = trials.model.whole() if whole else oracle.region(finding.items)
+    region = trials.full_model if whole else oracle.region(finding.items)
     try:
         others = [oracle.region([k]) for k in finding.alike]
         parts = [oracle.region(items) for items, _ in finding.contributors[:MAX_DIAGNOSED]]

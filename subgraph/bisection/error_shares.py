@@ -65,7 +65,7 @@ class ErrorShares:
         return self.items.trials.judge
 
     def _whole(self) -> RunResult:
-        return self.seen.result(self._trials, self._trials.model.whole())
+        return self.seen.result(self._trials, self._trials.full_model)
 
     def of_region(
         self, query: Query, region: Region, result: RunResult, answer: Answer
@@ -74,7 +74,7 @@ class ErrorShares:
         failure = self._whole().failure
         if not query.target and failure and answer.signature not in (None, failure.signature):
             return ErrorShare(is_culprit=restores_outputs(self._trials, region))
-        fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
+        fails = answer.fails and answer.signature is not Signature.TIMEOUT
         target = self._target(query.target) if fails or query.explain else None
         attribution = attribute(self._trials, region, result, target) if target else None
         errors = (
@@ -109,7 +109,7 @@ class ErrorShares:
                 region = self.items.region(items)
                 result = self.seen.result(trials, region)
                 values = outputs_with_only(trials.model, region, result)
-                right = frozenset(trials.model.whole().nodes) - frozenset(region.nodes)
+                right = frozenset(trials.full_model.nodes) - frozenset(region.nodes)
                 targets[items] = Target(values or (), right)
             else:
                 targets[items] = whole_target(trials, self._whole())
@@ -128,7 +128,7 @@ class ErrorShares:
         )
         answer = answer_of(judge.verdict_of_mixed_run(outputs))
         failed = self.seen.failed
-        if answer.status is Status.FAIL:
+        if answer.fails:
             failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.items.groups))) - set(query.items))
         piece = self.items.region(removed).nodes
@@ -145,7 +145,7 @@ class ErrorShares:
         """The largest error of a prefix, relative to that of the whole."""
         error, whole = (
             max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0)
-            for v in (verdict, self._trials.verdict(self._trials.model.whole()))
+            for v in (verdict, self._trials.verdict(self._trials.full_model))
         )
         return PrefixError(error / whole) if whole and verdict.outputs else None
 
@@ -248,7 +248,7 @@ def _local_errors(
     gives."""
     trials = nodes.trials
     suspects = [k for k in items if statuses.get(k) is Status.FAIL]
-    whole = seen.result(trials, trials.model.whole())
+    whole = seen.result(trials, trials.full_model)
     is_all = len(items) == len(nodes.groups)
     if result.failure or (is_all and not _is_as_plain(trials.judge, whole, result)):
         return None
@@ -271,7 +271,7 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
     0 if no query read them, or if the outputs vary from run to run anyway.
     """
     trials = nodes.trials
-    whole = trials.model.whole()
+    whole = trials.full_model
     is_read = any(
         q.kind is QueryKind.PROFILE and len(q.items) == len(nodes.groups) for q in queries
     )

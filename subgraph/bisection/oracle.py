@@ -66,11 +66,9 @@ class NodeOracle(NodeItems):
     @cached_property
     def whole_agrees(self) -> bool:
         """Whether the full model agrees. It is read after the search has run it."""
-        whole = self.trials.model.whole()
+        whole = self.trials.full_model
         verdict = self.trials.verdict(whole)
-        return whole.nodes not in self.seen.failed and (
-            verdict.status is Status.AGREE or verdict.is_mute
-        )
+        return whole.nodes not in self.seen.failed and (verdict.agrees or verdict.is_mute)
 
     def search(self, settings: Settings | None = None) -> Steps[Findings]:
         """Search for culprits: yields a Step per answer, returns the Findings.
@@ -164,7 +162,7 @@ class NodeOracle(NodeItems):
                 return replace(answer, detail=statuses)
             if kind is QueryKind.PREFIX:
                 return replace(answer, detail=shares.of_prefix(verdict))
-            if verdict.status is Status.FAIL:
+            if verdict.fails:
                 self.seen.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
@@ -192,25 +190,25 @@ class NodeOracle(NodeItems):
     def _detail_of_whole(
         self, region: Region, verdict: Verdict
     ) -> ClaimedAgreement | ContradictoryRuns | None:
-        if verdict.status is Status.FAIL and self.trials.ask.contradicts_itself:
-            names = {j.name for j in verdict.outputs if j.status is Status.FAIL}
+        if verdict.fails and self.trials.ask.contradicts_itself:
+            names = {j.name for j in verdict.outputs if j.fails}
             self.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
             return ContradictoryRuns()
         claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
-        return ClaimedAgreement() if verdict.status is Status.AGREE and claims else None
+        return ClaimedAgreement() if verdict.agrees and claims else None
 
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> Answer:
         """The answer with the region's share of the error, if the full model has one."""
-        if self.whole_agrees or self.trials.ask.too_large(self.trials.model.whole()):
+        if self.whole_agrees or self.trials.ask.too_large(self.trials.full_model):
             return answer
         share = ErrorShares(self, self.seen).of_region(query, region, result, answer)
         return replace(answer, detail=share)
 
     def _region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
-            return self.trials.model.whole()
+            return self.trials.full_model
         if query.kind is QueryKind.PROFILE:
             return tap_region(self, query.items)
         return self.region(query.items)
@@ -224,7 +222,7 @@ class NodeOracle(NodeItems):
         if (
             not query.fresh
             and _has_crashed(result)
-            and not _has_crashed(self.run_result(self.trials.model.whole()))
+            and not _has_crashed(self.run_result(self.trials.full_model))
         ):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         self.seen.note(self.trials.judge, query, region, result)

@@ -212,7 +212,7 @@ def add_small_case(
 def _list_numbers(small: SmallInputProgress) -> str:
     """Return the input and both outputs: `x = [1, 2] in, [0, 1.5] expected, [0, 2] got`."""
     records = small.trials.model.values.records[0]
-    inputs = small.trials.model.whole().inputs
+    inputs = small.trials.full_model.inputs
     told = ", ".join(f"{clean(name)} = {_show(records[name].array())}" for name in inputs)
     worst = small.verdict.worst
     if worst is None or worst.worst is None:

@@ -108,7 +108,7 @@ class ModelRewriter(NodeItems):
         """
         trials = self.trials
         if not changes:
-            return trials.run(trials.model.whole(), repetition=repetition, fresh=fresh)
+            return trials.run(trials.full_model, repetition=repetition, fresh=fresh)
         graph = load(self.write(changes)).prepare()
         model = replace(trials.model, graph=graph, cache=ReferenceCache())
         processes = trials.processes.with_model(model)
@@ -123,26 +123,26 @@ class ModelRewriter(NodeItems):
 
     def verdict(self, changes: Changes) -> Verdict:
         """The verdict on the full model with these changes; the run is no trial."""
-        whole = self.trials.model.whole()
+        whole = self.trials.full_model
         with self.trials.log.count_as_extra(whole):
             return self.trials.judge.verdict(whole, self.run(changes))
 
     def heals(self, changes: Changes) -> bool:
         """Return whether the full model agrees with these changes."""
-        return self.verdict(changes).status is Status.AGREE
+        return self.verdict(changes).agrees
 
     def _is_taken(self, changes: Changes) -> bool:
         """Return whether the reference computes the same with these changes, and the candidate
         returns outputs, or fails as without them."""
         trials = self.trials
-        whole = trials.model.whole()
+        whole = trials.full_model
         feeds = [[s[name] for name in self.graph.inputs] for s in trials.model.values.records]
         try:
             outputs = trials.model.run_model(self.model.make(changes), feeds, whole.outputs)
         except ModelError as e:
             log.debug("the reference does not run a rewritten model: %s", e.what)
             return False
-        if trials.judge.verdict(whole, RunResult(tuple(outputs))).status is Status.FAIL:
+        if trials.judge.verdict(whole, RunResult(tuple(outputs))).fails:
             return False
         own = trials.verdict(whole).signature
         return not {self.verdict(changes).signature} & (NO_OUTPUT - {own})
@@ -248,7 +248,7 @@ class RewritingOracle(NodeOracle):
     rewriter: ModelRewriter
 
     def _region(self, query: Query) -> Region:
-        return self.trials.model.whole()
+        return self.trials.full_model
 
     def _run(self, query: Query, region: Region) -> RunResult:
         if query.kind in WHOLE_KINDS:

@@ -65,7 +65,7 @@ from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.preflight import require_contract, require_usable
 from subgraph.trials.questions import explain_full_model, find_precise_setting
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
@@ -173,7 +173,7 @@ def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Inter
         found: Interim = end.value
         return found
     trials = interim.trials
-    whole = trials.model.whole()
+    whole = trials.full_model
     if_time(lambda: require_usable(trials, trials.run(whole)), None)
     yield first
     options = searcher.options
@@ -297,7 +297,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     is_beyond = reason is Doubt.KERNELS
     exact_trials = interim.trials.with_criterion(ROUNDING_ALONE)
     if is_beyond and not searcher.options.limits.inside:
-        result = exact_trials.run(exact_trials.model.whole())
+        result = exact_trials.run(exact_trials.full_model)
         precise = if_time(lambda: find_precise_setting(exact_trials, result), None)
         if precise:
             return interim.disagreeing(precise)
@@ -369,7 +369,7 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
         return interim
     region = model.whole(squashed)
     result = interim.trials.run_extra(region)
-    if interim.trials.judge.verdict(region, result).status is not Status.FAIL:
+    if not interim.trials.judge.verdict(region, result).fails:
         return interim
     if interim.trials.runtime.runs_user_code:
         require_contract(interim.trials, region, result)
@@ -389,7 +389,7 @@ def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     findings = interim.findings
     if findings.outcome not in (Outcome.AGREE, Outcome.CLAIMED):
         return interim
-    if trials.verdict(trials.model.whole()).is_mute:
+    if trials.verdict(trials.full_model).is_mute:
         return replace(interim, findings=replace(findings, outcome=Outcome.UNRESOLVED))
     if not (scope := searcher.options.scope(interim.oracle)):
         return interim
@@ -430,7 +430,7 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
     deviations = list[Deviation]()
     unseen = 0
     for node in _run_nodes(oracle.trials, [oracle.region([k]) for k in items], approximated, most):
-        if node is None or node.verdict.status is Status.UNRESOLVED:
+        if node is None or node.verdict.is_unresolved:
             unseen += 1
         elif node.deviation:
             deviations.append(node.deviation)
@@ -448,7 +448,7 @@ def _run_nodes(
 
     def judge(region: Region, result: RunResult) -> _NodeAlone:
         verdict = by_rounding.verdict(region, result)
-        if verdict.status is not Status.FAIL:
+        if not verdict.fails:
             return _NodeAlone(verdict, None)
         operators = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
         agrees_usually = bool(operators) and agrees(trials.judge, region, result)
@@ -456,9 +456,7 @@ def _run_nodes(
         return _NodeAlone(verdict, deviation)
 
     def is_conclusive(node: _NodeAlone) -> bool:
-        return node.verdict.status is Status.AGREE or bool(
-            node.deviation and node.deviation.approximated
-        )
+        return node.verdict.agrees or bool(node.deviation and node.deviation.approximated)
 
     part = max(approximated / len(regions), MIN_PART) if approximated else 0.0
     split = len(regions) - approximated

@@ -43,7 +43,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     everything = tuple(range(len(oracle.groups)))
     weights = trials.graph.weights
     room = trials.runtime.workers.memory
-    if room is None or not trials.ask.too_large(trials.model.whole()):
+    if room is None or not trials.ask.too_large(trials.full_model):
         return [everything]
     of_items = [oracle.region([k]).weights for k in everything]
     costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
@@ -64,7 +64,7 @@ def capture(oracle: NodeOracle) -> None:
     """
     parts = stretches_of(oracle)
     ends = [
-        oracle.trials.model.whole(),
+        oracle.trials.full_model,
         *(oracle.region(items) for items in parts if len(parts) > 1),
     ]
     oracle.trials.model.capture(*ends)
@@ -84,7 +84,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 
     if len(parts) == 1:
         whole = yield from each(oracle.search(settings), numbered)
-        if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.model.whole()):
+        if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.full_model):
             return whole
         found, parts = [whole], stretches_of(oracle)  # it was tried, and stopped for its memory
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
@@ -105,7 +105,7 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
     named = tuple(finding for f in found if f.outcome is Outcome.DISAGREE for finding in f.findings)
-    why = f"the whole model: {oracle.trials.ask.too_large(oracle.trials.model.whole())}"
+    why = f"the whole model: {oracle.trials.ask.too_large(oracle.trials.full_model)}"
     notes = ((f"{why}; {UNSEEN}", ()), *(note for f in found for note in f.notes))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:

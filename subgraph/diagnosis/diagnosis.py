@@ -227,18 +227,14 @@ def _find_approximated_part(trials: Trials, parts: Sequence[Region]) -> list[Evi
 def _explains_whole(trials: Trials, precision: Precision) -> bool:
     """Return whether rounding at this precision explains the deviation of the full model, too;
     False if unknown."""
-    whole = trials.model.whole()
+    whole = trials.full_model
     outputs = trials.with_criterion(ROUNDING_ALONE).verdict(whole).outputs
-    off = [
-        WrongOutput(trials, whole, judged)
-        for judged in outputs
-        if judged.status is not Status.AGREE
-    ]
+    off = [WrongOutput(trials, whole, judged) for judged in outputs if not judged.agrees]
     if len(whole.nodes) > MAX_NOISY:
         return False
     pairs = [comparable(*output.values) if output.values else None for output in off]
     return all(
-        pair is not None and _ruling(output, pair, precision).status is Status.AGREE
+        pair is not None and _ruling(output, pair, precision).agrees
         for output, pair in zip(off, pairs, strict=True)
     )
 
@@ -248,7 +244,7 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     undeclared."""
     claim = output.trials.judge.claim(output.region)
     ruling = _ruling(output, pair, claim)
-    if ruling.status is Status.UNRESOLVED:
+    if ruling.is_unresolved:
         yield Evidence("noise", ruling.why)
         return
     kernels = dict.fromkeys(
@@ -278,11 +274,11 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
         ruling = _ruling(output, pair, precision)
         name = precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
-        if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
+        if ruling.agrees and (ratio is None or ratio >= FAINT):
             says = f"{name} arithmetic would explain it: {ruling.why}"
             yield Evidence("precision", says, Fact.FITS, precision)
             return
-        if ruling.status is Status.UNRESOLVED:
+        if ruling.is_unresolved:
             rest = [
                 Evidence("precision", f"{name} arithmetic is too imprecise here to tell", Fact.OPEN)
             ]
@@ -317,7 +313,7 @@ def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact
     approximate."""
     if ruling.label == "approximate kernel" and kernels:
         return Fact.APPROXIMATE
-    if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
+    if ruling.agrees or ruling.signature is Signature.PRECISION:
         return Fact.WITHIN
     return Fact.BEYOND if ratio is None or ratio > BEYOND else None
 
@@ -364,7 +360,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence("exact", f"not run with {words}: {withheld}")
         return
     other = _run_with(trials, region, options, "exact")
-    if other.verdict.status is Status.AGREE:
+    if other.verdict.agrees:
         own = trials.runtime.about.precision
         undeclared = (
             f"it computes in {own} otherwise" if own.eps > trials.judge.precision.eps else ""
@@ -377,7 +373,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence(
             "exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT
         )
-    elif other.verdict.status is Status.FAIL:
+    elif other.verdict.fails:
         fact = Fact.WRONG_FINER if other.finer else None
         yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
     elif other.verdict.signature is Signature.REFUSED:
@@ -407,9 +403,9 @@ def diagnose_model(
     except SubcutError as e:
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
-    if found.status is Status.AGREE:
+    if found.agrees:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
-    elif is_same and (found.status is Status.FAIL or not verdict.worst):
+    elif is_same and (found.fails or not verdict.worst):
         says = f"the reference refuses this piece of {file} as well"
         quoted = ""
         if verdict.worst:
@@ -433,11 +429,11 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
         alone = build_region(graph, [i])
         result = trials.run_extra(alone)
         verdict = trials.judge.with_criterion(ROUNDING_ALONE).verdict(alone, result)
-        if verdict.status is Status.AGREE:
+        if verdict.agrees:
             says = f"'{graph.label(i)}' alone agrees in {trials.judge.precision}"
             yield Evidence("alone", says, Fact.SOMEWHERE, quoted=says)
             return
-        if verdict.status is Status.UNRESOLVED:
+        if verdict.is_unresolved:
             return
     yield Evidence(
         "alone", f"each of {count(len(nodes), 'node')} alone is off as well", Fact.EVERYWHERE
@@ -466,11 +462,11 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
             rest.append(f"not run with {words}: {withheld}")
             continue
         other = _run_with(trials, region, options, f"switch{k}")
-        if other.verdict.status is Status.AGREE:
+        if other.verdict.agrees:
             yield Evidence("switch", f"right with {words}", Fact.SWITCH, quoted=words)
             return
         refused = "refused" if other.verdict.signature is Signature.REFUSED else "not known"
-        known = "wrong" if other.verdict.status is Status.FAIL else refused
+        known = "wrong" if other.verdict.fails else refused
         rest.append(
             f"not known with {words}: {other.error}"
             if other.error
@@ -502,7 +498,7 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
         with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
             other = second.verdict(region)
             outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
-            yield _side(other, verdict, other.status is Status.FAIL and _is_nearer(*outputs))
+            yield _side(other, verdict, other.fails and _is_nearer(*outputs))
     except SubcutError as e:
         yield Evidence("second", f"no second opinion: {e.what}")
 
@@ -514,14 +510,14 @@ def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
     Where both sides give the same shapes and the evaluator others, it is the evaluator that errs:
     it joins what a Loop collects, which ought to be stacked.
     """
-    if verdict.status is Status.AGREE:
+    if verdict.agrees:
         return Evidence("second", "onnx's own evaluator agrees with the reference", Fact.REFERENCE)
     if nearer:
         return Evidence("second", "onnx's own evaluator agrees with the candidate", Fact.CANDIDATE)
     if verdict.signature is Signature.SHAPE is not candidate.signature:
         why = f"onnx's own evaluator gives other shapes than both: {verdict.why}"
         return Evidence("second", f"no second opinion: {why}")
-    if verdict.status is Status.FAIL and verdict.signature not in NO_OUTPUT:
+    if verdict.fails and verdict.signature not in NO_OUTPUT:
         return Evidence("second", f"onnx's own evaluator agrees with neither: {verdict.why}")
     return Evidence("second", f"no second opinion: {verdict.why}")
 

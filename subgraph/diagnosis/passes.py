@@ -16,7 +16,7 @@ from subgraph.log import log
 from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Verdict
 
 MAX_RUNS = 80  # of the region
 MAX_TOGETHER = 2  # names that are tried together before names are left out one by one
@@ -65,7 +65,7 @@ class Ablation:
 
     def is_right(self, off: Iterable[str]) -> bool:
         """Return whether the region agrees without these passes."""
-        return self.verdict(off).status is Status.AGREE
+        return self.verdict(off).agrees
 
     def verdict(self, off: Iterable[str]) -> Verdict:
         """The verdict on the region without these passes."""

@@ -164,10 +164,7 @@ def acquit(progress: Progress) -> Search[None]:
     for finding in [f for f in progress.findings if f.signature in NO_OUTPUT and len(f.items) == 1]:
         named = chain.from_iterable(finding.regions)
         whole = tuple(sorted({*progress.scope, *progress.skipped, *named}))
-        if (
-            len(progress.findings) > 1
-            and (yield from state.tail(Purpose.TAIL, whole)).status is Status.AGREE
-        ):
+        if len(progress.findings) > 1 and (yield from state.tail(Purpose.TAIL, whole)).agrees:
             progress.findings.remove(finding)
             progress.scope = whole
 
@@ -266,7 +263,7 @@ def _everywhere(progress: Progress) -> Search[Found]:
     if state.aim.signature is not Signature.PRECISION and not everywhere:
         return None
     (answer,) = yield from state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
-    if answer.status is Status.AGREE:
+    if answer.agrees:
         progress.instead = Outcome.CLAIMED
         return NOTHING_LEFT
     return (yield from accumulated.find_accumulated(state, progress.scope))
@@ -343,7 +340,7 @@ def _rest_fails(progress: Progress) -> Search[bool]:
         if rounds and state.aim.signature is Signature.MISMATCH:
             state.notes.append((BY_ROUNDING + answer.why, NOTHING_LEFT))
             answer = replace(answer, status=Status.AGREE, signature=None)
-        if answer.status is Status.AGREE:
+        if answer.agrees:
             if set(rest) >= {*scope, *progress.skipped}:
                 progress.rest = Rest.AGREES
                 if (yield from _overlap_fails(progress, region)):
@@ -382,11 +379,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))
         answer = yield from state.tail(Purpose.CONFIRM, rest)
-        if (
-            answer.status is Status.FAIL
-            and answer.signature is not None
-            and answer.signature not in NO_OUTPUT
-        ):
+        if answer.fails and answer.signature is not None and answer.signature not in NO_OUTPUT:
             yield from _go_on_with(progress, rest, answer.signature)
             return True
     return False

@@ -156,7 +156,7 @@ def _guesses(
     fails = Answer(Status.FAIL, signature, detail=all_of_error)
     agrees = Answer(Status.AGREE, detail=ErrorShare(of_target=0.0, of_model=0.0, is_culprit=True))
     if (before := earlier.get(_anyhow(query))) is not None:
-        other = fails if before.status is Status.AGREE else agrees
+        other = fails if before.agrees else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
     passes = PASS_ODDS.get(state.driver.asking, 0.5)
     if (status := seen.get(query.run)) is not None:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from subgraph.types import Strings
-from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
+from subgraph.verdict import NO_OUTPUT, HasStatus, Signature, Status, Verdict
 
 Items: TypeAlias = tuple[int, ...]
 # It gives outputs that have no difference to the reference's: there is no error to explain.
@@ -145,7 +145,7 @@ NO_ITEMS = ItemStatuses()
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(HasStatus):
     """Answer of an oracle to one query.
 
     Attributes:
@@ -232,7 +232,7 @@ def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
     None: the whole does not fail. Then a region that fails has nothing to explain; one that is
     refused alone does run in the whole, and nothing is known about it.
     """
-    if answer.status is Status.AGREE:
+    if answer.agrees:
         return RegionOutcome.AGREE
     if signature is None:
         return (
@@ -243,7 +243,7 @@ def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
     if answer.signature in NO_OUTPUT:
         explains = answer.signature is signature or answer.share.is_culprit is True
         return RegionOutcome.FAIL if explains else RegionOutcome.UNRESOLVED
-    if answer.signature is None or answer.status is Status.UNRESOLVED:
+    if answer.signature is None or answer.is_unresolved:
         return RegionOutcome.UNRESOLVED
     if answer.signature is Signature.PRECISION is signature:
         return RegionOutcome.MINOR  # rounding everywhere: no piece is to blame

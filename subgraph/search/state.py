@@ -307,7 +307,7 @@ class SearchState:
             is_fresh = self.aim.takes_fresh(repetition)
             query = Query(QueryKind.REST, rest, repetition, is_fresh, target=self.aim.target)
             (answer,) = yield from self.ask(purpose, [query])
-            if answer.status is not Status.AGREE:
+            if not answer.agrees:
                 break
         return answer
 

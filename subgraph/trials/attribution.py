@@ -95,7 +95,7 @@ class Target:
 def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
     """The error of the whole model. `whole`: its result, if the candidate does not give the same
     each time."""
-    whole = whole or trials.run(trials.model.whole())
+    whole = whole or trials.run(trials.full_model)
     return Target(() if whole.failure else whole.tensors)
 
 

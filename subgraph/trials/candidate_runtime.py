@@ -27,7 +27,7 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Fields, JsonObject
-from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
+from subgraph.verdict import NO_OUTPUT, Signature, Verdict
 from subgraph.version import __version__
 
 
@@ -162,7 +162,7 @@ class FormsTried:
                 f"the model with pinned shapes, which every cut has: {pinned.signature}:"
                 f" {pinned.why}"
             )
-        elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
+        elif shipped.fails and pinned.agrees:
             yield (
                 "the file as shipped is wrong, with pinned shapes it is right: the open dimensions"
                 " are the reason"
@@ -228,7 +228,7 @@ class ShippedModel:
     def other_form_tells_more(self, verdict: Verdict) -> bool:
         """Return whether to run the full model pinned as well: it is refused or wrong, and open
         dimensions may be the reason."""
-        fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
+        fails = verdict.fails and verdict.signature is not Signature.TIMEOUT
         return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
 
 

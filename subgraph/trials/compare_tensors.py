@@ -136,10 +136,7 @@ class ComparisonRow:
     @property
     def failing(self) -> bool:
         """Whether it disagrees in place or alone."""
-        return any(
-            v is not None and v.status is Status.FAIL
-            for v in (self.in_place, self.alone, self.verdict)
-        )
+        return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
 
 
 @dataclass(frozen=True)
@@ -225,7 +222,7 @@ class Comparison:
     @property
     def first_bad(self) -> ComparisonRow | None:
         """The first tensor that is wrong in place; if none is, the first that is wrong alone."""
-        bad = (r for r in self.rows if r.in_place is not None and r.in_place.status is Status.FAIL)
+        bad = (r for r in self.rows if r.in_place is not None and r.in_place.fails)
         return next(bad, None) or next((r for r in self.rows if r.failing), None)
 
     @property
@@ -270,11 +267,11 @@ class Comparison:
             return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
         if self.wrong_input:
             return ReportedAnswer(Kind.WRONG, f"{self.wrong_input}; {tensors} wrong")
-        if self.whole.status is Status.FAIL:
+        if self.whole.fails:
             named = tensors if bad else "no tensor"
             return self._failure(f"{named} in place or alone")
         if bad:
-            is_right = self.whole.status is Status.AGREE
+            is_right = self.whole.agrees
             how = "outputs agree, the inside does not" if is_right else ""
             return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
         return self._agreement
@@ -298,7 +295,7 @@ class Comparison:
             return self._settled
         if self.settlement.decision is Decision.NODES_NEEDED:
             return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
-        if self.whole.status is Status.UNRESOLVED:
+        if self.whole.is_unresolved:
             return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(self.whole))
         mute = map(clean, find_mute(self.whole.outputs))
         inner = self.looked_at.inner or None
@@ -313,7 +310,7 @@ class Comparison:
     @property
     def _refused(self) -> ReportedAnswer:
         """The outcome where the candidate refuses the full model."""
-        bad = [r.node for r in self.rows if r.verdict and r.verdict.status is not Status.AGREE]
+        bad = [r.node for r in self.rows if r.verdict and not r.verdict.agrees]
         nodes = ", ".join(map(clean, bad[:MAX_NAMED])) or "no node"
         nodes += f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
         model = "the full model"
@@ -330,11 +327,11 @@ class Comparison:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         if self.settlement.decision is Decision.REFERENCE_MOVES:
             return 0
-        fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
+        fails = any(v.fails for v in (self.whole, self.in_place))
         deviates = self.first_bad or self.deviating_pieces or self._is_model_refused
         if fails or deviates or self.forms.only_pinned:
             return 1
-        return 0 if self.whole.status is Status.AGREE or self.settlement.explanation else 5
+        return 0 if self.whole.agrees or self.settlement.explanation else 5
 
 
 def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
@@ -476,13 +473,11 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
             return settlement
     if (
         found.stopped
-        or found.whole.status is not Status.AGREE
+        or not found.whole.agrees
         or not DOUBTS[Doubt.KERNELS].is_possible(trials.judge)
     ):
         return UNDOUBTED
-    unseen = {
-        row.index for row in found.rows if not row.alone or row.alone.status is Status.UNRESOLVED
-    }
+    unseen = {row.index for row in found.rows if not row.alone or row.alone.is_unresolved}
     return settle_rounding(
         NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
         is_beyond_rounding=bool(find_doubt(trials, [Doubt.KERNELS])),
@@ -594,7 +589,7 @@ def _add_likeness(
     if bad is None:
         return comparison
     node = nodes[bad.index]
-    if node and bad.alone and bad.alone.status is Status.FAIL:
+    if node and bad.alone and bad.alone.fails:
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:
         output = WrongOutput(trials, trials.model.whole(names), bad.in_place)

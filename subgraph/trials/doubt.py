@@ -197,7 +197,7 @@ def is_beyond_rounding(trials: Trials, region: Region) -> bool:
 
 def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
     """Whether the candidate's outputs of a region agree."""
-    return judge.verdict(region, result).status is Status.AGREE
+    return judge.verdict(region, result).agrees
 
 
 # ------------------------------------------------------------------------------------------------
@@ -231,27 +231,27 @@ def _agrees_beyond_rounding(judge: Judge, region: Region, result: RunResult) -> 
     by_rounding = judge.with_criterion(ROUNDING_ALONE)
     return (
         agrees(judge.without_evidence(), region, result)
-        and by_rounding.verdict(region, result).status is Status.FAIL
+        and by_rounding.verdict(region, result).fails
     )
 
 
 def _agrees_despite_jumps(judge: Judge, region: Region, result: RunResult) -> bool:
     verdict = judge.without_evidence().verdict(region, result)
-    return verdict.status is Status.AGREE and any(j.label == JUMPS for j in verdict.outputs)
+    return verdict.agrees and any(j.label == JUMPS for j in verdict.outputs)
 
 
 def _is_within_steps(judge: Judge, region: Region, result: RunResult) -> bool:
     verdict = judge.verdict(region, result)
-    if verdict.status is Status.AGREE:  # by its own steps, as it would after many faults
+    if verdict.agrees:  # by its own steps, as it would after many faults
         is_excused = any(error_of(output) > MIN_STEP for output in verdict.outputs)
         return is_excused and quantizes_itself(judge.model.graph)
     unknown = _unknown_outputs(verdict)
     are_steps = bool(unknown) and all(j.label == STEPS for j in unknown)
-    return verdict.status is Status.UNRESOLVED and are_steps
+    return verdict.is_unresolved and are_steps
 
 
 def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
-    return [j for j in verdict.outputs if j.status is Status.UNRESOLVED and not is_mute(j)]
+    return [j for j in verdict.outputs if j.is_unresolved and not is_mute(j)]
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def find_doubt(
         check = DOUBTS[reason]
         if not check.is_possible(trials.judge):
             continue
-        for region in regions or [trials.model.whole()]:
+        for region in regions or [trials.full_model]:
             if check.applies(trials.judge, region, trials.run(region)):
                 return reason
     return None
@@ -312,14 +312,12 @@ def settle_quantization(trials: Trials) -> Settlement:
     """
     if not find_doubt(trials, [Doubt.STEPS]):
         return UNDOUBTED
-    whole = trials.model.whole()
+    whole = trials.full_model
     with suppress(SubcutError):
         if is_in_float(trials.judge, trials.run(whole).tensors, trials.model.outputs):
             return Settlement(Decision.PIECES_AGREE, f"though {IN_FLOAT}")
     regions = pieces_between_quantizers(trials.model)
-    verdicts = run_pieces(
-        trials, regions, trials.judge.verdict, lambda verdict: verdict.status is Status.AGREE
-    )
+    verdicts = run_pieces(trials, regions, trials.judge.verdict, lambda verdict: verdict.agrees)
     statuses = [verdict.status if verdict else Status.UNRESOLVED for verdict in verdicts]
     wrong = tuple(
         region for region, status in zip(regions, statuses, strict=True) if status is Status.FAIL

@@ -121,12 +121,12 @@ class Judge:
                 candidate ran.
         """
         verdict = self._verdict_of_pass(region, result)
-        if not result.first or verdict.status is not Status.FAIL:
+        if not result.first or not verdict.fails:
             return verdict
         first = self._verdict_of_pass(region, result.first)
-        right = {(j.name, j.sample) for j in first.outputs if j.status is Status.AGREE}
-        wrong = {(j.name, j.sample) for j in verdict.outputs if j.status is Status.FAIL}
-        if first.status is Status.FAIL and not wrong & right:
+        right = {(j.name, j.sample) for j in first.outputs if j.agrees}
+        wrong = {(j.name, j.sample) for j in verdict.outputs if j.fails}
+        if first.fails and not wrong & right:
             return verdict
         why = f"{from_run(result.number)}: {verdict.why}"
         return replace(verdict, why=why, from_run=result.number)
@@ -215,7 +215,7 @@ class Judge:
 
     def can_tell(self, region: Region) -> bool:
         """Return whether an agreement on a region would be earned, with the reference's values."""
-        return self._require_evidence(region, Verdict(Status.AGREE)).status is Status.AGREE
+        return self._require_evidence(region, Verdict(Status.AGREE)).agrees
 
     # ------------------------------------------------------------ one pass
 
@@ -313,7 +313,7 @@ class Judge:
 
     def _require_evidence(self, region: Region, verdict: Verdict) -> Verdict:
         """Withdraw an agreement without values if even the reference's own values tell nothing."""
-        if verdict.status is not Status.AGREE:
+        if not verdict.agrees:
             return verdict
         self.model.capture(region)
         values = self.model.values
@@ -340,13 +340,13 @@ class Judge:
         )
         # Only if no output decides: one that agrees would vouch for one that differs.
         doubted = tuple(map(partial(self._doubt_saturated, given), judgements))
-        if all(j.status is Status.UNRESOLVED for j in doubted):
+        if all(j.is_unresolved for j in doubted):
             judgements = doubted
-        if any(j.status is Status.FAIL for j in judgements):
+        if any(j.fails for j in judgements):
             return judgements
         samples: dict[str, list[Judgement]] = {}
         for judgement in judgements:
-            if judgement.status is Status.AGREE and judgement.name not in allowed:
+            if judgement.agrees and judgement.name not in allowed:
                 samples.setdefault(judgement.name, []).append(judgement)
         reasons = {
             name: self._explain_mute(given, of_output) for name, of_output in samples.items()
@@ -419,7 +419,7 @@ class Judge:
             noise = BatchNoise(noises[0], name, [of_sample.of(name) for of_sample in noises])
             context = OutputContext(name, self.precision, noise, True, samples=len(expected))
             judgement = judge(reference, candidate, self.rule, context)
-            if judgement.status is not Status.AGREE:
+            if not judgement.agrees:
                 yield assign_to_sample(
                     judgement, expected[0][name].shapes[0], self.model.values.labels
                 )
@@ -446,6 +446,11 @@ class JudgeProperties:
     def graph(self) -> Graph:
         """The model."""
         return self.judge.model.graph
+
+    @property
+    def full_model(self) -> Region:
+        """The full model, as a region."""
+        return self.judge.model.whole()
 
     @property
     def runtime(self) -> CandidateRuntime:

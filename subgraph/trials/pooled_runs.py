@@ -27,7 +27,7 @@ from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import digest
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Verdict
 
 POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
 POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
@@ -46,7 +46,7 @@ def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
             values.
     """
     return [
-        verdict if verdict and verdict.status is Status.AGREE else trials.verdict(region)
+        verdict if verdict and verdict.agrees else trials.verdict(region)
         for region, verdict in zip(regions, judge_pooled(trials, regions), strict=True)
     ]
 
@@ -133,7 +133,7 @@ def run_pieces(
         most: number of new runs after which no further one is made.
         part: share of the time limit that these regions may take.
     """
-    whole = trials.verdict(trials.model.whole())
+    whole = trials.verdict(trials.full_model)
     limit = part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
     end = time.monotonic() + trials.runtime.workers.deadline.timeout(limit)
     most += trials.log.extra_runs

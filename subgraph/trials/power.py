@@ -22,7 +22,6 @@ from subgraph.trials.doubt import DOUBTS, Doubt
 from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagate
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.verdict import Status
 
 FACTOR = 1.1  # of a scaled tensor
 SCALED = f"scaled by {FACTOR}"
@@ -90,7 +89,7 @@ def _is_shown(judge: Judge, region: Region, values: Feeds) -> bool:
         return False
     outputs = tuple({name: sample[name] for name in judge.model.outputs} for sample in samples)
     result = RunResult(outputs, ((),) * len(outputs))
-    return judge.verdict(whole, result).status is Status.FAIL or any(
+    return judge.verdict(whole, result).fails or any(
         DOUBTS[doubt].is_possible(judge) and DOUBTS[doubt].applies(judge, whole, result)
         for doubt in SETTLED
     )

@@ -44,7 +44,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misread
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import Signature, Verdict
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
 # The constant `c` tells an input whose axes are exchanged from such an output.
@@ -78,7 +78,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         return
     if any(whole.tensors):
         if trials.runtime.runs_user_code and not is_of_tflite(model.path):
-            require_contract(trials, trials.model.whole(), whole)
+            require_contract(trials, trials.full_model, whole)
         return
     if not is_of_tflite(model.path):
         _require_one_operator(trials.judge)
@@ -86,7 +86,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
     name = model.path.name
-    region = trials.model.whole()
+    region = trials.full_model
     declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
     if any(declares_nothing.tensors):
         problems = find_problems(model)
@@ -135,18 +135,14 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     """
     verdict = trials.judge.verdict(region, result)
     breach = NO_BREACH
-    if verdict.status is Status.FAIL:
+    if verdict.fails:
         breach = _ask_probe(trials, verdict)
         if breach.also == ONE_MODEL:
             breach = _find_misread_input(trials, region, verdict)
         elif breach.also == WIDE and verdict.signature is Signature.SHAPE and verdict.worst:
             what = f": '{clean(verdict.worst.name)}' is {verdict.worst.why}"
             breach = Breach(code="candidate.breaks-contract", clause=what)
-    elif (
-        verdict.status is Status.AGREE
-        and trials.runtime.candidate.script
-        and not trials.runtime.own_model
-    ):
+    elif verdict.agrees and trials.runtime.candidate.script and not trials.runtime.own_model:
         find = partial(_find_wrong_use, trials, region)
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
     if breach.clause:
@@ -213,7 +209,7 @@ def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
     if rounded is None or all(np.array_equal(value, _round(value)) for value in values):
         return None
     judge.model.capture(region)
-    if judge.verdict(region, result).status is not Status.AGREE:
+    if not judge.verdict(region, result).agrees:
         return None
     sentence = rounded.sentence(trials.model)
     return Breach(code="candidate.wrong-input", clause=f": {sentence} before it runs")

@@ -28,7 +28,6 @@ from subgraph.storage.tensors import Record, Records, Value, list_arrays, writte
 from subgraph.trials.reference_model import ReferenceModel, region_noise
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
-from subgraph.verdict import Status
 
 
 def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
@@ -202,7 +201,7 @@ def _errors(trials: Trials, region: Region, expected: Records, values: Records) 
             has_fixed_point=trials.judge.has_fixed_point,
         )
         judgement = judge(record.value(), values[name].value(), trials.judge.rule, context)
-        if judgement.status is Status.FAIL:
+        if judgement.fails:
             error = judgement.errors.get("max_rel", math.nan)
             errors.append(0.0 if math.isnan(error) else error)
     return errors

@@ -47,7 +47,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import NotStored, RunLog
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Strings
-from subgraph.verdict import NUMBERS, Status, Verdict, find_mute, is_mute
+from subgraph.verdict import NUMBERS, Verdict, find_mute, is_mute
 
 MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
 
@@ -66,7 +66,7 @@ def explain_full_model(trials: Trials) -> Explanation | None:
     """
     if trials.runtime.is_manual or trials.judge.score:
         return None
-    result = trials.run(trials.model.whole())
+    result = trials.run(trials.full_model)
     for find in QUESTIONS:
         if (explanation := find(trials, result)) and not is_flaky(trials):
             return explanation
@@ -80,7 +80,7 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
     fails."""
     if first.failure or first.build + first.run > MAX_AGAIN_SECONDS:
         return ()
-    whole = trials.model.whole()
+    whole = trials.full_model
     try:
         again = trials.run_extra(whole, repetition=1, fresh=True)
     except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
@@ -93,13 +93,13 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
     if trials.ask.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]
         judgements = itertools.chain.from_iterable(verdict.outputs for verdict in verdicts)
-        names |= {j.name for j in judgements if j.status is Status.FAIL}
+        names |= {j.name for j in judgements if j.fails}
     return tuple(sorted(names))
 
 
 def is_flaky(trials: Trials) -> bool:
     """Return whether a run of the full model in another process contradicts the first one."""
-    whole = trials.model.whole()
+    whole = trials.full_model
     first = trials.verdict(whole)
     with trials.log.count_as_extra(whole):
         again = trials.verdict(whole, repetition=1, fresh=True)
@@ -124,7 +124,7 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
     """
     runtime = trials.runtime
     options = runtime.about.exact
-    verdict = trials.judge.verdict(trials.model.whole(), result)
+    verdict = trials.judge.verdict(trials.full_model, result)
     if verdict.signature not in NUMBERS:
         return None
     if not options:
@@ -150,18 +150,18 @@ def _find_undeclared(trials: Trials, result: RunResult, verdict: Verdict) -> Pre
     if claim is None or claim.eps <= trials.judge.precision.eps:
         return None
     declared = replace(runtime, candidate=replace(runtime.candidate, precision=claim))
-    judged = replace(trials.judge, runtime=declared).verdict(trials.model.whole(), result)
-    if judged.status is not Status.AGREE or judged.is_mute:
+    judged = replace(trials.judge, runtime=declared).verdict(trials.full_model, result)
+    if not judged.agrees or judged.is_mute:
         return None
     return PreciseSetting({}, trials.judge.precision, claim)
 
 
 def _agrees(trials: Trials, log: RunLog) -> bool:
-    whole = trials.model.whole()
+    whole = trials.full_model
     for k in range(RUNS):
         with log.count_as_extra(whole):
             verdict = trials.verdict(whole, repetition=k, fresh=k > 0)
-        if verdict.status is not Status.AGREE or verdict.is_mute:
+        if not verdict.agrees or verdict.is_mute:
             return False
     return True
 
@@ -199,7 +199,7 @@ def find_reference_movement(trials: Trials, result: RunResult) -> ReferenceMovem
     """
     model = trials.model
     verdict = trials.judge.verdict(model.whole(), result)
-    names = {j.name for j in verdict.outputs if j.status is not Status.AGREE and not is_mute(j)}
+    names = {j.name for j in verdict.outputs if not j.agrees and not is_mute(j)}
     is_numeric = verdict.signature in (None, *NUMBERS)
     are_tensors = all(model.values.records[0][name].form == "tensor" for name in names)
     is_dynamic = any(map(finds_scales, model.graph.nodes)) and not model.graph.random_nodes
@@ -298,7 +298,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
 def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     """Draw the inputs in another way if the outputs tell nothing; keep those that the user gave."""
     values = trials.model.values
-    whole = trials.model.whole()
+    whole = trials.full_model
     if trials.runtime.own_model or trials.judge.score or not values.are_drawn:
         return PreparedTrials(trials)
     verdict = trials.verdict(whole)
@@ -319,7 +319,7 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
 
 def _is_telling(trials: Trials) -> bool:
     try:
-        return not trials.verdict(trials.model.whole()).is_mute
+        return not trials.verdict(trials.full_model).is_mute
     except OutOfTime:
         raise
     except SubcutError as e:
@@ -340,7 +340,7 @@ def drop_if_changed(trials: Trials) -> str:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    whole = trials.model.whole()
+    whole = trials.full_model
     stored = _list_stored_runs(trials, fresh=True) or _list_stored_runs(trials, fresh=False)
     if not stored:
         return ""
@@ -367,7 +367,7 @@ def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
     runs: list[RunResult] = []
     with suppress(NotStored):
         runs.extend(
-            loading.run(trials.model.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS)
+            loading.run(trials.full_model, repetition=k, fresh=fresh) for k in range(KNOWN_RUNS)
         )
     return runs
 

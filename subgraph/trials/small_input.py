@@ -27,7 +27,7 @@ from subgraph.storage.tensors import written
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays
-from subgraph.verdict import Signature, Status, Verdict
+from subgraph.verdict import Signature, Verdict
 
 MAX_RUNS = 40  # of the region, on the candidate
 MAX_SECONDS = 20.0  # for all of them
@@ -104,7 +104,7 @@ class SmallInputProgress:
         self._run(trials)
         self._base = self.verdict
         known = trials.model.values.records[0]
-        self._types = {name: known[name].type_text for name in trials.model.whole().inputs}
+        self._types = {name: known[name].type_text for name in trials.full_model.inputs}
         self._arrays = {name: known[name].array() for name in self._types}
 
     def search(self) -> bool:
@@ -137,7 +137,7 @@ class SmallInputProgress:
             yield changed
 
     def _run(self, trials: Trials, *, fresh: bool = False) -> None:
-        whole = trials.model.whole()
+        whole = trials.full_model
         trials.model.capture(whole)
         self.runs += 1
         self.result: RunResult = trials.run_extra(whole, [{}], fresh=fresh)
@@ -147,7 +147,7 @@ class SmallInputProgress:
         """Return whether the candidate fails as on the given input."""
         verdict = self.verdict
         is_same_kind = verdict.signature is self._base.signature
-        is_failure = verdict.status is Status.FAIL and is_same_kind
+        is_failure = verdict.fails and is_same_kind
         return is_failure and fails_alike(verdict, self._base)
 
     def _try(self, changed: Arrays) -> bool:
@@ -249,7 +249,7 @@ def fails_alike(found: Verdict, verdict: Verdict) -> bool:
     little."""
     if verdict.signature not in WITH_OUTPUTS:
         return (found.status, found.signature) == (verdict.status, verdict.signature)
-    fails = found.status is Status.FAIL and found.signature in WITH_OUTPUTS
+    fails = found.fails and found.signature in WITH_OUTPUTS
     is_smaller = _error(found) * SMALLER < _error(verdict)  # not so of NaN
     return fails and not is_smaller
 

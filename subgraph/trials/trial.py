@@ -351,7 +351,7 @@ class Processes(JudgeProperties):
             result = self._choose_form(job, result)
         if number == 1 and result.later:
             self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
-        if feeds is None and region == self.model.whole():
+        if feeds is None and region == self.full_model:
             passes = range(1, len(result.later) + 2) if result.later else ()
             verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
             self.mode.note_session([verdict.status for verdict in verdicts])
@@ -374,7 +374,7 @@ class Processes(JudgeProperties):
     def _run_pinned(self) -> RunResult | None:
         """The outputs of the file with pinned shapes; None if that form tells no more than the file
         as shipped."""
-        whole = self.model.whole()
+        whole = self.full_model
         shipped = self.writer.shipped
         if not shipped or not shipped.other_form_tells_more(self.forms.verdicts[Form.SHIPPED]):
             return None
@@ -389,7 +389,7 @@ class Processes(JudgeProperties):
         tried = self.forms.verdicts
         if Form.SHIPPED in tried and Form.PINNED not in tried:
             self._run_pinned()
-        return Form.PINNED in tried and tried[Form.PINNED].status is Status.AGREE
+        return Form.PINNED in tried and tried[Form.PINNED].agrees
 
     def forget_pinned_shapes(self) -> None:
         """Draw no conclusion from the run with pinned shapes."""

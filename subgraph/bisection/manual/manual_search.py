@@ -34,7 +34,6 @@ from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status
 
 
 @dataclass(kw_only=True)
@@ -119,10 +118,10 @@ class ManualOracle(NodeOracle):
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> Answer:
-        fails = answer.status is Status.FAIL
-        whole = self.run_result(self.trials.model.whole()).failure
+        fails = answer.fails
+        whole = self.run_result(self.trials.full_model).failure
         if result.failure or whole:  # only marked good or bad: there is no error to attribute
-            is_culprit = fails and (not whole or whole.status is Status.FAIL)
+            is_culprit = fails and (not whole or whole.fails)
             return replace(answer, detail=ErrorShare(is_culprit=is_culprit or None))
         if not fails and self.person.may_ask:
             return self._variant(may_ask=False)._with_share(query, region, result, answer)
@@ -211,7 +210,7 @@ class Person(JudgeProperties):
 
     def form_of(self, region: Region) -> Form:
         """The form in which a person is given a region."""
-        return Form.PINNED if region.nodes == self.model.whole().nodes else Form.CUT
+        return Form.PINNED if region.nodes == self.full_model.nodes else Form.CUT
 
     def too_large(self, region: Region) -> str:
         """Return "": the memory of the device is not known."""
@@ -239,7 +238,7 @@ class Person(JudgeProperties):
             raise Pending([self.task(region, feeds)])
         result = self.results[key]
         self.log.made[key] = result.made
-        agrees = result.failure is not None and result.failure.status is Status.AGREE
+        agrees = result.failure is not None and result.failure.agrees
         if agrees and feeds is not None:
             # the region is good, so that the reference has the values for these feeds
             return RunResult(tuple(self.model.run_on_reference(region, feeds)))

@@ -40,7 +40,7 @@ from subgraph.errors import UsageError
 from subgraph.precision import Precision
 from subgraph.text import count
 from subgraph.types import Array
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import HasStatus, Signature, Status
 
 MIN_ELEMENTS = 4  # of a slice; fewer have no scale of their own
 FEW = 100  # numbers that are judged together: of so many or more, one says little
@@ -169,7 +169,7 @@ class OutputContext:
 
 
 @dataclass(frozen=True)
-class Ruling:
+class Ruling(HasStatus):
     """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was
     compared with."""
 

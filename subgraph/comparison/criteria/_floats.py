@@ -335,7 +335,7 @@ class Floats:
             None if rounded is None else np.where(rounded > jump_from, 0.0, rounded), without_jumps
         )
         found = others.explained(n) if others.explains(n) else others.unexplained(n, rounded)
-        label = JUMPS if found.status is Status.AGREE and found.label == "agrees" else found.label
+        label = JUMPS if found.agrees and found.label == "agrees" else found.label
         why = f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs"
         return replace(found, label=label, why=why)
 
@@ -386,7 +386,7 @@ class Floats:
         noise_of_ties = np.full(self.scales.shape, size / self.k)
         if self.claim is not FP32:  # there a softmax of large equal numbers may turn over
             found = self.explained(noise_of_ties)
-            if found.status is not Status.AGREE:
+            if not found.agrees:
                 return found
         elif (self.errors > self.usable_limits).any():
             relation = (

@@ -218,11 +218,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if pair.floating:
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
             ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
-        return (
-            replace(ruling, label="range")
-            if pair.masked and ruling.status is Status.AGREE
-            else ruling
-        )
+        return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
 
@@ -237,11 +233,7 @@ def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling
             ruling = _worst(
                 part.clear(why) for part in _parts(Floats(pair, replace(context, noise=None)))
             )
-        return (
-            replace(ruling, label="range")
-            if pair.masked and ruling.status is Status.AGREE
-            else ruling
-        )
+        return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
     found = _no_floats_without_noise(pair)
     return replace(found, why=f"{_describe_changed(pair)}; {why}")
 
@@ -415,11 +407,7 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     moved = max(run.error for run in runs)
     found = _steps(pair, runs, own=1, spare=int(moved > 0))
     spread = float(np.ptp(pair.reference.astype(np.int64)))
-    if (
-        found.status is Status.AGREE
-        and context.is_model_output
-        and moved > CAP[Precision.INT8] * spread
-    ):
+    if found.agrees and context.is_model_output and moved > CAP[Precision.INT8] * spread:
         part = moved / (spread or 1.0)
         why = (
             f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
 from subgraph.search.state import SearchState
-from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature, Status
+from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
 MIN_REFUSED = 2  # further regions of a kind that is refused, of which one is asked for all
 
@@ -151,10 +151,10 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
     for k in _spread(state.labels, [k for k in scope if k not in off]):
         yield from state.probe(Purpose.EVERYWHERE, (k,))
         answer = state.answer_to((k,))
-        right += answer.status is Status.AGREE
+        right += answer.agrees
         if right > MAX_RIGHT:
             return ()
-        if answer.status is Status.FAIL and answer.signature in NUMBERS:
+        if answer.fails and answer.signature in NUMBERS:
             off.append(k)
     kinds = len(off) if state.labels is None else len({state.labels[k] for k in off})
     return tuple(off) if len(off) > LOOKED_AT // 2 and kinds >= MIN_KINDS else ()

@@ -318,7 +318,7 @@ def sum_up(answers: Sequence[Answer]) -> Baseline:
     failures = Counter(a.signature for a in answers if _fails(a))
     signature = failures.most_common(1)[0][0] if failures else None
     decisive = next((a for a in answers if a.signature is signature and _fails(a)), answers[0])
-    agrees = all(a.status is Status.AGREE for a in answers)
+    agrees = all(a.agrees for a in answers)
     claimed = agrees and any(a.agrees_only_as_claimed for a in answers)
     return Baseline(
         signature,
@@ -332,7 +332,7 @@ def sum_up(answers: Sequence[Answer]) -> Baseline:
 
 
 def _fails(answer: Answer) -> bool:
-    return answer.signature is not None and answer.status is not Status.AGREE
+    return answer.signature is not None and not answer.agrees
 
 
 def careful_rate(failed: int, runs: int) -> float:

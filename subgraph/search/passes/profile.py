@@ -73,9 +73,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     Complexity: O(items + edges).
     """
     if not answer.items.statuses:
-        return Profile(
-            ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED
-        )
+        return Profile(ProfileOutcome.VANISHED if answer.agrees else ProfileOutcome.REFUSED)
     inside = set(scope)
     tainted = set[int]()
     hints = list[int]()
