@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from subgraph import reports, system
@@ -32,11 +32,11 @@ from subgraph.trials.doubt import Doubt, find_doubt
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.trial import Trials
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.verdict import Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class Search:
     """The options of the search after a disagreement.
 
@@ -50,7 +50,7 @@ class Search:
     command: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Disagreement:
     """The reason why a model is not known to be right.
 

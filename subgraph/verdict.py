@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from subgraph.documents import Number, absent, to_json
 from subgraph.text import count
-from subgraph.types import Fields, JsonObject, StringMap
+from subgraph.types import Fields, JsonObject, StringMap, frozen
 
 
 class Status(StrEnum):
@@ -68,7 +68,7 @@ FAILURES = {
 }
 
 
-class HasStatus:
+class Graded:
     """Conditions of an object with a status."""
 
     status: Status
@@ -89,7 +89,7 @@ class HasStatus:
         return self.status is Status.UNRESOLVED
 
 
-@dataclass(frozen=True)
+@frozen
 class Worst:
     """The element with the largest difference: its index and both values."""
 
@@ -98,8 +98,8 @@ class Worst:
     candidate: float | int | bool | str
 
 
-@dataclass(frozen=True)
-class Judgement(HasStatus):
+@frozen
+class Judgement(Graded):
     """One output of one sample, judged by one criterion.
 
     Attributes:
@@ -122,8 +122,8 @@ class Judgement(HasStatus):
     sample: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict(HasStatus):
+@frozen
+class Verdict(Graded):
     """The outcome of one trial: one region, all samples.
 
     Attributes:
@@ -187,8 +187,8 @@ class Verdict(HasStatus):
         return dict(to_json(self.document()))
 
 
-@dataclass(frozen=True)
-class VerdictDocument(HasStatus):
+@frozen
+class VerdictDocument(Graded):
     """A `Verdict` in a document."""
 
     status: Status

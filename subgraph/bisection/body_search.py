@@ -32,6 +32,7 @@ from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 from subgraph.verdict import Signature, Verdict
 
 MAX_ENTERED = 3  # findings in whose bodies the search continues
@@ -64,7 +65,7 @@ class InnerRuns:
             )
 
 
-@dataclass(frozen=True)
+@frozen
 class Entered:
     """A body that runs, with the first iteration that goes wrong."""
 
@@ -275,7 +276,7 @@ class InnerBisection(Protocol):
     def finished(self) -> BisectDocument | None: ...
 
 
-@dataclass(frozen=True)
+@frozen
 class InnerSearch:
     """Searches in the bodies of a bisection's findings.
 

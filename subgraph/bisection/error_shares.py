@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from subgraph.bisection.items import NodeItems
 from subgraph.comparison.pair import comparable
@@ -44,12 +44,13 @@ from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import locally_wrong
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
 Nodes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ErrorShares:
     """Explains errors by those of items; it runs the candidate only where that is unavoidable."""
 
@@ -157,7 +158,7 @@ def answer_of(verdict: Verdict) -> Answer:
     return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict)
 
 
-@dataclass(frozen=True)
+@frozen
 class SeenRuns:
     """Results of a bisection's runs, by the nodes of their region.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases.case import ResultPlace
@@ -13,12 +13,12 @@ from subgraph.graph.region import find_region
 from subgraph.search import Settings
 from subgraph.storage.folders import safe_name
 from subgraph.trials.open_trials import Setup
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
 
 
-@dataclass(frozen=True)
+@frozen
 class BisectionOptions:
     """Options of a bisection.
 

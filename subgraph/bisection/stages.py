@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -65,6 +65,7 @@ from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.preflight import require_contract, require_usable
 from subgraph.trials.questions import explain_full_model, find_precise_setting
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
@@ -72,7 +73,7 @@ MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
-@dataclass(frozen=True)
+@frozen
 class Interim:
     """The result of a bisection between two stages.
 

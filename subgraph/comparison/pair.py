@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -23,7 +22,7 @@ import numpy as np
 from subgraph import plugins
 from subgraph.comparison.metrics import norm
 from subgraph.storage.tensors import Value
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import Worst
 
 SMALL_INTEGERS = frozenset(
@@ -32,7 +31,7 @@ SMALL_INTEGERS = frozenset(
 NO_NUMBERS = "OUSTb"  # numpy kinds: strings, bytes and booleans
 
 
-@dataclass(frozen=True)
+@frozen
 class Pair:
     """Reference and candidate value of one tensor, of equal shape and element type.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from subgraph.errors import UsageError
 from subgraph.results.common import ComparedOutputs
 from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
-from subgraph.types import Array, Strings
+from subgraph.types import Array, Strings, frozen
 
 SIGNS = {
     ">": operator.gt,
@@ -31,7 +30,7 @@ SIGNS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Where:
     """A condition on values of the output `name`; `sign`: of `SIGNS`."""
 
@@ -44,7 +43,7 @@ class Where:
         return f"{self.name}{self.sign}{repr(self.number).removesuffix('.0')}"
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputChoice:
     """The compared part of the model's outputs: not those that are ignored, and of the others the
     elements for which all conditions hold.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.precision import Precision
+from subgraph.types import frozen
 
 
 class Fact(StrEnum):
@@ -37,7 +37,7 @@ class Fact(StrEnum):
     WRONG_FINER = "wrong-finer"  # in full precision as well
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """Attributes:
     kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness, exact,

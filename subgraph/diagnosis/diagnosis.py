@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 
 from subgraph.comparison import ROUNDING_ALONE
@@ -46,7 +46,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.open_trials import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
@@ -321,7 +321,7 @@ def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact
 # ------------------------------------------------------------ other runs
 
 
-@dataclass(frozen=True)
+@frozen
 class _OtherRun:
     """One more run of a region: its verdict, and whether it computes more precisely. `error`: why
     there is none."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
-from subgraph.types import Array, Arrays, StringMap
+from subgraph.types import Array, Arrays, StringMap, frozen
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
@@ -72,7 +71,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
 # ------------------------------------------------------------ sides
 
 
-@dataclass(frozen=True)
+@frozen
 class _Side:
     """The region in one of the two models.
 
@@ -111,7 +110,7 @@ def _side(graph: Graph, values: ReferenceValues | None, region: Region) -> _Side
     return _Side(graph, nodes, constants)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Node:
     """A node of one side."""
 

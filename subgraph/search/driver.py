@@ -26,6 +26,7 @@ from subgraph.search.oracle import (
     RegionOutcome,
     Step,
 )
+from subgraph.types import frozen
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
@@ -58,7 +59,7 @@ class SearchRestart(Exception):
     """An assumption of the search does not hold; it starts over, with the answers it has."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """The limits of a search.
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from subgraph.types import Strings
-from subgraph.verdict import NO_OUTPUT, HasStatus, Signature, Status, Verdict
+from subgraph.types import Strings, frozen
+from subgraph.verdict import NO_OUTPUT, Graded, Signature, Status, Verdict
 
 Items: TypeAlias = tuple[int, ...]
 # It gives outputs that have no difference to the reference's: there is no error to explain.
@@ -39,7 +39,7 @@ class QueryKind(StrEnum):
     PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?
 
 
-@dataclass(frozen=True)
+@frozen
 class Query:
     """One question about a candidate.
 
@@ -81,7 +81,7 @@ class Query:
         return replace(self, repetition=0, fresh=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class ErrorShare:
     """The share of an error for which some items account: detail of an answer to ISOLATED or REST.
 
@@ -102,19 +102,19 @@ class ErrorShare:
     largest_error: float | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ClaimedAgreement:
     """The candidate agrees, but only at the precision that it claims: detail of an answer to WHOLE
     or CLAIMED."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ContradictoryRuns:
     """The candidate fails, and its runs on the same values contradict each other: detail of an
     answer to WHOLE."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ItemStatuses:
     """The items that are wrong inside the model: detail of an answer to PROFILE.
 
@@ -128,7 +128,7 @@ class ItemStatuses:
     local_errors: Mapping[int, float] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class PrefixError:
     """The error of the first items: detail of an answer to PREFIX.
 
@@ -144,8 +144,8 @@ UNKNOWN_SHARE = ErrorShare()
 NO_ITEMS = ItemStatuses()
 
 
-@dataclass(frozen=True)
-class Answer(HasStatus):
+@frozen
+class Answer(Graded):
     """Answer of an oracle to one query.
 
     Attributes:
@@ -274,7 +274,7 @@ class Purpose(StrEnum):
     ALIKE = "alike"  # regions of the kind of two culprits: do they fail as well?
 
 
-@dataclass(frozen=True)
+@frozen
 class Step:
     """One answer and its effect.
 
@@ -316,7 +316,7 @@ class FindingKind(StrEnum):
     UNRESOLVED = "unresolved"
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """One conclusion.
 
@@ -368,7 +368,7 @@ class Finding:
         return self.runs[0] / self.runs[1]
 
 
-@dataclass(frozen=True)
+@frozen
 class Observation:
     """A region that fails without being a finding: it explains little, or could not be run."""
 
@@ -388,7 +388,7 @@ class Outcome(StrEnum):
     UNRESOLVED = "unresolved"
 
 
-@dataclass(frozen=True)
+@frozen
 class Counts:
     """Cost of a search. A query that was asked before in the same search costs nothing.
 
@@ -421,7 +421,7 @@ class Counts:
         return sum(self.without(*without).compiled.values())
 
 
-@dataclass(frozen=True)
+@frozen
 class Findings:
     """Result of a search.
 

@@ -25,6 +25,7 @@ from subgraph.search.oracle import (
     RegionOutcome,
     outcome_of,
 )
+from subgraph.types import frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Status
 
 STILL_REPETITION = (
@@ -36,7 +37,7 @@ MAX_WITHOUT_OUTPUT = (
 _AGREED_ITEMS = 2_000_000  # of agreeing regions looked through for contradictions
 
 
-@dataclass(frozen=True)
+@frozen
 class Baseline:
     """The runs of the whole model, summed up.
 
@@ -62,7 +63,7 @@ class Baseline:
         return self.failed / self.runs if self.runs else 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Aim:
     """The target of a search, and the form of its queries.
 

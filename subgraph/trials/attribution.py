@@ -11,7 +11,6 @@ the part of D that disappears is the *gain*.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagate, region_of
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import ENDED, Verdict
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial
@@ -49,7 +48,7 @@ CLIP = 10.0  # of an output's scale: the largest error of an element, also of on
 NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
 
 
-@dataclass(frozen=True)
+@frozen
 class Attribution:
     """Attributes:
     share: P·D / |D|²; 1 where the region accounts for all of the final error.
@@ -78,7 +77,7 @@ class Attribution:
         return None if self.gain is None else self.gain >= SHARE
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """The error that is to be explained.
 

@@ -26,7 +26,7 @@ from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields, JsonObject, frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Verdict
 from subgraph.version import __version__
 
@@ -78,7 +78,7 @@ def describe_changed_options(candidate: Candidate, options: Fields) -> str:
     return ",".join(f"{name}={value}" for name, value in changed.items())
 
 
-@dataclass(frozen=True)
+@frozen
 class CandidateKey:
     """Cache key of a candidate, combined with the key of a region.
 
@@ -128,7 +128,7 @@ class Form(StrEnum):
     CUT = "cut"  # a region, with the shapes of its boundary
 
 
-@dataclass(frozen=True)
+@frozen
 class FormsTried:
     """The verdicts on the forms of the whole model that were tried, the file as shipped first."""
 
@@ -173,7 +173,7 @@ class FormsTried:
         return [FormDocument(f, v.status, v.signature, v.why) for f, v in self.verdicts.items()]
 
 
-@dataclass(frozen=True)
+@frozen
 class ShippedModel:
     """The model whose file is run as the whole: that of the reference, or the candidate's own."""
 
@@ -255,7 +255,7 @@ def find_shipped_model(
 # key of both.
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelWriter:
     """Writes the models that a candidate is given.
 

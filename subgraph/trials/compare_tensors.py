@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.types import JsonObject, Strings
+from subgraph.types import JsonObject, Strings, frozen
 from subgraph.verdict import (
     Judgement,
     Signature,
@@ -109,7 +109,7 @@ POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
 
 
-@dataclass(frozen=True)
+@frozen
 class ComparisonRow:
     """One tensor.
 
@@ -139,7 +139,7 @@ class ComparisonRow:
         return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
 
 
-@dataclass(frozen=True)
+@frozen
 class Comparison:
     """The tensors of a candidate beside the reference's.
 

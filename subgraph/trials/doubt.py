@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
@@ -35,6 +34,7 @@ from subgraph.trials.float_forms import IN_FLOAT, is_in_float
 from subgraph.trials.judge import Judge
 from subgraph.trials.pooled_runs import pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 from subgraph.verdict import Judgement, Status, Verdict, is_mute
 
 DEFAULT_CRITERION = "noise"
@@ -60,7 +60,7 @@ class Decision(StrEnum):
     REFERENCE_MOVES = "reference moves"  # right: the reference differs as much from itself
 
 
-@dataclass(frozen=True)
+@frozen
 class Settlement:
     """The settlement of a doubt.
 
@@ -103,7 +103,7 @@ UNDOUBTED = Settlement()
 # rounding
 
 
-@dataclass(frozen=True)
+@frozen
 class Deviation:
     """A region that does not agree by rounding alone.
 
@@ -122,7 +122,7 @@ class Deviation:
         return cls(APPROXIMATED.intersection(operators) if agrees_usually else frozenset(), error)
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeEvidence:
     """The deviations of nodes alone, judged by rounding alone.
 
@@ -254,7 +254,7 @@ def _unknown_outputs(verdict: Verdict) -> list[Judgement]:
     return [j for j in verdict.outputs if j.is_unresolved and not is_mute(j)]
 
 
-@dataclass(frozen=True)
+@frozen
 class DoubtCheck:
     """The recognition of a reason for doubt.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from subgraph.cases.find_case import FoundCase
@@ -35,12 +35,12 @@ from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Processes, Trials
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 STORE = ".store"  # within the folder of results
 
 
-@dataclass(frozen=True)
+@frozen
 class Setup:
     """The settings of trials in addition to the model.
 

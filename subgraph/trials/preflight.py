@@ -9,7 +9,7 @@ mistake of that code shows in every output of every model, so a search would bla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, WrongOutput, feed_misread
 from subgraph.trials.trial import Trials
-from subgraph.types import Array, Arrays
+from subgraph.types import Array, Arrays, frozen
 from subgraph.verdict import Signature, Verdict
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
@@ -154,7 +154,7 @@ ONE_MODEL = "one model"  # the code returns other outputs than those of the prob
 WIDE = "float64"  # floats come as float64, which is harmless
 
 
-@dataclass(frozen=True)
+@frozen
 class Breach:
     """A behavior that no candidate is allowed to have.
 

@@ -27,7 +27,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from subgraph.errors import OutOfTime, OutputError, SubcutError
@@ -46,7 +46,7 @@ from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import NotStored, RunLog
 from subgraph.trials.trial import Trials
-from subgraph.types import Array, Strings
+from subgraph.types import Array, Strings, frozen
 from subgraph.verdict import NUMBERS, Verdict, find_mute, is_mute
 
 MAX_AGAIN_SECONDS = 10.0  # of a run of the full model that is run again
@@ -170,7 +170,7 @@ THREADS = (1, 2)
 MAX_ERROR_RATIO = 2.0  # of the movement: two correct runs may move in opposite directions
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceMovement:
     """A movement of the reference that explains the candidate's outputs.
 
@@ -258,7 +258,7 @@ KNOWN_RUNS = 8  # of the whole, that may be stored
 OLD = 3600.0  # seconds after which the summary says how old answers are
 
 
-@dataclass(frozen=True)
+@frozen
 class PreparedTrials:
     """Trials that can answer a question.
 

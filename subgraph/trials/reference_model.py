@@ -32,13 +32,13 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Records, written
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.version import __version__
 
 ROOT = Path("/")  # captured values have absolute paths
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceCache:
     """The computed values of a model.
 
@@ -339,7 +339,7 @@ def run_loaded(
 MAX_OTHER_SAMPLES = 8  # whose outputs are compared with those of one sample
 
 
-@dataclass(frozen=True)
+@frozen
 class OtherInputs:
     """The reference's outputs for other inputs than those of one sample. Several threads may share
     it.

@@ -31,6 +31,7 @@ from subgraph.runtime.worker_pool import Turns
 from subgraph.storage.digest import digest
 from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime, Form, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
 PASSES = 3  # of all samples, in which the full model is run in one session
@@ -74,7 +75,7 @@ class RunLog:
         return replace(self)
 
 
-@dataclass(frozen=True)
+@frozen
 class RegionJob:
     """A region that is to be run on all samples.
 
@@ -95,7 +96,7 @@ class RegionJob:
     pass_number: int = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryLimit:
     """The memory that a candidate may use.
 
@@ -146,7 +147,7 @@ class MemoryLimit:
         return held_bytes(weight) if self.runtime.candidate.can.half_as_float else raw_bytes(weight)
 
 
-@dataclass(frozen=True)
+@frozen
 class RegionRuns:
     """Runs regions in a given form, and stores the results.
 

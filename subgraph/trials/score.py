@@ -28,7 +28,7 @@ from subgraph.storage.tensors import Record, read_npy, written
 from subgraph.text import clean, count
 from subgraph.trials import score_backend
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Array, StringMap, Strings
+from subgraph.types import Array, StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Signature, Status, Verdict
 
 TIMEOUT = 600.0  # seconds for one call of a user's score
@@ -37,7 +37,7 @@ HOW = "it takes a list of dictionaries, name → array, and returns a number"
 INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
 
-@dataclass(frozen=True)
+@frozen
 class Judged:
     """The judgement on one model.
 
@@ -60,7 +60,7 @@ def not_run(why: str) -> Judged:
     return Judged(Status.UNRESOLVED, f"it does not run: {why}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Wanted:
     """A score, and the limit that it must reach.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import Judgement
 
 MAX_OTHER_SAMPLES = 16
@@ -39,7 +39,7 @@ MISREAD_TYPES = frozenset(("float32", "float16", "float64", "uint8", "int8"))
 MAX_OUTPUT = 1 << 26  # elements of an output that is explained: each takes four copies in float64
 
 
-@dataclass(frozen=True)
+@frozen
 class MisreadInput:
     """One input, misread in the same way in all samples.
 
@@ -96,7 +96,7 @@ def feed_misread(judge: Judge, misread: MisreadInput) -> Judge:
     return replace(judge, model=judge.model.fed_with(values))
 
 
-@dataclass(frozen=True)
+@frozen
 class WrongOutput:
     """One output of a region, alone or in place, that disagrees on one sample.
 

@@ -21,10 +21,11 @@ from subgraph.trials.candidate_runtime import CandidateRuntime, Form, FormsTried
 from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import MemoryLimit, RegionJob, RegionRuns, RunLog
+from subgraph.types import frozen
 from subgraph.verdict import Status, Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class Trials(JudgeProperties):
     """A candidate that is asked about regions of a model, and a judge. Several threads may share
     it.
@@ -226,7 +227,7 @@ class Asker(Protocol):
         model."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Processes(JudgeProperties):
     """Asks the candidate in child processes, and stores the results.
 

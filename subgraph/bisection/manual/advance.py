@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from subgraph.bisection.manual import tasks
@@ -35,6 +35,7 @@ from subgraph.text import count
 from subgraph.trials.open_trials import Setup
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 
 
 def model_digest(graph: Graph) -> str:
@@ -134,7 +135,7 @@ def require_same_inputs(session: Session, trials: Trials) -> None:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Advanced:
     """A session after the search was run over its answers.
 

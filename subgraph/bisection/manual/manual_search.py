@@ -34,6 +34,7 @@ from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import RunLog
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 
 
 @dataclass(kw_only=True)
@@ -176,7 +177,7 @@ class Pending(Exception):
         self.tasks = tuple(tasks)
 
 
-@dataclass(frozen=True)
+@frozen
 class Person(JudgeProperties):
     """Asks a person, who runs the candidate.
 

@@ -37,7 +37,7 @@ from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
 from subgraph.system import Lock, flush
 from subgraph.text import count
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 SCHEMA: Final = "subcut.manual-state/1"
@@ -55,7 +55,7 @@ TAKEN = "taken"  # the word of an answer with outputs
 COPIES = ("state-before.json", "state-damaged.json")  # which older versions wrote
 
 
-@dataclass(frozen=True)
+@frozen
 class FedWords:
     """The part of a `Feeding` that the user's options say."""
 
@@ -65,7 +65,7 @@ class FedWords:
     picture: ImageOptions
 
 
-@dataclass(frozen=True)
+@frozen
 class ManualRequest:
     """The options of `subcut manual start`.
 
@@ -87,7 +87,7 @@ class ManualRequest:
     force: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelIdentity:
     """The model's absolute path, and the digest of its structure and weights."""
 
@@ -95,7 +95,7 @@ class ModelIdentity:
     digest: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LoggedTask:
     """A task that was handed out.
 
@@ -112,7 +112,7 @@ class LoggedTask:
     needed: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class LoggedAnswer:
     """The answer to a task.
 
@@ -278,7 +278,7 @@ class Session(SavedSession):
 # ------------------------------------------------------------ answers
 
 
-@dataclass(frozen=True)
+@frozen
 class Taken:
     """Outputs that were taken.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_text, tensor_text
 from subgraph.text import clean, count
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 WRITE_AGAIN = "subcut manual next writes it anew"
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedFile:
     """One file that is to come back.
 
@@ -80,7 +81,7 @@ class ExpectedFile:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedOutput:
     """An output of one sample.
 
@@ -120,7 +121,7 @@ def list_expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
     return outputs
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskFolders:
     """The folders of one task, and those in which its outputs are.
 

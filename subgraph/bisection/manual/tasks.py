@@ -31,10 +31,10 @@ from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_fo
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskFormat:
     """The form of the inputs.
 
@@ -78,7 +78,7 @@ class TaskFormat:
         return ":".join(filter(None, (",".join(self.formats), self.form.dtype, self.form.layout)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Task:
     """A region to be run by hand, on all samples.
 
@@ -93,7 +93,7 @@ class Task:
     feeds: Feeds | None
 
 
-@dataclass(frozen=True)
+@frozen
 class TaskEntry:
     """The entry of a task in the manifest of each of its folders.
 

@@ -39,14 +39,14 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.precision import Precision
 from subgraph.text import count
-from subgraph.types import Array
-from subgraph.verdict import HasStatus, Signature, Status
+from subgraph.types import Array, frozen
+from subgraph.verdict import Graded, Signature, Status
 
 MIN_ELEMENTS = 4  # of a slice; fewer have no scale of their own
 FEW = 100  # numbers that are judged together: of so many or more, one says little
 
 
-@dataclass(frozen=True)
+@frozen
 class Ranking:
     """The values that a TopK, ArgMax or ArgMin compared.
 
@@ -61,7 +61,7 @@ class Ranking:
     axis: int
 
 
-@dataclass(frozen=True)
+@frozen
 class QuantizedValues:
     """The values that a quantizer rounds to an output of codes, or to one that was just
     dequantized.
@@ -144,7 +144,7 @@ class Noise(Protocol):
         for other outputs."""
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputContext:
     """The facts about an output that a rule can use in addition to its two values.
 
@@ -168,8 +168,8 @@ class OutputContext:
     has_fixed_point: bool = False
 
 
-@dataclass(frozen=True)
-class Ruling(HasStatus):
+@frozen
+class Ruling(Graded):
     """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was
     compared with."""
 
@@ -239,7 +239,7 @@ HOLDS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.g
 OPPOSITE = {"<=": ">", ">=": "<", "<": ">=", ">": "<="}
 
 
-@dataclass(frozen=True)
+@frozen
 class Limit:
     """A limit of one metric: `metric sign limit`, with a sign of `HOLDS`."""
 

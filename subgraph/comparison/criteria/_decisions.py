@@ -10,13 +10,12 @@ index does not tell how wrong it is, but the values that it selects between do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from subgraph.comparison.criteria import Ranking
 from subgraph.comparison.criteria._slices import log_probability_axis, probability_axis
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 MIN_VOCABULARY = (
     1000  # classes of logits; detectors have fewer, whose winners mean nothing where no object is
@@ -38,7 +37,7 @@ def class_axis(name: str, values: Array) -> int | None:
     return values.ndim - 1 if vocabulary else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Flips:
     """Rows whose winner the candidate changed; all vectors have an element per such row.
 

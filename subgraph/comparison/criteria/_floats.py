@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError
 from subgraph.precision import Precision
 from subgraph.text import count
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import NOTHING, Signature, Status
 
 FP32 = Precision.FP32
@@ -62,7 +62,7 @@ LIMIT = "; limit {}"
 MIN_IN_FULL = 1e-7  # smaller numbers are written with an exponent
 
 
-@dataclass(frozen=True)
+@frozen
 class Floats:
     """The floats of an output, or of a part of it that is judged by a scale of its own.
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from subgraph.comparison.criteria import MIN_ELEMENTS
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, frozen
 
 SUM = 1e-3  # so far from 1 a distribution may sum up
 
 
-@dataclass(frozen=True)
+@frozen
 class Slices:
     """The whole tensor, then for each axis each index. Axes of length 1 count as dropped.
 

@@ -23,7 +23,7 @@ criterion allows its own step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_SHIFT
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.tensors import parse_type
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 KEYS = (
     32  # random factors per float type: tensors take turns, since each needs two scalars of its own
@@ -59,7 +59,7 @@ NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other do
 STEPPED = ("int8", "uint8")  # types that TensorFlow Lite adds with any scale
 
 
-@dataclass(frozen=True)
+@frozen
 class Instrumented:
     """The inputs and outputs of an instrumented model in addition to the region's tensors.
 
@@ -81,7 +81,7 @@ class Instrumented:
     moved: Strings = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """The changes to the tensors of a region.
 

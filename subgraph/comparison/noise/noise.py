@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Records, Value
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import Judgement
 
 StoredJson = dict[str, Any]  # of a `NoiseRunDocument`
@@ -52,7 +52,7 @@ CODES = frozenset(("int8", "uint8", "int16", "uint16"))
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 
-@dataclass(frozen=True)
+@frozen
 class _StoredRun:
     """Tensors that one run left, and whether many sums are equal."""
 
@@ -239,7 +239,7 @@ class RegionNoise:
         return make(folder), folder
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputNoise(Noise):
     """Rounding noise of one output of a region; methods as in `criteria.Noise`."""
 
@@ -321,7 +321,7 @@ def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[s
     return replace(judged, why=why, worst=replace(worst, index=index), sample=labels[k])
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchNoise(OutputNoise):
     """Rounding noise of an output of several samples, which are judged as a batch.
 

@@ -29,7 +29,7 @@ from subgraph.comparison.noise.perturb import MAX_PERTURBED, STEP_SHARE
 from subgraph.graph import protobuf
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 # of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
 BITS = 14
@@ -88,7 +88,7 @@ class NodeWriter:
         return self("Clip", x, -limit, limit)
 
 
-@dataclass(frozen=True)
+@frozen
 class ChannelRange:
     """The least and the greatest value of each channel of a weight, in shapes that broadcast to
     it."""
@@ -235,7 +235,7 @@ def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> t
     return write("Sub", a, write("Sub", c, write("Sub", c, a))), a
 
 
-@dataclass(frozen=True)
+@frozen
 class _Quantized:
     """Names of what int8 needs of a tensor: its values with zero for those that stay, their limits,
     their range."""

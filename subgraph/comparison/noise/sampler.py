@@ -48,7 +48,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records, copied, load, save, type_of, written
-from subgraph.types import Array, Strings
+from subgraph.types import Array, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.comparison.noise.instrument import Instrumented
@@ -60,7 +60,7 @@ SEED = 0  # part of the labels of stored runs
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseRun:
     """One run of the region, in which all that rounds is perturbed; equal values of a tensor alike.
 
@@ -90,7 +90,7 @@ class NoiseRun:
         return self.claim, self.rounded, bool(self.tie_factor)
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseRunDocument:
     """The stored result of a run: the tensors that were written, and whether many sums of a tensor
     are equal."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +21,7 @@ from subgraph.comparison.noise.perturb import round_to_claim
 from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
-from subgraph.types import Array, Arrays
+from subgraph.types import Array, Arrays, frozen
 
 MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all of it
 MAX_ROUNDING = 16  # times eps of the claimed precision: what the rounding of a region may leave
@@ -42,7 +41,7 @@ MIN_FINER = 4  # times as many values in the reference: else it is quantized its
 MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """A reason why a candidate's values differ.
 
@@ -133,7 +132,7 @@ def _are_numbers(*arrays: Array) -> bool:
     return all(a.dtype.kind not in "OUSTMmcb" for a in arrays)
 
 
-@dataclass(frozen=True)
+@frozen
 class _TensorPair:
     """Reference and candidate, of equal size; `allowed`: the residual that an explanation may
     leave."""
@@ -229,7 +228,7 @@ def join_explanations(explanations: Iterable[Explanation]) -> str:
     return ", or ".join(e.text for e in explanations)
 
 
-@dataclass(frozen=True)
+@frozen
 class Distance:
     """Distance of two arrays. largest: over the spread (largest less smallest value) of the second
     array. mean: over its mean distance from its mean."""
@@ -267,7 +266,7 @@ def measure_distance(x: Array, y: Array) -> Distance:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class LinearMap:
     """candidate = scale · reference + offset."""
 

@@ -9,13 +9,14 @@ the smallest failing region.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back
 from subgraph.search.state import SearchState
+from subgraph.types import frozen
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
@@ -31,7 +32,7 @@ class ProfileOutcome(StrEnum):
     REFUSED = "refused"  # or it failed in another way: nothing was compared
 
 
-@dataclass(frozen=True)
+@frozen
 class Profile:
     """Attributes:
     hints: the first wrong items; where `local` is known, all that are wrong given what they read.

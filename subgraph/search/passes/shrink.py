@@ -18,13 +18,14 @@ piece is what the piece causes alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from subgraph.reach import reach
 from subgraph.search.driver import Search
 from subgraph.search.oracle import NOT_HERE, Items, Purpose, RegionOutcome
 from subgraph.search.passes.halve import gallop_forth
 from subgraph.search.state import SearchState
+from subgraph.types import frozen
 from subgraph.verdict import Signature
 
 SMALL = 8  # items; up to here single items are tried at once
@@ -44,7 +45,7 @@ ALIKE_INSIDE = (
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 
-@dataclass(frozen=True)
+@frozen
 class Smallest:
     """A failing region, as small as could be shown.
 

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
-from subgraph.types import Array, Shape, StringMap
+from subgraph.types import Array, Shape, StringMap, frozen
 
 NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
@@ -47,7 +47,7 @@ SUFFIXES = (
 )  # onnxruntime's quantizer
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelValues:
     """A model, and the values of its tensors on one sample; None for a tensor without one."""
 

@@ -4,7 +4,7 @@ into the other."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,10 +13,10 @@ import numpy as np
 from subgraph.documents import KEY
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, np_dtype, written
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchedTensor:
     """The place of a tensor of the reference's model in the candidate's.
 
