@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Arrays: TypeAlias = "Mapping[str, Array]"  # by tensor
 Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = Mapping[str, Sequence[int]]  # by input
 Strings: TypeAlias = tuple[str, ...]
 StringMap: TypeAlias = Mapping[str, str]
 Fields: TypeAlias = Mapping[str, Any]  # options, or an object of JSON or TOML, to be read

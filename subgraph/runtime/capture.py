@@ -24,6 +24,7 @@ from subgraph.runtime.inputs import (
     InputOrigin,
     InputSpec,
     OriginKind,
+    Range,
     Sample,
 )
 from subgraph.runtime.python_values import Inputs, input_arguments
@@ -31,7 +32,7 @@ from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
-from subgraph.types import StringMap, Strings, frozen
+from subgraph.types import Shapes, StringMap, Strings, frozen
 
 KEY = "above"  # of the ancestors in the reference process
 PIXELS = 255.0  # the greatest value of a pixel
@@ -177,7 +178,7 @@ def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
             )
 
 
-def _ends(ends: tuple[float, float]) -> str:
+def _ends(ends: Range) -> str:
     return "…".join(f"{end:.3g}" for end in ends)
 
 
@@ -228,7 +229,7 @@ def capture(
     inputs: Inputs = None,
     *,
     seed: int = 0,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
 ) -> list[Tensors]:
     """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 

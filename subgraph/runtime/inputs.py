@@ -30,9 +30,9 @@ from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
-from subgraph.storage.tensors import Record, shape_text
+from subgraph.storage.tensors import Records, shape_text
 from subgraph.text import clean, count, nearest
-from subgraph.types import StringMap, Strings, frozen
+from subgraph.types import Shapes, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -50,6 +50,8 @@ CARRIERS = REARRANGES | PICKS | {"Cast", "Concat"}
 InputFile = tuple[
     str | None, str
 ]  # the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
+LabeledFiles = tuple[str, list[InputFile]]  # of a sample, with its label
+Range = tuple[float, float]  # the least and the greatest of some values
 NOTHING = ""  # in the place of a file: an empty sequence or optional
 NUMBERS = "="  # in the place of a file, this and what follows it: the numbers themselves
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -85,7 +87,7 @@ class InputSpec:
     dims: list[int | str | None] | None
     high: int | None
     why: str
-    reach: tuple[float, float] | None = None
+    reach: Range | None = None
     scale: Scale | None = None
 
 
@@ -110,7 +112,7 @@ class InputOrigin:
     kind: OriginKind
     text: str
     conversion: str = ""
-    range: tuple[float, float] | None = None
+    range: Range | None = None
 
     def __str__(self) -> str:
         return f"{self.text} ({self.conversion})" if self.conversion else self.text
@@ -159,7 +161,7 @@ class FeedingOptions(TypedDict):
     """The part of a `Feeding` that the user's options say; requests and manifests keep it."""
 
     inputs: Strings
-    shapes: Mapping[str, Sequence[int]]
+    shapes: Shapes
     seed: int
     picture: ImageOptions
 
@@ -183,10 +185,10 @@ class Feeding:
     """
 
     inputs: Strings = ()
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
-    records: tuple[Mapping[str, Record], ...] = ()
+    records: tuple[Records, ...] = ()
     origins: Strings = ()
     labels: Strings = ()
     setting: str = ""
@@ -258,7 +260,7 @@ class Feeding:
             sizes.update(_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape)))
         return sizes
 
-    def _list_recorded_files(self) -> list[tuple[str, list[InputFile]]]:
+    def _list_recorded_files(self) -> list[LabeledFiles]:
         numbered = (
             [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
         )
@@ -271,11 +273,11 @@ class Feeding:
         return [(label, [*of]) for label, of in zip(self.labels or numbered, files, strict=True)]
 
 
-def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, list[InputFile]]]:
+def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
     """Label and files of each sample. Folders are read in parallel: the k-th sample has the k-th
     files of each."""
     common: list[InputFile] = []
-    folders: list[list[tuple[str, list[InputFile]]]] = []
+    folders: list[list[LabeledFiles]] = []
     for word in words:
         if numbers := _read_numbers(graph, word):
             common.append(numbers)
@@ -411,7 +413,7 @@ def _require_kind(path: Path) -> None:
         )
 
 
-def _samples(folder: Path, name: str | None, stems: StringMap) -> list[tuple[str, list[InputFile]]]:
+def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFiles]:
     """The samples in a folder: its sub-folders, or one if its files are named after several inputs,
     or its files.
 
@@ -482,9 +484,7 @@ def inputs_by_stem(names: Sequence[str]) -> StringMap:
 # ------------------------------------------------------------ specs
 
 
-def _spec(
-    graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]
-) -> InputSpec:
+def _spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]) -> InputSpec:
     form, dtype, dims = read_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(
@@ -503,13 +503,13 @@ def _spec(
     return InputSpec(name, form, dtype, dims, high, why, _find_quantized_range(graph, name))
 
 
-def _range_of_codes(scale: Scale, dtype: str) -> tuple[float, float]:
+def _range_of_codes(scale: Scale, dtype: str) -> Range:
     """Return the least and the greatest value that the codes of a type stand for."""
     low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.code_range(dtype))
     return low, high
 
 
-def _find_quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
+def _find_quantized_range(graph: Graph, name: str) -> Range | None:
     """Return the range of 8-bit codes of this input, if the model quantizes it by one constant
     scale."""
     for i in graph.readers.get(name, ()):

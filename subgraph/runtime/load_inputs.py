@@ -21,6 +21,7 @@ from subgraph.runtime.inputs import (
     InputOrigin,
     InputSpec,
     OriginKind,
+    Range,
     Sample,
     inputs_by_stem,
 )
@@ -101,7 +102,7 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
     return feeds, origins
 
 
-def _range(value: Value) -> tuple[float, float] | None:
+def _range(value: Value) -> Range | None:
     """The least and the greatest of some floats that are all finite."""
     if value is None or isinstance(value, list) or _kind(value.dtype) != "f" or not value.size:
         return None

@@ -38,7 +38,7 @@ from subgraph.storage.tensors import Record, Records
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
-Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
+Feeds = Sequence[Records]  # per sample: records with absolute paths
 MODEL = "cut"  # under which a worker holds what it runs
 WRITTEN_BYTES = 1 << 20  # of a file that shows whether a folder can be written
 

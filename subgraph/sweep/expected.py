@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, Value, shape_text
+from subgraph.storage.tensors import Records, Value, shape_text
 from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
     Decision,
@@ -258,7 +258,7 @@ class ExpectedOutputs:
             )
         return self._reference_results[example.key]
 
-    def given(self, example: Example) -> Mapping[str, Record]:
+    def given(self, example: Example) -> Records:
         """What plain onnxruntime gives for an example; nothing where it does not run it."""
         result = self._plain.run(example)
         return {} if result.failure else result.tensors[0]

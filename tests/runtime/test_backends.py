@@ -36,6 +36,7 @@ from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE
 from tests.helpers.runs import save_records
 
+Shell = Callable[..., str]  # of a command line
 HEAVY = frozenset(
     "numpy onnx onnxruntime networkx PIL ml_dtypes google torch openvino cv2 tract MNN tensorflow".split()  # noqa: E501
 )
@@ -435,7 +436,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Callable[..., str]:
+def shell(tmp_path: Path) -> Shell:
     """The path of a shell script with this text; each has a name with a space in it."""
     count = iter(range(100))
 
@@ -486,9 +487,7 @@ def some(dtype: str, shape: tuple[int, ...]) -> Any:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", every_type())
-def test_every_type_goes_through_the_folders(
-    dtype: str, tmp_path: Path, shell: Callable[..., str]
-) -> None:
+def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: Shell) -> None:
     """As .npy and as .bin, copied as they are: what a command is fed and what it gives have one
     form."""
     value = some(dtype, (2, 3))
@@ -522,7 +521,7 @@ def test_every_type_goes_through_the_folders(
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 3, 3, 3), (2, 3)])
 @pytest.mark.parametrize("form", ["NHWC", "float16", "big", "big:float64:NHWC"])
 def test_device_has_tensors_in_another_form(
-    form: str, shape: tuple[int, ...], tmp_path: Path, shell: Callable[..., str]
+    form: str, shape: tuple[int, ...], tmp_path: Path, shell: Shell
 ) -> None:
     """What is declared of the inputs' files is undone where the same is declared of the outputs."""
     value = some("float32", shape)
@@ -560,7 +559,7 @@ def test_headerless_files_of_open_shapes(
     dims: list[Any] | None,
     shape: tuple[int, ...],
     tmp_path: Path,
-    shell: Callable[..., str],
+    shell: Shell,
 ) -> None:
     value = some(dtype, shape)
     copy = shell('cp "$2"/*.bin "$3"/out_y.bin')
@@ -593,7 +592,7 @@ def test_headerless_files_of_a_wrong_size_are_named(
     size: int,
     code: str,
     tmp_path: Path,
-    shell: Callable[..., str],
+    shell: Shell,
 ) -> None:
     write = shell(f'head -c {size} /dev/zero > "$3"/out_y.bin')
     run = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(write)})
@@ -603,7 +602,7 @@ def test_headerless_files_of_a_wrong_size_are_named(
     assert error.value.what.startswith("out_y.bin") and dtype in error.value.what
 
 
-def test_leftovers_of_a_command_are_not_outputs(tmp_path: Path, shell: Callable[..., str]) -> None:
+def test_leftovers_of_a_command_are_not_outputs(tmp_path: Path, shell: Shell) -> None:
     """Nothing, something else, a damaged file, a folder; and a truth value of another byte than
     1."""
     model = passing(tmp_path / "m.onnx", "bool", [2])
@@ -628,7 +627,7 @@ def test_leftovers_of_a_command_are_not_outputs(tmp_path: Path, shell: Callable[
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "string"])
 def test_another_type_than_declared_is_given_as_it_is(
-    dtype: str, tmp_path: Path, shell: Callable[..., str]
+    dtype: str, tmp_path: Path, shell: Shell
 ) -> None:
     """A device that computes in half: the judge says so, through the whole chain."""
     np.save(tmp_path / "half.npy", np.array([1, 2], np.float16))
@@ -641,7 +640,7 @@ def test_another_type_than_declared_is_given_as_it_is(
     same(found, {"out:y": np.array([1, 2], np.float16)})
 
 
-def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) -> None:
+def test_names_that_no_file_can_have(tmp_path: Path, shell: Shell) -> None:
     names = ["../../x", "a/b", "a:b", "A/B", "é", "con", "x" * 300, ".."]
     graph = helper.make_graph(
         [helper.make_node("Identity", [n], [f"{n}!"]) for n in names],
@@ -698,7 +697,7 @@ FED: dict[str, Any] = {"in/x": np.array([1, 2], np.float32)}
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_converted_file_lives_as_long_as_the_model(
-    kind: str, model: Path, tmp_path: Path, shell: Callable[..., str], temporary: Path
+    kind: str, model: Path, tmp_path: Path, shell: Shell, temporary: Path
 ) -> None:
     make = (
         f'cp "$1" "$2"; echo x >> {tmp_path}/converted'
@@ -723,7 +722,7 @@ def test_converted_file_lives_as_long_as_the_model(
 
 
 def test_converted_file_is_removed_when_the_worker_is_killed(
-    model: Path, shell: Callable[..., str], tmp_path: Path, temporary: Path
+    model: Path, shell: Shell, tmp_path: Path, temporary: Path
 ) -> None:
     """SIGKILL leaves a process no time to clean up; its parent does."""
     hang = shell(f'touch {tmp_path}/"$(basename "$2")"; sleep 600')
@@ -740,7 +739,7 @@ def test_converted_file_is_removed_when_the_worker_is_killed(
 
 
 def test_places_that_were_not_named_are_the_last_words(
-    model: Path, shell: Callable[..., str], tmp_path: Path
+    model: Path, shell: Shell, tmp_path: Path
 ) -> None:
     note = shell(f'for w in "$@"; do echo "${{w##*/}}"; done >> {tmp_path}/words; touch "$3"')
     loaded = cmd.load(model, {"convert": f"{quoted(note)} -a", "run": f"{quoted(note)} -b"})
@@ -762,9 +761,7 @@ def test_places_that_were_not_named_are_the_last_words(
     assert cmd.words_of("run", "a --in={inputs}") == ["a", "--in={inputs}"]
 
 
-def test_command_line_is_words_and_no_shell(
-    model: Path, shell: Callable[..., str], tmp_path: Path
-) -> None:
+def test_command_line_is_words_and_no_shell(model: Path, shell: Shell, tmp_path: Path) -> None:
     """Spaces in paths, places inside of words, doubled braces, and all that a shell would
     understand."""
     note = shell(f'for w in "$@"; do echo "<$w>"; done > {tmp_path}/words')
@@ -812,9 +809,7 @@ def test_commands_that_cannot_be(
         cmd.load(model, options)
 
 
-def test_commands_that_cannot_be_run(
-    model: Path, shell: Callable[..., str], tmp_path: Path
-) -> None:
+def test_commands_that_cannot_be_run(model: Path, shell: Shell, tmp_path: Path) -> None:
     for command, says, hint in (
         ("no-such-command-anywhere", "No such file", "chmod +x"),
         (shell("true", mode=0o644), "Permission denied", "chmod +x"),
@@ -880,7 +875,7 @@ def test_exit_codes(
     in_run: type[SubcutError] | None,
     process: dict[str, Any],
     model: Path,
-    shell: Callable[..., str],
+    shell: Shell,
 ) -> None:
     command = quoted(shell(end))
     for step, kind in (("convert", in_convert), ("run", in_run)):
@@ -900,7 +895,7 @@ def test_lost_connection_is_tried_again(
     lost: int,
     tries: int,
     model: Path,
-    shell: Callable[..., str],
+    shell: Shell,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -923,9 +918,7 @@ def test_conversion_that_made_nothing_is_refused(model: Path) -> None:
         cmd.load(model, {"convert": "true", "run": "true {converted}"})
 
 
-def test_the_last_words_of_a_command_are_kept(
-    model: Path, shell: Callable[..., str], tmp_path: Path
-) -> None:
+def test_the_last_words_of_a_command_are_kept(model: Path, shell: Shell, tmp_path: Path) -> None:
     crash = shell("echo to the screen; echo and to the other >&2; kill -ABRT $$")
     (tmp_path / "run").mkdir()
     with Worker("cmd", timeout=PATIENCE) as worker:

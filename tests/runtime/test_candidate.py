@@ -24,6 +24,7 @@ from subgraph.system import PYTHON
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
+Npu = Callable[..., Candidate]  # of a table of the project file
 DOCS = Path(__file__).parents[2] / "docs/candidates"
 
 
@@ -561,7 +562,7 @@ TABLE = '[candidates.npu]\nrun = "./run.sh {model}"\nconvert = "./convert.sh"\n'
 
 
 @pytest.fixture
-def npu(home: Path) -> Callable[..., Candidate]:
+def npu(home: Path) -> Npu:
     """The candidate of a project file with two scripts, read anew."""
     script(home / "run.sh")
     script(home / "convert.sh")
@@ -586,9 +587,7 @@ def trusted(found: Candidate) -> bool:
         return False
 
 
-def test_commands_of_a_project_file_need_trust_once(
-    npu: Callable[..., Candidate], tmp_path: Path
-) -> None:
+def test_commands_of_a_project_file_need_trust_once(npu: Npu, tmp_path: Path) -> None:
     assert not trusted(npu())
     assert has_line(require_trust(npu(), True), "./convert.sh", "./run.sh", "{model}")
     assert trusted(npu())
@@ -608,9 +607,7 @@ def test_commands_of_a_project_file_need_trust_once(
         ("comment", False),
     ],
 )
-def test_after_an_edit_it_is_asked_again(
-    what: str, asked: bool, npu: Callable[..., Candidate], home: Path
-) -> None:
+def test_after_an_edit_it_is_asked_again(what: str, asked: bool, npu: Npu, home: Path) -> None:
     require_trust(npu(), True)
     changed = {
         "run": TABLE.replace("./run.sh", "./run.sh -f"),
@@ -627,9 +624,7 @@ def test_after_an_edit_it_is_asked_again(
     assert trusted(npu()), "what was trusted before still is"
 
 
-def test_the_same_commands_in_another_file_are_not_trusted(
-    npu: Callable[..., Candidate], home: Path
-) -> None:
+def test_the_same_commands_in_another_file_are_not_trusted(npu: Npu, home: Path) -> None:
     require_trust(npu(), True)
     (home / "below").mkdir()
     for name in ("run.sh", "convert.sh"):
@@ -685,7 +680,7 @@ NO_HOME = pytest.mark.posix("its folders are those of Linux; on Windows %APPDATA
     ],
 )
 def test_config_folder_that_is_of_no_use_is_no_reason_to_stop(
-    kind: str, npu: Callable[..., Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, npu: Npu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"
     if kind == "file in the way":
@@ -706,9 +701,7 @@ def test_config_folder_that_is_of_no_use_is_no_reason_to_stop(
 
 
 @NO_HOME
-def test_without_a_home_it_is_asked_each_time(
-    npu: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_it_is_asked_each_time(npu: Npu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert require_trust(npu(), True)

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from subgraph import plugins
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.results.commands import BackendRow
 from subgraph.runtime import devices
 from subgraph.runtime.backends import _ort_providers, ort
-from subgraph.runtime.candidate import parse
+from subgraph.runtime.candidate import RECIPES, parse
+from subgraph.runtime.devices import DEVICES, FIELD_NAMES
 from subgraph.runtime.worker_pool import installed
 from subgraph.system import hardware
 from tests.helpers.facts import has_line
@@ -186,3 +189,26 @@ def test_without_a_gpu_its_benchmark_says_so_and_ends(
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     assert gpu.main([]) == 0
     assert has_line(capsys.readouterr().out, "cuda", "NVIDIA GPU")
+
+
+HOME = Path(__file__).parents[2]
+
+
+def test_no_name_hides_a_candidate() -> None:
+    known = {*plugins.names("backends"), *DEVICES, *RECIPES}
+    assert known.isdisjoint(FIELD_NAMES)
+
+
+@pytest.mark.parametrize("name", FIELD_NAMES)
+def test_name_of_the_field_is_answered(name: str) -> None:
+    with raises(UsageError, "candidate.other-name") as e:
+        parse(name.upper())
+    assert e.value.hint == FIELD_NAMES[name]
+
+
+@pytest.mark.parametrize("answer", dict.fromkeys(FIELD_NAMES.values()))
+def test_pages_and_devices_of_an_answer_exist(answer: str) -> None:
+    for page in re.findall(r"docs/[\w/.-]+\.md", answer):
+        assert (HOME / page).is_file()
+    first = re.match(r"-c ([a-z][\w-]*)(?=$|,| \(|:ep)", answer)
+    assert first is None or parse(first[1]).backend in plugins.names("backends")

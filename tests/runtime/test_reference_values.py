@@ -3,6 +3,7 @@ whatever order."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.reference_values import ReferenceValues, Watched
 from subgraph.storage.tensors import load, written
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -244,3 +245,31 @@ def test_other_inputs_run_in_the_session_that_is_loaded(
     other = values.with_inputs(inputs)
     other.need(["y"])
     assert [record["y"].array().tolist() for record in other.records] == [[-1, -1], [-2, -2]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"abc")
+    return path
+
+
+def test_another_size_and_another_time_are_a_change(file: Path, tmp_path: Path) -> None:
+    watched = Watched()
+    watched.add([str(file)])
+    assert watched.changed([str(file), str(tmp_path / "unknown")]) == ""
+    before = file.stat()
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1000))
+    assert watched.changed([str(file)]) == str(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert watched.changed([str(file)]) == ""
+    file.write_bytes(b"abcd")
+    watched.add([str(file)])  # it stays as it was
+    assert watched.changed([str(file)]) == str(file)
+
+
+def test_removed_process_is_none(file: Path) -> None:
+    watched = Watched()
+    watched.add([str(file), f"{file}.none"])
+    file.unlink()
+    assert watched.changed([str(file), f"{file}.none"]) == ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixtures import graphs
 from fixtures.dags import random_dag
@@ -20,6 +23,7 @@ from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import OWN_MEMORY, Reference
 from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.stretches import Cost, next_end, peak, stretches
 from subgraph.storage.tensors import load
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -135,7 +139,7 @@ def watch(small: Reference, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(small, monkeypatch)
 
 
-def chain(folder: Path) -> Graph:
+def make_chain(folder: Path) -> Graph:
     """Eight nodes in a row; the weights in a file beside the model."""
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -152,7 +156,7 @@ def chain(folder: Path) -> Graph:
 
 def test_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path) -> None:
     """Nothing of it is left when the run has ended."""
-    values(watch.real, chain(tmp_path / "m"), ["h3", "h8"], tmp_path / "out")
+    values(watch.real, make_chain(tmp_path / "m"), ["h3", "h8"], tmp_path / "out")
     assert watch.stretches == 9 and max(map(len, watch.kept)) == 2
     assert watch.kept[-1] == ["s2-0.npy", "s6-0.npy"]  # h3, which was asked for, and h7
     assert not list((tmp_path / "out").rglob("stretches-*"))
@@ -161,7 +165,7 @@ def test_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path
 def test_file_that_changes_meanwhile_is_an_error(
     watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    g = chain(tmp_path / "m")
+    g = make_chain(tmp_path / "m")
     run: Callable[..., Any] = watch.real.run_held
 
     def changing(*args: Any) -> Any:
@@ -225,7 +229,7 @@ def test_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: Path
 
 def test_known_value_is_not_run_again(watch: Watched, tmp_path: Path) -> None:
     """Each later question runs what lies between it and values that are stored, and no more."""
-    g = chain(tmp_path / "m")
+    g = make_chain(tmp_path / "m")
     known = ReferenceValues(g, watch.real, Feeding().plan(g, g.inputs), tmp_path / "values")
     known.need(["h4", "h8"])
     watch.stretches = 0
@@ -261,3 +265,44 @@ def test_request_without_a_node_is_an_error(tmp_path: Path, small: Reference) ->
     with raises(ModelError, "reference.no-value", "'x'"):
         small.run("line", tmp_path, {"y": "t"}, [])
     small.drop("line")
+
+
+SIZES = st.integers(0, 20)
+NODES = st.lists(
+    st.builds(
+        Cost,
+        st.dictionaries(st.sampled_from("abcdef"), st.just(7), max_size=3),
+        work=SIZES,
+        kept=SIZES,
+    )
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(NODES, st.data(), st.integers(1, 120))
+def test_plan_covers_all_nodes_in_order_within_the_limit(
+    costs: list[Cost], data: st.DataObject, limit: int
+) -> None:
+    live = data.draw(st.lists(SIZES, min_size=len(costs) + 1, max_size=len(costs) + 1))
+    start = data.draw(st.integers(0, len(costs)))
+    plan = list(stretches(costs, live, limit, start))
+    assert list(chain.from_iterable(plan)) == list(range(start, len(costs)))
+    for nodes in plan:
+        assert len(nodes) == 1 or peak(costs, live, nodes) <= limit
+        longer = range(nodes.start, nodes.stop + 1)
+        assert nodes.stop == len(costs) or peak(costs, live, longer) > limit, "it could be longer"
+
+
+def test_weight_counts_once() -> None:
+    """Two nodes that read the same one fit where two that read different ones do not."""
+    same = Cost({"w": 60})
+    other = Cost({"v": 60})
+    assert next_end([same, same, other], [0] * 4, 0, 100) == 2
+    assert [list(s) for s in stretches([same, other, same], [0] * 4, 100)] == [[0], [1], [2]]
+
+
+def test_inputs_and_requested_tensors_take_room() -> None:
+    costs = [Cost({"a": 30}), Cost({"b": 30}), Cost({"c": 30}, kept=50)]
+    assert next_end(costs, [0, 0, 0, 0], 0, 100) == 2
+    assert next_end(costs, [50, 50, 0, 0], 0, 100) == 1
+    assert peak(costs, [10, 5, 20, 0], range(3)) == 10 + 90 + 50 + 20

@@ -55,6 +55,7 @@ from tests.helpers.process_backends import (
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, SOON
 
+Start = Callable[..., Worker]  # of a worker on a backend of these lines
 SHORT = 0.5  # seconds that a hanging backend is given
 MIB = 1 << 20
 
@@ -70,7 +71,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a worker on a backend made of these lines; limits go to the worker. All are closed at
     the end."""
     started: list[Worker] = []
@@ -111,17 +112,13 @@ def died(one: Worker, into: Path) -> WorkerDied:
     return e.value
 
 
-def test_limit_of_the_candidate_is_no_full_disk(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_limit_of_the_candidate_is_no_full_disk(start: Start, tmp_path: Path) -> None:
     one = start(run="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
     with raises(ModelError, "worker.limit", "Too many open files"):
         ask(one, tmp_path)
 
 
-def test_python_file_says_what_it_has_imported(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_python_file_says_what_it_has_imported(start: Start, tmp_path: Path) -> None:
     """Wherever it found it, and as it was then."""
     for name in ("early", "late"):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
@@ -160,7 +157,7 @@ def test_crash_says_how(
     name: str | None,
     code: int | None,
     step: str,
-    start: Callable[..., Worker],
+    start: Start,
     tmp_path: Path,
 ) -> None:
     e = died(start(**{step: f"print('last words'); {body}"}), tmp_path)
@@ -170,15 +167,13 @@ def test_crash_says_how(
     assert has_line(e.what, f"{step}", how, "last words")
 
 
-def test_words_of_a_c_library_are_kept_when_it_crashes(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_words_of_a_c_library_are_kept_when_it_crashes(start: Start, tmp_path: Path) -> None:
     e = died(start(run="ctypes.CDLL(None).puts(b'from C'); os.abort()"), tmp_path)
     assert e.process["stderr"] == ["from C"]
 
 
 def test_only_the_words_of_the_last_request_and_of_them_the_last(
-    start: Callable[..., Worker], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     said = "; ".join(f"print('line {i}')" for i in range(20))
     one = start(top="print('imported')", load="print('loaded')", run=said)
@@ -189,7 +184,7 @@ def test_only_the_words_of_the_last_request_and_of_them_the_last(
 
 
 def test_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
-    start: Callable[..., Worker], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     one = start(run="if os.fork() == 0: time.sleep(600)\nos.abort()")
     build(one)
@@ -200,9 +195,7 @@ def test_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     assert e.value.process["signal"] == "SIGABRT"
 
 
-def test_process_that_closes_its_pipes_is_not_waited_for(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_process_that_closes_its_pipes_is_not_waited_for(start: Start, tmp_path: Path) -> None:
     begin = time.monotonic()
     e = died(start(run="os.closerange(3, 100); time.sleep(600)"), tmp_path)
     assert (e.signature, e.process["signal"]) == ("crash", None)
@@ -220,7 +213,7 @@ def watch(path):
 
 
 def test_answer_that_was_sent_counts_though_the_process_ended_then(
-    start: Callable[..., Worker], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     """It ends between the answer's arrival and its reading."""
     answered = tmp_path / "answered"
@@ -243,9 +236,7 @@ def test_answer_that_was_sent_counts_though_the_process_ended_then(
     assert e.value.process["exit_code"] == 7
 
 
-def test_whoever_asks_a_dead_one_again_is_told_again(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_whoever_asks_a_dead_one_again_is_told_again(start: Start, tmp_path: Path) -> None:
     one = start(run="os.abort()")
     died(one, tmp_path)
     died(one, tmp_path)
@@ -302,7 +293,7 @@ CLEARED = (
     ],
 )
 def test_hang_ends_in_time_with_all_that_it_started(
-    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+    body: str, start: Start, tmp_path: Path, mark: str
 ) -> None:
     one = start(run=body)
     build(one)
@@ -319,9 +310,7 @@ def test_hang_ends_in_time_with_all_that_it_started(
     all_gone(mark)
 
 
-def test_the_time_of_the_import_is_not_the_models(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_the_time_of_the_import_is_not_the_models(start: Start, tmp_path: Path) -> None:
     """The load and the run are given more than a second: a busy machine may need that."""
     ask(start(top="time.sleep(2)", timeout=1.5), tmp_path)
 
@@ -330,7 +319,7 @@ def test_the_time_of_the_import_is_not_the_models(
 @pytest.mark.parametrize("body", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"])
 @pytest.mark.parametrize("size", [1, 4 * MIB], ids=["small", "more than a pipe holds"])
 def test_import_that_hangs(
-    body: str, size: int, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+    body: str, size: int, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "START_SECONDS", SHORT)
     begin = time.monotonic()
@@ -362,7 +351,7 @@ def test_import_that_hangs(
     ids=["itself", "child", "session", "together", "daemon"],
 )
 def test_memory_is_a_limit_on_the_whole_tree(
-    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+    body: str, start: Start, tmp_path: Path, mark: str
 ) -> None:
     eater = "EATER = 'import time; hold = bytes([1]) * (400 << 20); time.sleep(600)'"
     e = died(start(top=eater, run=body, memory=250 * MIB), tmp_path)
@@ -372,9 +361,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
     all_gone(mark)
 
 
-def test_bounded_one_may_not_ask_for_more_than_there_is(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_bounded_one_may_not_ask_for_more_than_there_is(start: Start, tmp_path: Path) -> None:
     one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
     with raises(ModelError, "memory.exceeded"):
         ask(one, tmp_path)
@@ -415,7 +402,7 @@ def held() -> int:
 
 
 @pytest.mark.parametrize("then", ["pass", "os.abort()"])
-def test_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_flood_of_words_goes_by(then: str, start: Start, tmp_path: Path) -> None:
     one = start(run=f"{FLOOD}\n{then}", timeout=PATIENCE)
     build(one)
     before = held()
@@ -428,9 +415,7 @@ def test_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_pat
     assert sum(map(len, one.last_lines())) <= worker.KEPT_BYTES
 
 
-def test_text_printed_between_requests_does_no_harm(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_text_printed_between_requests_does_no_harm(start: Start, tmp_path: Path) -> None:
     chat = (
         "import threading; threading.Thread(target=lambda: os.write(1, bytes(1 << 20)),"
         " daemon=True).start()"
@@ -441,12 +426,12 @@ def test_text_printed_between_requests_does_no_harm(
         time.sleep(0.05)
 
 
-def test_answer_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_answer_may_be_longer_than_a_pipe(start: Start, tmp_path: Path) -> None:
     names = "return {f'tensor {i}': 0 for i in range(30000)}"
     assert len(ask(start(run=names), tmp_path).others) == 30000
 
 
-def test_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_request_may_be_longer_than_a_pipe(start: Start, tmp_path: Path) -> None:
     one = start()
     build(one)
     names = {f"tensor {i}": str(i) for i in range(30000)} | {"y": "y"}
@@ -465,7 +450,7 @@ LACKS = "from subgraph.runtime.backends import WEBGPU_LACKS as DEVICE_LACKS"
 @pytest.mark.parametrize("fails", ["load", "run"])
 @pytest.mark.parametrize("raised", ["RuntimeError", "ModelError", "Refused"])
 def test_message_about_the_device_tells_nothing_of_the_model(
-    fails: str, raised: str, start: Callable[..., Worker], tmp_path: Path
+    fails: str, raised: str, start: Start, tmp_path: Path
 ) -> None:
     top = f"{LACKS}\nfrom subgraph.errors import ModelError, Refused"
     one = start(top=top, **{fails: f"raise {raised}({F16!r})"})
@@ -475,7 +460,7 @@ def test_message_about_the_device_tells_nothing_of_the_model(
     assert "shader-f16" in caught.value.hint and not isinstance(caught.value, WorkerDied)
 
 
-def test_any_other_message_is_about_the_model(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_any_other_message_is_about_the_model(start: Start, tmp_path: Path) -> None:
     one = start(top=LACKS, run="raise RuntimeError('Program MatMul requires a device')")
     build(one)
     with raises(ModelError, "backend.run-failed"):
@@ -538,7 +523,7 @@ def test_mistake_of_a_backend_is_an_error_and_the_worker_lives(
     lines: dict[str, str],
     kind: type[SubcutError],
     says: tuple[str, ...],
-    start: Callable[..., Worker],
+    start: Start,
     tmp_path: Path,
 ) -> None:
     e = refusal(start(**lines), tmp_path)
@@ -547,7 +532,7 @@ def test_mistake_of_a_backend_is_an_error_and_the_worker_lives(
 
 
 def test_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
-    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is sealed, so the two halves of subcut do not agree about its form: no verdict may come of
     that."""
@@ -561,7 +546,7 @@ def test_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
 
 
 def test_request_that_the_child_cannot_read_is_no_crash_of_the_candidate(
-    start: Callable[..., Worker], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     one = start()
     job = Job(Path("model.onnx"), [[]], [], tmp_path, options=["no mapping"])  # type: ignore[arg-type]
@@ -591,7 +576,7 @@ for n in range(3, 20):
     ],
 )
 def test_error_tells_a_report_of_the_backend_from_what_its_process_did(
-    run: str, kind: type[SubcutError], code: str, start: Callable[..., Worker], tmp_path: Path
+    run: str, kind: type[SubcutError], code: str, start: Start, tmp_path: Path
 ) -> None:
     with pytest.raises(kind) as e:
         ask(start(run=run), tmp_path)
@@ -624,13 +609,13 @@ def test_file_without_load_is_no_backend(tmp_path: Path) -> None:
     ],
 )
 def test_description_of_a_backend_can_fail(
-    body: str, kind: type[SubcutError], code: str, about: str, start: Callable[..., Worker]
+    body: str, kind: type[SubcutError], code: str, about: str, start: Start
 ) -> None:
     with raises(kind, code, about):
         start(top=body).about({})
 
 
-def test_description_of_a_backend_is_read(start: Callable[..., Worker]) -> None:
+def test_description_of_a_backend_is_read(start: Start) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
     assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
     assert start(top="def version(options): return options['v']").about(
@@ -655,7 +640,7 @@ def test_description_of_a_backend_is_read(start: Callable[..., Worker]) -> None:
     ],
 )
 def test_array_like_output_is_a_tensor(
-    expression: str, expected: Any, start: Callable[..., Worker], tmp_path: Path
+    expression: str, expected: Any, start: Start, tmp_path: Path
 ) -> None:
     answer = ask(start(run=f"return {{'y': {expression}}}"), tmp_path)
     found = value(answer, tmp_path)
@@ -663,9 +648,7 @@ def test_array_like_output_is_a_tensor(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_type_that_was_not_declared_is_kept_as_it_came(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_type_that_was_not_declared_is_kept_as_it_came(start: Start, tmp_path: Path) -> None:
     """A device gives float16 for a float32 model: that is for the judge to say, and no reason to
     stop."""
     outputs = (
@@ -699,7 +682,7 @@ def test_type_that_was_not_declared_is_kept_as_it_came(
 # what it inherits
 
 
-def test_child_of_a_worker_reads_no_request(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_child_of_a_worker_reads_no_request(start: Start, tmp_path: Path) -> None:
     body = (
         "assert subprocess.run(['cat'], capture_output=True).stdout == b'' =="
         " sys.stdin.buffer.read()"
@@ -709,7 +692,7 @@ def test_child_of_a_worker_reads_no_request(start: Callable[..., Worker], tmp_pa
         ask(one, tmp_path)
 
 
-def test_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_fork_that_comes_back_does_not_answer(start: Start, tmp_path: Path) -> None:
     one = start(run="os.fork()", timeout=PATIENCE)
     for _ in range(3):
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
@@ -718,7 +701,7 @@ def test_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/some/where", "OPENBLAS_NUM_THREADS": "1"}])
 def test_child_of_a_worker_has_the_users_environment(
     given: dict[str, str],
-    start: Callable[..., Worker],
+    start: Start,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -775,7 +758,7 @@ def test_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.Monke
     "body", ["pass", "ctypes.PyDLL(None).sleep(600)", "os.abort()", f"{SETSID}\ntime.sleep(600)"]
 )
 def test_closing_is_quick_and_may_be_repeated(
-    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+    body: str, start: Start, tmp_path: Path, mark: str
 ) -> None:
     running = tmp_path / "running"
     one = start(run=f"open({str(running)!r}, 'w').close()\n{body}")
@@ -797,7 +780,7 @@ def test_closing_is_quick_and_may_be_repeated(
     all_gone(mark)
 
 
-def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None:
+def test_closing_one_that_has_only_started(start: Start) -> None:
     one = start()
     begin = time.monotonic()
     one.close()
@@ -807,9 +790,7 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
     assert one.last_lines() == []
 
 
-def test_answer_that_was_not_waited_for_is_nobody_elses(
-    start: Callable[..., Worker], tmp_path: Path
-) -> None:
+def test_answer_that_was_not_waited_for_is_nobody_elses(start: Start, tmp_path: Path) -> None:
     """Ctrl-C while a request is under way: the next must not get its answer."""
 
     running = tmp_path / "running"

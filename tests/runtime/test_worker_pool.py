@@ -39,6 +39,7 @@ from tests.helpers.run_command import PATIENCE, SOON
 
 pytestmark = pytest.mark.usefixtures("own_workers")
 
+Pool = Callable[..., Workers]  # of processes of a candidate
 SAY_WHO = (  # the process's number is the only name that it gives
     "return {f'{os.getpid()} {feeds}': 0}"
 )
@@ -54,7 +55,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
+def pool(tmp_path: Path) -> Iterator[Pool]:
     """Starts workers of a candidate made of these lines, closed at the end."""
     started: list[Workers] = []
 
@@ -79,17 +80,17 @@ def use(pool: Workers, loads: int = 1, fresh: bool = False) -> str:
         return who(worker)
 
 
-def test_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
+def test_warm_one_is_used_again(pool: Pool) -> None:
     mine = pool()
     assert len({use(mine) for _ in range(4)}) == 1
 
 
-def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None:
+def test_it_is_asked_what_the_candidate_is(pool: Pool) -> None:
     top = "def version(): return '1.2'\ndef precision(options): return options['key']"
     assert pool(top=top).about() == BackendInfo("1.2", Precision.FP16)
 
 
-def test_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_one_is_replaced(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "RECYCLE", 3)
     mine = pool()
     seen = [use(mine) for _ in range(7)]
@@ -99,9 +100,7 @@ def test_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.M
     assert use(mine) != seen[6]
 
 
-def test_runs_without_a_load_do_not_age_it(
-    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_without_a_load_do_not_age_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "RECYCLE", 1)
     mine = pool()
     assert use(mine, loads=0) == use(mine, loads=0)
@@ -118,7 +117,7 @@ def test_runs_without_a_load_do_not_age_it(
     ids=["crash", "timeout", "memory"],
 )
 def test_one_that_died_is_replaced(
-    body: str, limits: dict[str, Any], pool: Callable[..., Workers], tmp_path: Path
+    body: str, limits: dict[str, Any], pool: Pool, tmp_path: Path
 ) -> None:
     once = (
         f"if not os.path.exists({str(tmp_path / 'done')!r}):\n    open({str(tmp_path / 'done')!r},"
@@ -130,7 +129,7 @@ def test_one_that_died_is_replaced(
     assert use(mine) == use(mine)
 
 
-def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Callable[..., Workers]) -> None:
+def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Pool) -> None:
     mine = pool()
     first = use(mine)
     os.kill(int(first), signal.SIGKILL)
@@ -138,9 +137,7 @@ def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Callable[..., Work
     assert use(mine) != first
 
 
-def test_one_that_was_given_up_in_the_middle_is_not_used_again(
-    pool: Callable[..., Workers], tmp_path: Path
-) -> None:
+def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Pool, tmp_path: Path) -> None:
     """Not though the answer that nobody waited for may have come by now."""
     asked, running, go_on = (tmp_path / name for name in ("asked", "running", "go_on"))
     wait = (
@@ -160,7 +157,7 @@ def test_one_that_was_given_up_in_the_middle_is_not_used_again(
 
 @pytest.mark.parametrize("step", ["load", "run"])
 def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
-    step: str, pool: Callable[..., Workers], tmp_path: Path
+    step: str, pool: Pool, tmp_path: Path
 ) -> None:
     workers = pool(**{step: "import time; time.sleep(600)"})
     workers.about()
@@ -177,7 +174,7 @@ NO_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
 
 @pytest.mark.posix("Windows has no limit of the size of files")
 def test_process_that_may_write_no_file_is_a_result_of_the_candidate(
-    pool: Callable[..., Workers], tmp_path: Path
+    pool: Pool, tmp_path: Path
 ) -> None:
     """It is ended, because its next run would fail as well."""
     with pool(run=NO_FILES).borrow() as one:
@@ -190,7 +187,7 @@ def test_process_that_may_write_no_file_is_a_result_of_the_candidate(
 @pytest.mark.posix("Windows has no limit of the size of files")
 @pytest.mark.parametrize("fault", ["full", "limited"])
 def test_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
-    fault: str, pool: Callable[..., Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_full = "def full(*a, **k): raise OSError(28, os.strerror(28))\nnp.save = full"
     monkeypatch.setattr(run_result, "can_write", lambda folder: fault == "full")
@@ -199,7 +196,7 @@ def test_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
         run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
 
 
-def test_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:
+def test_fresh_one_has_run_nothing_and_is_ended(pool: Pool) -> None:
     mine = pool(top="loads = []", load="loads.append(1); assert len(loads) == 1, 'used before'")
     warm = use(mine)
     fresh = [use(mine, fresh=True) for _ in range(2)]
@@ -208,7 +205,7 @@ def test_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) ->
     assert psutil.pid_exists(int(warm))
 
 
-def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Callable[..., Workers]) -> None:
+def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Pool) -> None:
     """The process that told its version, and each fresh one, ended without a second use."""
     mine = pool(top="def version(): return str(os.getpid())")
     told = mine.about().version.split()[0]
@@ -217,7 +214,7 @@ def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Callable[..., Work
     assert not psutil.pid_exists(int(second))
 
 
-def test_fresh_one_that_stays_holds_no_model(pool: Callable[..., Workers], tmp_path: Path) -> None:
+def test_fresh_one_that_stays_holds_no_model(pool: Pool, tmp_path: Path) -> None:
     """Beside the next one, a large model was in memory twice."""
     mine = pool(run="return {}")
     job = Job(Path("m"), [[]], [], tmp_path, fresh=True)
@@ -226,7 +223,7 @@ def test_fresh_one_that_stays_holds_no_model(pool: Callable[..., Workers], tmp_p
         worker.run(MODEL, Path(), {}, [])
 
 
-def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark: str) -> None:
+def test_threads_have_processes_of_their_own(pool: Pool, mark: str) -> None:
     mine = pool()
     meet = threading.Barrier(3)
     seen: list[str] = []
@@ -247,7 +244,7 @@ def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark:
 
 
 def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
-    pool: Callable[..., Workers], tmp_path: Path, mark: str
+    pool: Pool, tmp_path: Path, mark: str
 ) -> None:
     """The thread's block ends with WorkerDied even where it took the crash for an answer."""
     running = tmp_path / "running"
@@ -284,7 +281,7 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
 
 
 def test_after_closing_none_is_started(
-    pool: Callable[..., Workers], mark: str, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = pool()
     mine.close()
@@ -296,9 +293,7 @@ def test_after_closing_none_is_started(
     all_gone(mark)
 
 
-def test_without_a_limit_it_is_what_is_free(
-    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_limit_it_is_what_is_free(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "free_memory", lambda: 123 << 30)
     with pool().borrow() as worker:
         assert worker.memory == 123 << 30

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.storage.digest import digest, file_digest
@@ -43,6 +43,7 @@ def exact(part: Any) -> Any:
     return f"{type(part).__name__} {part!r}"
 
 
+@settings(max_examples=50)
 @given(st.lists(PARTS, max_size=3), st.lists(PARTS, max_size=3))
 def test_distinct_parts_have_distinct_digests(one: list[Any], two: list[Any]) -> None:
     assert (digest(*one) == digest(*two)) == (exact(one) == exact(two))

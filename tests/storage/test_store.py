@@ -122,6 +122,7 @@ def hidden(root: Path) -> list[Path]:
 # put and get
 
 
+@settings(max_examples=40)
 @given(DOCUMENTS, FILES)
 def test_entry_that_is_put_is_returned(document: dict[str, Any], files: dict[str, bytes]) -> None:
     assume(NAME not in files)
@@ -399,7 +400,7 @@ def test_every_byte_of_the_json_counts(root: Path, said: list[str]) -> None:
         assert len(said) == size
 
 
-@settings(deadline=None)  # 100 files are written and read in a run
+@settings(deadline=None, max_examples=60)  # so many files are written and read in a run
 @given(st.data())
 def test_every_bit_of_a_tensor_counts(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

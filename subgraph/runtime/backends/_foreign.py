@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 MAX_THREADS = 1024  # a typing error must not start a million
+# Element types that most runtimes know.
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
@@ -42,6 +46,7 @@ class Port:
     dims: tuple[int | None, ...] | None
 
 
+Ports = list[Port]
 PACKAGES = {"tflite": "ai-edge-litert", "web": "playwright"}  # of extras with another name
 
 
@@ -107,7 +112,7 @@ def threads(backend: str, options: Fields) -> int:
 
 def ports(
     backend: str, model: Path, types: Collection[str], untyped: Collection[str] = ()
-) -> tuple[list[Port], list[Port]]:
+) -> tuple[Ports, Ports]:
     """Inputs (without those that have an initializer) and outputs, in the model's order.
 
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".

@@ -16,9 +16,7 @@ from subgraph.types import Fields, JsonObject
 
 RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
 TFLITE_OPERATORS = True
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split()  # noqa: E501
-)
+TYPES = _foreign.TYPES | {"complex64"}
 # AUTO has XNNPACK, LiteRT's default.
 KERNELS = {
     "auto": "AUTO",
@@ -91,9 +89,7 @@ error_text = _foreign.message
 class _LiteRTModel:
     """An interpreter, and which of its tensors are the model's inputs and outputs."""
 
-    def __init__(
-        self, interpreter: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]
-    ) -> None:
+    def __init__(self, interpreter: Any, inputs: _foreign.Ports, outputs: _foreign.Ports) -> None:
         """`inputs`, `outputs`: as the ONNX model declares them."""
         self._interpreter = interpreter
         self._inputs = inputs
@@ -120,7 +116,7 @@ class _LiteRTModel:
         }
 
 
-def _pair_tensors(ports: list[_foreign.Port], details: list[JsonObject]) -> list[JsonObject]:
+def _pair_tensors(ports: _foreign.Ports, details: list[JsonObject]) -> list[JsonObject]:
     """The interpreter's tensor of each port: by name, else by position."""
     named = {str(d["name"]): d for d in details}
     if all(port.name in named for port in ports):

@@ -23,9 +23,6 @@ from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "mnn", "0"
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-)
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
 OPTIONS = {"precision": ("normal", "high", "low"), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
@@ -82,7 +79,7 @@ def load(model: Path, options: Fields) -> Run:
     expr: Any = _foreign.package("MNN.expr", "mnn")
     number = max(_foreign.threads("mnn", options), 1)
     mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
-    inputs, outputs = _foreign.ports("mnn", model, TYPES)
+    inputs, outputs = _foreign.ports("mnn", model, _foreign.TYPES)
     mutable = str(options.get("shape_mutable", 1)) == "1"
     load_module = partial(
         nn.load_module_from_file, precision_mode=mode, thread_num=number, shape_mutable=mutable
@@ -98,8 +95,8 @@ class _Module:
         model: Path,
         expr: Any,
         load_module: Callable[..., Any],
-        inputs: list[_foreign.Port],
-        outputs: list[_foreign.Port],
+        inputs: _foreign.Ports,
+        outputs: _foreign.Ports,
     ) -> None:
         """`expr`: MNN's module; `load_module`: its function, with all settings."""
         self._expr = expr
@@ -217,9 +214,7 @@ def _capture_print(act: Callable[[], Any], folder: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _lost_output(
-    load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]
-) -> str:
+def _lost_output(load_module: Callable[..., Any], converted: Path, outputs: _foreign.Ports) -> str:
     """A sentence about the output that the optimizer has fused into another node; "" if there is none."""  # noqa: E501
     for port in outputs:
         try:

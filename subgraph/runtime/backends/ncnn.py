@@ -160,7 +160,7 @@ class _Net:
     """A converted model."""
 
     def __init__(
-        self, ncnn: Any, net: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]
+        self, ncnn: Any, net: Any, inputs: _foreign.Ports, outputs: _foreign.Ports
     ) -> None:
         """`ncnn`: the module. `net`: with all options set."""
         self._ncnn = ncnn

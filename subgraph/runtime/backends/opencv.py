@@ -12,9 +12,6 @@ from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-)
 ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
 OPTIONS = {
     "engine": ("auto", "new", "classic"),
@@ -65,7 +62,7 @@ def load(model: Path, options: Fields) -> Run:
     cv2: Any = _foreign.package("cv2", "opencv")
     number = _foreign.threads("opencv", options)
     cv2.setNumThreads(number or cv2.getNumberOfCPUs())
-    inputs, outputs = _foreign.ports("opencv", model, TYPES)
+    inputs, outputs = _foreign.ports("opencv", model, _foreign.TYPES)
     engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
     if engine is not None and "fusion" in options and options.get("engine") != "classic":
         raise UsageError(

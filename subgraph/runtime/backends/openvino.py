@@ -17,9 +17,7 @@ from subgraph.types import Fields, JsonObject, StringMap
 
 MULTI = True
 RELEASES = "openvino", "2024.4"
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()  # noqa: E501
-)
+TYPES = _foreign.TYPES | {"bfloat16"}
 # Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is
 # judged.
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}

@@ -11,9 +11,6 @@ from subgraph.types import Fields, JsonObject
 
 MULTI = True
 RELEASES = "tract", "0"
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-)
 OPTIONS: JsonObject = {}
 TRACE = "Stack backtrace:"  # follows the message in its errors
 
@@ -36,7 +33,7 @@ def load(model: Path, options: Fields) -> Run:
     """  # noqa: E501
     _foreign.check_options("tract", options, OPTIONS)
     tract: Any = _foreign.package("tract", "tract")
-    inputs, outputs = _foreign.ports("tract", model, TYPES)
+    inputs, outputs = _foreign.ports("tract", model, _foreign.TYPES)
     reader = tract.onnx()
     if hasattr(reader, "load"):
         built = reader.load(str(model)).into_model().into_runnable()

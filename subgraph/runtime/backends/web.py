@@ -47,9 +47,6 @@ OPTIONS = {
     "opt": ("disable", "basic", "extended", "all"),
     "layout": ("NCHW", "NHWC"),
 }
-TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-)
 CHROMIUM = (
     *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),  # noqa: E501
     *(
@@ -190,7 +187,7 @@ def load(model: Path, options: Fields) -> Run:
         WorkerDied: the page crashed.
     """  # noqa: E501
     _foreign.check_options("web", options, OPTIONS)
-    inputs, outputs = _foreign.ports("web", model, TYPES)
+    inputs, outputs = _foreign.ports("web", model, _foreign.TYPES)
     page = _Page.of(options)
     settings = {
         "provider": options.get("ep", "wasm"),

@@ -23,7 +23,7 @@ from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.executors import Connection
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote import task
-from subgraph.runtime.remote.task import ClusterTask, TaskReply
+from subgraph.runtime.remote.task import ClusterTask, FileMap, TaskReply
 from subgraph.runtime.run_result import Job, RunResult, from_stored
 from subgraph.runtime.worker_pool import (
     NO_TURNS,
@@ -116,7 +116,7 @@ class RemoteWorkers(Workers):
             (job.into / Path(name).name).write_bytes(data)
         return replace(from_stored(reply.result), ended=reply.ended)
 
-    def _run(self, request: ClusterTask, job: Job) -> tuple[TaskReply, dict[str, bytes]]:
+    def _run(self, request: ClusterTask, job: Job) -> tuple[TaskReply, FileMap]:
         if not self._by_content:
             reply, files = self._perform(request, {})
             if not reply.by_content:
@@ -136,9 +136,7 @@ class RemoteWorkers(Workers):
             reply, files = self._perform(request, content)
         return reply, files
 
-    def _perform(
-        self, request: ClusterTask, content: dict[str, bytes]
-    ) -> tuple[TaskReply, dict[str, bytes]]:
+    def _perform(self, request: ClusterTask, content: FileMap) -> tuple[TaskReply, FileMap]:
         """Return the reply to a task, which is tried again if its worker was lost.
 
         Raises:
@@ -202,7 +200,7 @@ class RemoteWorkers(Workers):
             ) from error
         return why
 
-    def _result(self, future: Future[Any]) -> tuple[str, dict[str, bytes]]:
+    def _result(self, future: Future[Any]) -> tuple[str, FileMap]:
         while not wait([future], timeout=POLL).done:
             if self._closed or is_cancelled():
                 future.cancel()
@@ -212,7 +210,7 @@ class RemoteWorkers(Workers):
             if self.deadline.has_passed:
                 future.cancel()
                 self.deadline.require()
-        reply: tuple[str, dict[str, bytes]] = future.result()
+        reply: tuple[str, FileMap] = future.result()
         return reply
 
     def _stop(self, job: Job, token: str) -> None:

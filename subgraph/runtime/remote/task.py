@@ -34,6 +34,7 @@ from subgraph.system import Lock
 from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.version import __version__
 
+FileMap = Mapping[str, bytes]  # contents of files by digest, or by name
 LEASH = 0.3  # seconds between two looks whether a run is still wanted
 
 _lock = threading.Lock()
@@ -90,7 +91,7 @@ class TaskReply:
     missing: Strings = ()
 
 
-def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+def perform(request: str, content: FileMap) -> tuple[str, FileMap]:
     """Perform a task.
 
     Args:
@@ -108,7 +109,7 @@ def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, 
     return json.dumps(to_json(reply)), files
 
 
-def _perform(document: object, content: Mapping[str, bytes]) -> tuple[TaskReply, dict[str, bytes]]:
+def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
     here = clean_name()
     sender = from_json(TaskVersion, document).version
     if sender != __version__:
@@ -280,7 +281,7 @@ def _make_store() -> Path:
     return folders.make_lasting("subcut-content")
 
 
-def _place(files: StringMap, content: Mapping[str, bytes], folder: Path) -> list[str]:
+def _place(files: StringMap, content: FileMap, folder: Path) -> list[str]:
     """Put files where their names say, below a folder; the digests of those that are neither kept
     nor sent.
 
