@@ -168,8 +168,10 @@ class Answering:
             error = str(reply["error"])
             size = int(reply["bytes"])
         except (ValueError, KeyError, TypeError) as e:
-            what = f"the reply of a script is unreadable: {type(e).__name__}: {e}"
-            raise InternalError(what, code="worker.unreadable-reply") from e
+            raise InternalError(
+                f"the reply of a script is unreadable: {type(e).__name__}: {e}",
+                code="worker.unreadable-reply",
+            ) from e
         data = self.process.stdout.read(size)
         return Reply(error, data) if len(data) == size else None
 

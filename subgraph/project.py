@@ -260,8 +260,11 @@ def _check(file: Path, key: str, value: Any) -> Any:
 
 
 def _wrong_value(file: Path, key: str, value: Any) -> UsageError:
-    what = f"{file}: '{key}' must be {KIND_WORDS[KEYS[key]]}, not {reprlib.repr(value)}"
-    return UsageError(what, "correct that line", code="project.wrong-value")
+    return UsageError(
+        f"{file}: '{key}' must be {KIND_WORDS[KEYS[key]]}, not {reprlib.repr(value)}",
+        "correct that line",
+        code="project.wrong-value",
+    )
 
 
 def _test(file: Path, table: Any) -> JsonObject:

@@ -141,9 +141,8 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
         run(command)
     packages = sorted((fetched / "archives").glob("*.deb"))
     if not packages:
-        what = f"apt has no packages for {PROCESSORS[processor]} where it looks"
         raise BackendError(
-            what,
+            f"apt has no packages for {PROCESSORS[processor]} where it looks",
             "name a source that has them in /etc/apt/sources.list.d",
             code="environment.no-packages",
         )

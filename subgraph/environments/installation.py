@@ -216,9 +216,10 @@ def _run(
             env = {**outside, "TMPDIR": str(place)}
             done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
-        what = f"installing {shown} took more than {timeout:.0f} s"
         raise BackendError(
-            what, "look at the network, and try again", code="environment.timeout"
+            f"installing {shown} took more than {timeout:.0f} s",
+            "look at the network, and try again",
+            code="environment.timeout",
         ) from e
     except OSError as e:
         raise BackendError(

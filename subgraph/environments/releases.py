@@ -64,9 +64,8 @@ def package(backend: str) -> tuple[str, str, Strings]:
             for name in plugins.own_names("backends")
             if plugins.constant("backends", name, NAME)
         ]
-        what = f"the releases of {backend} are not known"
         raise UsageError(
-            what,
+            f"the releases of {backend} are not known",
             f"those of {', '.join(some)} are",
             code="release.unsupported",
         )
@@ -152,12 +151,9 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     if not listed:
         errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
         last = errors[-1] if errors else "pip found none"
-        hint = (
-            "--index-url and --find-links say where to look, as for pip; --versions names releases"
-        )
         raise BackendError(
             f"no index says which releases of {name} there are: {last}",
-            hint,
+            "--index-url and --find-links say where to look, as for pip; --versions names releases",
             code="release.no-index",
         )
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)

@@ -317,12 +317,16 @@ def _require_no_model(spec: str) -> None:
         UsageError: It is one.
     """
     if is_named_as_model(spec):
-        hint = f"subcut bisect MODEL -c SPEC; another model as candidate: --candidate-model {spec}"
-        raise UsageError(f"'{spec}' is a model, not a runtime", hint, code="candidate.other-name")
+        raise UsageError(
+            f"'{spec}' is a model, not a runtime",
+            f"subcut bisect MODEL -c SPEC; another model as candidate: --candidate-model {spec}",
+            code="candidate.other-name",
+        )
     is_other = not spec.endswith(".py") and is_file(Path(spec))
     if kind := recognize(Path(spec)) if is_other else None:
-        what = f"'{spec}' is {kind.name}, not a runtime"
-        raise UsageError(what, kind.advice, code="candidate.other-name")
+        raise UsageError(
+            f"'{spec}' is {kind.name}, not a runtime", kind.advice, code="candidate.other-name"
+        )
 
 
 def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
@@ -547,8 +551,11 @@ def _options(spec: str, text: str, folder: str) -> StringMap:
         if not word:
             continue
         if not sep or not re.fullmatch(r"[\w.-]+", key):
-            what = f"candidate {spec}: '{word}' is not a setting"
-            raise UsageError(what, "BACKEND:key=value,key=value", code="candidate.malformed")
+            raise UsageError(
+                f"candidate {spec}: '{word}' is not a setting",
+                "BACKEND:key=value,key=value",
+                code="candidate.malformed",
+            )
         if key in options:
             raise UsageError(
                 f"candidate {spec}: '{key}' is given twice",

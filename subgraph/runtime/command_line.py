@@ -58,13 +58,10 @@ def check_places(where: str, step: str, command: str) -> None:
         if m[2] and m[2] not in PLACES[step]:
             close = nearest(m[2], PLACES[step])[0]
             known = ", ".join(f"{{{place}}}" for place in PLACES[step])
-            hint = (
-                f"did you mean {{{close}}}? {step} has {known}; {{{{{m[2]}}}}} stands for"
-                f" {{{m[2]}}} itself"
-            )
             raise UnknownName(
                 f"{where}: {step} has no place {{{m[2]}}}",
-                hint,
+                f"did you mean {{{close}}}? {step} has {known}; {{{{{m[2]}}}}} stands for"
+                f" {{{m[2]}}} itself",
                 [close],
                 code="command.unknown-place",
             )

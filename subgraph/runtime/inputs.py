@@ -341,8 +341,11 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
     if not sign or not is_text or name not in graph.inputs or os.path.exists(word):  # noqa: PTH110
         return None
     if not _takes_numbers(graph, name):
-        what = f"-i {word}: only a scalar or a vector takes numbers; input '{name}' is neither"
-        raise InputError(what, f"-i {name}=FILE.npy", code="input.takes-no-numbers")
+        raise InputError(
+            f"-i {word}: only a scalar or a vector takes numbers; input '{name}' is neither",
+            f"-i {name}=FILE.npy",
+            code="input.takes-no-numbers",
+        )
     return name, f"{NUMBERS}{text}"
 
 

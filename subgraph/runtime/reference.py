@@ -68,10 +68,11 @@ def parse_limit(text: str | None) -> int | None:
         return None
     size = parse_memory(text)
     if size < MIN_LIMIT:
-        what = (
-            f"--memory {text}: the process that runs the reference takes a third of 256M by itself"
+        raise UsageError(
+            f"--memory {text}: the process that runs the reference takes a third of 256M by itself",
+            "256M or more",
+            code="option.out-of-range",
         )
-        raise UsageError(what, "256M or more", code="option.out-of-range")
     return size
 
 
@@ -193,10 +194,11 @@ class Reference:
                 f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
                 " may use"
             )
-            hint = (
-                "is the model damaged? else give smaller inputs (--shape, -i), or free some memory"
-            )
-            raise OutOfMemory(f"{what}: {e.what}", hint, code="memory.exceeded") from e
+            raise OutOfMemory(
+                f"{what}: {e.what}",
+                "is the model damaged? else give smaller inputs (--shape, -i), or free some memory",
+                code="memory.exceeded",
+            ) from e
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.

@@ -236,10 +236,9 @@ class Worker(Closable):
             except (ModelError, WorkerDied) as e:
                 if not any(map(children.DISK_FULL.search, (e.what, *self.last_lines()))):
                     raise
-                hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
                 raise BackendError(
                     f"a disk that the runtime writes to is full: {e.what}",
-                    hint,
+                    "free some space where it writes; $TMPDIR is its folder for temporary files",
                     code="output.disk-full",
                 ) from e
 
@@ -293,12 +292,16 @@ class Worker(Closable):
             reply = from_json(ErrorReply | InternalReply | kind, document)  # type: ignore[arg-type]
         except InputError as e:
             self._kill()
-            what = f"the reply to the request to {self._task} is unreadable: {e.what}"
-            raise InternalError(what, code="worker.unreadable-reply") from e
+            raise InternalError(
+                f"the reply to the request to {self._task} is unreadable: {e.what}",
+                code="worker.unreadable-reply",
+            ) from e
         if isinstance(reply, InternalReply):
             self._kill()
-            what = f"the process that should {self._task}: {reply.failure}"
-            raise InternalError(what, code="worker.failed-inside")
+            raise InternalError(
+                f"the process that should {self._task}: {reply.failure}",
+                code="worker.failed-inside",
+            )
         return cast("T | ErrorReply", reply)
 
     def last_lines(self) -> list[str]:

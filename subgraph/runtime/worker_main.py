@@ -171,8 +171,10 @@ def _reply(server: Server, line: bytes) -> object:
 def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
     """Return the error of a process that used up a limit of the system, or cannot write."""
     if e.errno in (errno.ENOMEM, errno.EMFILE):
-        what = f"the process that runs the model has used up a limit: {e.strerror}"
-        return ModelError(what, code="worker.limit")
+        return ModelError(
+            f"the process that runs the model has used up a limit: {e.strerror}",
+            code="worker.limit",
+        )
     folder = request.into if isinstance(request, RunRequest) else ""
     what = f"cannot write the tensors in {folder}: {e.strerror or e}"  # numpy may give no number
     return OutputError(
@@ -276,12 +278,12 @@ class Server:
         if missing := next(
             (feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""
         ):
-            what = f"not measurable on this device (no {missing}): {str(error)[:400]}"
-            hint = (
+            raise BackendError(
+                f"not measurable on this device (no {missing}): {str(error)[:400]}",
                 f"run it on a device that has {missing}; or convert the model to types that this"
-                " device computes"
-            )
-            raise BackendError(what, hint, code="backend.lacks-feature") from error
+                " device computes",
+                code="backend.lacks-feature",
+            ) from error
 
     def warm(self) -> None:
         """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
@@ -346,11 +348,12 @@ class Server:
             takes_options = len(inspect.signature(build).parameters) > 1
             run = build(request.model, *([request.options] if takes_options else []))
         if not callable(run):
-            what = (
+            raise BackendError(
                 f"{self.backend}: load gave {type(run).__name__}, not a function that runs the"
-                " model"
+                " model",
+                "return run(feeds)",
+                code="plugin.wrong-return",
             )
-            raise BackendError(what, "return run(feeds)", code="plugin.wrong-return")
         self.models[request.key] = run
         return Loaded(time.perf_counter() - begin)
 
@@ -381,8 +384,7 @@ class Server:
         """
         folder = request.into
         if request.key not in self.models:
-            what = f"the process has no model '{request.key}'"
-            raise BackendError(what, code="worker.no-model")
+            raise BackendError(f"the process has no model '{request.key}'", code="worker.no-model")
         run = self.models[request.key]
         origins: dict[str, InputOrigin] = {}
         if isinstance(request.feeds, Sample):

@@ -72,8 +72,11 @@ class TensorFormat:
         if self.scale:
             low, high = dtypes.code_range(self.dtype)
             if not all(low <= zero <= high for zero in self.scale.zero):
-                what = f"zero point {self.scale.zero[0]} is no {self.dtype}"
-                raise UsageError(what, f"it is from {low} to {high}", code="option.out-of-range")
+                raise UsageError(
+                    f"zero point {self.scale.zero[0]} is no {self.dtype}",
+                    f"it is from {low} to {high}",
+                    code="option.out-of-range",
+                )
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:

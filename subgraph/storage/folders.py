@@ -189,12 +189,15 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
         )
     length = len(str(folder.absolute()))
     if LONGEST_PATH and length + MAX_NAME > LONGEST_PATH:
-        what = f"cannot write in {folder}: {e.strerror or e}; its path has {length} characters"
         hint = (
             f"name a shorter one with -o: Windows takes {LONGEST_PATH}, with the file's name; or"
             " set LongPathsEnabled"
         )
-        return OutputError(what, f"{hint} in its registry", code="output.path-too-long")
+        return OutputError(
+            f"cannot write in {folder}: {e.strerror or e}; its path has {length} characters",
+            f"{hint} in its registry",
+            code="output.path-too-long",
+        )
     full = e.errno in (*DISK_FULL, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",

@@ -204,8 +204,11 @@ def _find_axes(layout: str, model: str) -> Shape:
 
 
 def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") -> InputError:
-    what = f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}"
-    return InputError(what, hint, code="layout.wrong-shape")
+    return InputError(
+        f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",
+        hint,
+        code="layout.wrong-shape",
+    )
 
 
 def _fit(array: Array, shape: Shape | None, layout: str) -> Array:

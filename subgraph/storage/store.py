@@ -125,11 +125,9 @@ class Store(Closable):
                     return folder
             except OSError as e:
                 if self._unwritable:
-                    what = (
-                        f"cannot write in {self.root}, nor in a temporary folder: {e.strerror or e}"
-                    )
                     raise OutputError(
-                        what,
+                        f"cannot write in {self.root}, nor in a temporary folder:"
+                        f" {e.strerror or e}",
                         "free some space, or set TMPDIR to a folder that can be written",
                         code="output.no-temporary-folder",
                     ) from e

@@ -145,9 +145,10 @@ def parse_type(text: str) -> tuple[str, str]:
     """
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
-        hint = MAPS if "map(" in text else "cut elsewhere: between plain tensors"
         raise InputError(
-            f"values of type {text} cannot be stored", hint, code="tensor.unsupported-type"
+            f"values of type {text} cannot be stored",
+            MAPS if "map(" in text else "cut elsewhere: between plain tensors",
+            code="tensor.unsupported-type",
         )
     form = (
         " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part)

@@ -309,10 +309,9 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     if declared.HasField("tensor_type") and declared.tensor_type.elem_type in dtypes.TYPES:
         dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
         return tensors.tensor_text(dtype)
-    hint = "cut between plain tensors"
     raise Refused(
         f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals",
-        hint,
+        "cut between plain tensors",
         code="backend.unsupported-type",
     )
 
@@ -441,9 +440,8 @@ def _read_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     if None in dims and fixed:
         count = size * 8 // bits // fixed * fixed  # packed: the last byte may be half empty
     if (count * bits + 7) // 8 != size:
-        what = f"{path.name} has {size} bytes, which is not {text} of {dtype}"
         raise ModelError(
-            what,
+            f"{path.name} has {size} bytes, which is not {text} of {dtype}",
             "little endian, no header; another element type is declared: cmd[outputs=float16]:…",
             code="tensor.wrong-size",
         )

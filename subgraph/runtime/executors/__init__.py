@@ -179,9 +179,8 @@ def _connect(spec: str) -> Executor:
             code="executor.failed",
         ) from e
     if not isinstance(executor, Executor):
-        what = f"--executor {spec} gave {type(executor).__name__}"
         raise BackendError(
-            what,
+            f"--executor {spec} gave {type(executor).__name__}",
             "a function that returns a concurrent.futures.Executor",
             code="executor.wrong-return",
         )

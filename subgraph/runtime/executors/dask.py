@@ -80,9 +80,8 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
         try:
             client.wait_for_workers(1, timeout=WORKER_SECONDS)
         except TimeoutError as e:
-            what = f"{place} has had no worker for {WORKER_SECONDS:g} s"
             raise BackendError(
-                what,
+                f"{place} has had no worker for {WORKER_SECONDS:g} s",
                 f"start some beside the devices: dask worker {address}",
                 code="executor.no-workers",
             ) from e
@@ -90,12 +89,9 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
     # can import.
     for worker, error in client.run(exec, "import subgraph", on_error="return").items():
         if isinstance(error, Exception):
-            what = (
-                f"the worker {worker} of {place} cannot load subcut: {type(error).__name__}:"
-                f" {error}"
-            )
             raise BackendError(
-                what,
+                f"the worker {worker} of {place} cannot load subcut: {type(error).__name__}:"
+                f" {error}",
                 "install the same version there, in the Python that runs `dask worker`",
                 code="executor.other-version",
             )
@@ -106,9 +102,10 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
     )
     if resources and not any(has_all):
         wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
-        what = f"no worker of {place} has {wanted}"
         raise BackendError(
-            what, f"dask worker HOST:PORT --resources {wanted}", code="executor.no-resource"
+            f"no worker of {place} has {wanted}",
+            f"dask worker HOST:PORT --resources {wanted}",
+            code="executor.no-resource",
         )
 
 

@@ -93,8 +93,11 @@ class RemoteWorkers(Workers):
         """
         if self._closed:
             raise stopped()
-        what = f"this takes a process of {self.candidate.name} on this machine"
-        raise BackendError(what, "leave --executor out", code="executor.needs-local")
+        raise BackendError(
+            f"this takes a process of {self.candidate.name} on this machine",
+            "leave --executor out",
+            code="executor.needs-local",
+        )
 
     def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
         """As of `Workers`.
@@ -156,8 +159,9 @@ class RemoteWorkers(Workers):
                 try:
                     document = from_json(TaskReply, json.loads(reply))
                 except (ValueError, InputError) as e:
-                    what = f"the reply to a task is unreadable: {e}"
-                    raise InternalError(what, code="worker.unreadable-reply") from e
+                    raise InternalError(
+                        f"the reply to a task is unreadable: {e}", code="worker.unreadable-reply"
+                    ) from e
                 if document.error:
                     raise error_from_json(document.error)
                 return document, files
@@ -172,16 +176,16 @@ class RemoteWorkers(Workers):
         if isinstance(error, (SubcutError, InternalError)):  # nobody waits for it, or it is ours
             raise error
         if isinstance(error, CancelledError) or not connection.alive:
-            what = f"{spec} does not answer any more"
             raise BackendError(
-                what,
+                f"{spec} does not answer any more",
                 "answers so far are stored: the same command goes on once it is back",
                 code="executor.no-answer",
             ) from error
         if isinstance(error, ModuleNotFoundError) or "deserializ" in why:
-            what = f"the scheduler or a worker of {spec} cannot load subcut: {why}"
             raise BackendError(
-                what, "install the same version there", code="executor.other-version"
+                f"the scheduler or a worker of {spec} cannot load subcut: {why}",
+                "install the same version there",
+                code="executor.other-version",
             ) from error
         if isinstance(error, BrokenExecutor):
             with self._reconnecting:

@@ -113,14 +113,16 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
     here = clean_name()
     sender = from_json(TaskVersion, document).version
     if sender != __version__:
-        what = f"subcut {__version__} runs on {here}, {sender} on this machine"
-        raise BackendError(what, "install the same version on both", code="executor.other-version")
+        raise BackendError(
+            f"subcut {__version__} runs on {here}, {sender} on this machine",
+            "install the same version on both",
+            code="executor.other-version",
+        )
     task = from_json(ClusterTask, document)
     candidate = task.candidate
     if candidate.identity("")["code"] != task.code:
-        what = f"the files of candidate {candidate.name} differ on {here}, or are not there"
         raise BackendError(
-            what,
+            f"the files of candidate {candidate.name} differ on {here}, or are not there",
             "put them there under the same path, or use a shared file system",
             code="executor.other-files",
         )
