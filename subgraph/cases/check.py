@@ -21,8 +21,7 @@ from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, types_contradict
 from subgraph.graph.nested import attribute
-from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opset_conversion import convert_model
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess, convert_model
 from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured

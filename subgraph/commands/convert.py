@@ -129,7 +129,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
     from contextlib import nullcontext
 
     from subgraph.commands import edit
-    from subgraph.editing.opsets import convert_opset
+    from subgraph.editing.draft import convert_opset
 
     path = check.model_path
     if is_of_tflite(path):

@@ -136,8 +136,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
-    from subgraph.inspection.drawn_network import inner_networks, labeled
-    from subgraph.inspection.weights import weight_notes
+    from subgraph.inspection.drawn_network import inner_networks, labeled, weight_notes
 
     graph = part.graph
     if shown.hops and not shown.around:

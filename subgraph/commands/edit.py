@@ -328,7 +328,7 @@ def remove(
     """
     from subgraph.editing import body_edit
     from subgraph.editing.effect import edge_values
-    from subgraph.editing.remove import bypass, remove_tail
+    from subgraph.editing.merge import bypass, remove_tail
 
     if bool(nodes) == bool(first):
         raise UsageError(

@@ -20,7 +20,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.inspection.sizes import short_size
+from subgraph.inspection.drawn_network import short_size
 from subgraph.inspection.summary import CONSTANT
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding

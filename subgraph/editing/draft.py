@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import (
     FunctionKey,
     all_graphs,
@@ -31,8 +31,15 @@ from subgraph.graph.nested import (
     tensor_names,
     tensors_in,
 )
-from subgraph.graph.opset_conversion import convert_model
-from subgraph.graph.opsets import canonical_domain, list_changed, read_imports
+from subgraph.graph.onnx_process import convert_model
+from subgraph.graph.opsets import (
+    MIN_OPSET,
+    canonical_domain,
+    list_changed,
+    newest_opsets,
+    opset_of,
+    read_imports,
+)
 from subgraph.storage import dtypes, folders
 from subgraph.system import quote
 from subgraph.text import clean, count
@@ -349,3 +356,41 @@ def _called(model: Any) -> set[FunctionKey]:
 def describe(names: Sequence[str], noun: str) -> str:
     """`2 inputs: a, b`."""
     return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
+
+
+def convert_opset(graph: Graph, version: int) -> Draft:
+    """Convert a model to another version of ONNX's own operators.
+
+    Args:
+        graph: The model.
+        version: The opset, older or newer than the model's.
+
+    Returns:
+        The converted model, which is not written; its remarks name the unchanged operators.
+
+    Raises:
+        UsageError: onnx does not know the version, or does not convert so far back.
+        ModelError: onnx cannot convert a node, and it does not fit the version.
+    """
+    own = opset_of(graph.model)
+    newest = newest_opsets()[""]
+    if not MIN_OPSET <= version <= newest:
+        raise UsageError(
+            f"--opset {version}: onnx converts to opsets from {MIN_OPSET} to {newest}",
+            f"{graph.path.name} has opset {own}",
+            code="opset.out-of-range",
+        )
+    draft = Draft(graph)
+    draft.model, unchanged = convert_model(draft.model, graph.path, version)
+    draft.remarks.append(f"converted from opset {own} to {version}")
+    if unchanged:
+        names = ", ".join(map(clean, sorted(unchanged)))
+        draft.remarks.append(f"unchanged, because they fit opset {version}: {names}")
+    return draft
+
+
+def load_at_opset(graph: Graph, version: int, folder: Path) -> Graph:
+    """Convert a model and load it from a file in a folder. Raises: as `convert_opset`."""
+    path = folder / graph.path.name
+    convert_opset(graph, version).save(path)
+    return load(path)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
-from subgraph.errors import ModelError, UnknownName
+from subgraph.editing.replace import find_owned_nodes
+from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph
-from subgraph.graph.nested import assign
+from subgraph.graph.cut import Cut, cut_region
+from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.nested import assign, rename
+from subgraph.graph.region import build_region
 from subgraph.graph.value_types import read_type
-from subgraph.text import clean, nearest
-from subgraph.types import Fields, StringMap
+from subgraph.storage.tensors import Record
+from subgraph.text import clean, count, nearest
+from subgraph.types import Fields, JsonObject, StringMap
 
 # metadata of a tail: the outputs of the model that it was taken from, in order
 OUTPUTS = "subcut.outputs"
@@ -118,3 +125,117 @@ def _add_metadata(model: Any, other: Any) -> None:
     for entry in other.metadata_props:
         if entry.key not in known:
             model.metadata_props.add(key=entry.key, value=entry.value)
+
+
+def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
+    """The model without some nodes of one input and one output: what read a node's output reads its
+    input.
+
+    Inputs that are constants (scale and zero point, axes) do not count. Where the output of a node
+    is one of the model and its input cannot take over that name, an Identity stays in its place.
+
+    Raises:
+        UsageError: a node has several inputs or outputs that are in use.
+    """
+    entry = {i: _only_input(graph, i) for i in nodes}
+    source = {_only_output(graph, i): name for i, name in entry.items()}
+
+    def origin(name: str) -> str:
+        while name in source:
+            name = source[name]
+        return name
+
+    draft = Draft(graph)
+    model = draft.model.graph
+    draft.drop_nodes(set(entry), kept=entry.values())
+    outputs = [name for name in graph.outputs if name in source]
+    takes_over: dict[str, str] = {}  # tensor → the output of the model that it becomes
+    for name in outputs:
+        first = origin(name)
+        if first in graph.maker and first not in graph.outputs and first not in takes_over:
+            takes_over[first] = name
+        else:
+            model.node.add(op_type="Identity", name=f"{name}/kept", input=[first], output=[name])
+            draft.remarks.append(f"an Identity makes the output {clean(name)} of {clean(first)}")
+    new = {name: origin(name) for name in source if name not in outputs}
+    new = {name: takes_over.get(first, first) for name, first in new.items()} | takes_over
+    declared = {v.name for v in (*model.input, *model.output)}
+    rename(model, lambda n: new.get(n, n), str)
+    infos: JsonObject = {v.name: v for v in model.value_info}
+    assign(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
+    draft.sort()
+    draft.drop_unused_functions()
+    return draft
+
+
+def _only_input(graph: Graph, i: int) -> str:
+    kinds = graph.kinds(n for n in graph.reads[i] if n in graph.maker)
+    names = [
+        n
+        for n in dict.fromkeys(graph.reads[i])
+        if not graph.is_weight(n) and kinds.get(n) != CONSTANT
+    ]
+    if not names and len(set(graph.reads[i])) == 1:  # as an Identity of a weight
+        return graph.reads[i][0]
+    if len(names) != 1:
+        raise UsageError(
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"
+            " not constants",
+            "only a node of one input and one output can be bypassed; `subcut replace` puts"
+            " something else there",
+            code="edit.not-bypassable",
+        )
+    return names[0]
+
+
+def _only_output(graph: Graph, i: int) -> str:
+    used = [n for n in graph.makes[i] if graph.readers.get(n) or n in graph.outputs]
+    if len(used) > 1:
+        raise UsageError(
+            f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(used), 'output')} in use",
+            "only a node of one input and one output can be bypassed",
+            code="edit.not-bypassable",
+        )
+    return used[0] if used else graph.makes[i][0]
+
+
+def remove_tail(
+    graph: Graph,
+    selectors: Sequence[str],
+    captured: Sequence[Mapping[str, Record]] = (),
+    folder: Path | None = None,
+) -> tuple[Draft, Cut]:
+    """(head, tail): the model without some nodes and all below them, and these as a model of its
+    own.
+
+    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the
+    boundary, for the types where the model does not declare them.
+
+    Raises:
+        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the
+            boundary is unknown.
+    """
+    below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in selectors))
+    if len(below) == len(graph.nodes):
+        raise NoRegion(
+            "nothing is left: all nodes are below",
+            "name a node further down with --from",
+            code="edit.nothing-left",
+        )
+    region = build_region(graph, below, [tuple(graph.outputs)], keep_random=True)
+    tail = cut_region(graph, region, captured, folder, dynamic=True)
+    tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))
+    draft = Draft(graph)
+    model = draft.model.graph
+    gone = find_owned_nodes(graph, region)
+    draft.drop_nodes(gone)
+    made = set(graph.iter_outputs(gone))
+    assign(model.output, [v for v in model.output if v.name not in made])
+    known = {v.name for v in model.output} | set(graph.inputs)
+    for name in (*region.inputs, *region.shapes):
+        if name not in known:
+            model.output.add(name=name).type.CopyFrom(tail.types[name])
+    outputs = {v.name for v in model.output}
+    assign(model.value_info, [v for v in model.value_info if v.name not in outputs])
+    draft.drop_unused_functions()
+    return draft, tail

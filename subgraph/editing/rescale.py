@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from subgraph.editing.draft import Draft
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, attribute
-from subgraph.inspection.scaling import RULE_OF, Scaling
+from subgraph.inspection.overflow import RULE_OF, Scaling
 
 EPSILON = 1e-5  # of a norm that names none
 

@@ -4,21 +4,32 @@ PyTorch's exporter."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from subgraph.bodies.parts import Part
 from subgraph.drawing.inner import Inner
 from subgraph.drawing.network import Network
-from subgraph.errors import InputError
+from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
-from subgraph.inspection.sizes import known_dims
-from subgraph.inspection.weights import weight_notes
+from subgraph.inspection.ranges import PIECE, RangeSummary
+from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
 
 # metadata of a node: a list of the scopes around it, its own name last
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -118,3 +129,176 @@ def _scope(node: protobuf.NodeProto) -> Strings:
         scopes.append(part.removeprefix(f"{before}.") if before else part)
         before = part
     return tuple(filter(None, scopes))
+
+
+MAX_SIZE = 16  # characters of a size that is shown as it is
+MAX_EXPRESSION = 1000  # characters of an expression that is parsed
+LARGE = 720_720 << 20  # divisible by what networks divide sizes by
+MAX_FACTOR = 4096
+UNKNOWN = "…"
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+}
+_FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
+    "floor": lambda x: Fraction(math.floor(x)),
+    "ceiling": lambda x: Fraction(math.ceil(x)),
+    "ceil": lambda x: Fraction(math.ceil(x)),
+    "Max": max,
+    "Min": min,
+}
+
+
+@lru_cache(maxsize=4096)
+def short_size(size: str) -> str:
+    """Return a symbolic size in a few characters.
+
+    A long one is written as a multiple or part of its only symbol, without what is added or
+    rounded; one that has several symbols, or cannot be read, as an ellipsis.
+
+    >>> short_size("floor(floor(height/2 - 1/2)/2) + 1")
+    'height/4'
+    >>> short_size("batch")
+    'batch'
+    >>> short_size("floor(height/2)*floor(width/2) + height*width")
+    '…'
+    """
+    if len(size) <= MAX_SIZE:
+        return size
+    if len(size) > MAX_EXPRESSION:
+        return UNKNOWN
+    try:
+        tree = ast.parse(size, mode="eval").body
+        symbols = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
+        (symbol,) = symbols
+        share = _value(tree, {symbol: LARGE}) / LARGE
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
+        return UNKNOWN
+    nearest = share.limit_denominator(MAX_FACTOR)
+    is_share = 0 < nearest <= MAX_FACTOR and abs(share - nearest) < Fraction(1, 1 << 20)
+    if not is_share:
+        return UNKNOWN
+    factor = "" if nearest.numerator == 1 else f"{nearest.numerator}·"
+    divisor = "" if nearest.denominator == 1 else f"/{nearest.denominator}"
+    return f"{factor}{symbol}{divisor}"
+
+
+def known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    """Return dimensions with numbers in place of expressions whose symbols have a size.
+
+    >>> known_dims([1, "floor(height/2)", "width"], {"height": 33})
+    [1, 16, 'width']
+    """
+    return [_evaluate(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
+
+
+def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
+    if len(size) > MAX_EXPRESSION:
+        return size
+    try:
+        return int(_value(ast.parse(size, mode="eval").body, sizes))
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
+        return size
+
+
+def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+    """Return the value of an expression.
+
+    Raises:
+        ValueError: it holds something else than numbers, symbols with a size and known functions.
+    """
+    match tree:
+        case ast.Constant(value=int() | float() as number):
+            return Fraction(number)
+        case ast.Name(id=name) if name in sizes:
+            return Fraction(sizes[name])
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_value(one, sizes) for one in given))
+    raise ValueError(ast.dump(tree))
+
+
+BINS = 24
+MAX_NOTES = 3  # weights that are told in a box
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of the finite values, and how many of them are in each of `BINS` equal
+    parts of the range."""
+
+    deviation: float
+    counts: list[int]
+
+
+def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
+    """How the values of a constant spread; None where all are equal or none is finite. Reads it
+    once, in pieces.
+
+    Raises:
+        ModelError: its bytes cannot be read.
+    """
+    tensor = graph.constant(name)
+    low = measured.min
+    high = measured.max
+    mean = measured.mean
+    if (
+        tensor is None
+        or low is None
+        or high is None
+        or mean is None
+        or not high - low < math.inf
+        or low == high
+    ):
+        return None
+    counts = np.zeros(BINS, np.int64)
+    squares = 0.0
+    number = 0
+    for piece in _numbers(tensor, graph):
+        counts += np.histogram(piece, BINS, (low, high))[0]
+        squares += float(np.square(piece - mean).sum())
+        number += piece.size
+    return Spread(math.sqrt(squares / number), counts.tolist())
+
+
+def _numbers(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
+    for piece in protobuf.pieces(tensor, graph.path, PIECE):
+        values = (np.abs(piece) if piece.dtype.kind == "c" else piece).astype(np.float64)
+        yield values[np.isfinite(values)]
+
+
+def weight_notes(graph: Graph) -> dict[int, str]:
+    """Return the weights of each node in a few words: shapes, and constants of one element.
+
+    `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are left out.
+    """
+    found: dict[int, str] = {}
+    for i, reads in enumerate(graph.reads):
+        tensors = filter(None, map(graph.constant, reads))
+        notes = list(dict.fromkeys(filter(None, (_note(graph, tensor) for tensor in tensors))))
+        if notes:
+            more = ["…"] if len(notes) > MAX_NOTES else []
+            found[i] = ", ".join([*notes[:MAX_NOTES], *more])
+    return found
+
+
+def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
+    """Return the shape of a constant, or its value if it has one element; "" without its bytes."""
+    if math.prod(tensor.dims) != 1:
+        return f"⟨{shape_text(tuple(tensor.dims))}⟩"
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
+        return ""
+    try:
+        value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
+    except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
+        return ""
+    if isinstance(value, (float, int)) and not isinstance(value, bool):
+        return f"{value:.6g}"
+    return str(value) if isinstance(value, bool) else ""

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from subgraph.editing.draft import Draft
-from subgraph.editing.opsets import load_at_opset
+from subgraph.editing.draft import Draft, load_at_opset
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import rename

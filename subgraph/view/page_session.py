@@ -27,11 +27,16 @@ from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
 from subgraph.inspection.describe import node_descriptions
-from subgraph.inspection.drawn_network import inner_networks, network
+from subgraph.inspection.drawn_network import (
+    inner_networks,
+    known_dims,
+    network,
+    short_size,
+    spread,
+    weight_notes,
+)
 from subgraph.inspection.ranges import measure_weight
-from subgraph.inspection.sizes import known_dims, short_size
 from subgraph.inspection.summary import file_summary, weight_summary
-from subgraph.inspection.weights import spread, weight_notes
 from subgraph.origins.source import find_source
 from subgraph.reports.html import plan_curve
 from subgraph.reports.text import first_lines

@@ -16,8 +16,7 @@ import pytest
 from fixtures import graphs
 from fixtures.graphs import CASES, CutCase
 from subgraph.editing.effect import edge_values, effect
-from subgraph.editing.merge import merge
-from subgraph.editing.remove import bypass, remove_tail
+from subgraph.editing.merge import bypass, merge, remove_tail
 from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.editing.opsets import convert_opset, load_at_opset
+from subgraph.editing.draft import convert_opset, load_at_opset
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.opset_conversion import HIDDEN, convert_model
+from subgraph.graph.onnx_process import HIDDEN, convert_model
 from subgraph.graph.opsets import opset_of
 from tests.helpers import text_models
 from tests.helpers.refusals import raises

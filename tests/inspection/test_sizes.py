@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.inspection.sizes import UNKNOWN, short_size
+from subgraph.inspection.drawn_network import UNKNOWN, short_size
 
 LAYERS = ("floor(({})/2 - 1/2) + 1", "floor(({} - 1)/2) + 1", "ceiling(({})/2)", "{} + 2 - 2")
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection import weights
+from subgraph.inspection.drawn_network import Spread, spread, weight_notes
 from subgraph.inspection.ranges import measure_weight
-from subgraph.inspection.weights import Spread, spread, weight_notes
 
 
 def model(path: Path, *values: object) -> Graph:
