@@ -18,8 +18,7 @@ from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bodies.descend import run_body, write_body
 from subgraph.bodies.iterations import NotRun, counting, iterations, total_iterations, truncate
-from subgraph.bodies.model import Body, open_body
-from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
+from subgraph.bodies.model import FIRST, Body, bodies_of, holds_bodies, iterates, open_body, split
 from subgraph.bodies.truncated import BEGIN
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive, SubcutError

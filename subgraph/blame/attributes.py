@@ -16,7 +16,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-from subgraph.blame.draws import fix_parameters
+from subgraph.blame.cures import fix_parameters
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import load

@@ -3,27 +3,39 @@ and on inputs drawn like them.
 
 A cure is another candidate (a pass off, another option, another release) or another model
 (`rewrites`). It is proven on the candidate, against the reference's values of the model as it is,
-and its time is measured beside the original's.
+and its time is measured beside the original's. A cure that is right on the samples alone may be
+luck, so inputs are drawn like them.
+
+Inputs that only set how operators work (a shape, axes, scales) keep their values: another value of
+one is another model, not another sample. Exporters make them initializers; onnx's operator tests
+and some models take them as inputs.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from subgraph.blame.draws import draw_samples, extend_samples, parameters
+import numpy as np
+
 from subgraph.errors import SubcutError
-from subgraph.graph.graph import load
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import SETTINGS
+from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
+from subgraph.storage.tensors import Record, Value, save
 from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
+from subgraph.types import Strings
 from subgraph.verdict import Status, Verdict
 
 DRAWS = 3  # inputs beside the samples
@@ -161,3 +173,90 @@ def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials
         return
     with with_candidate(trials, candidate, name) as other:
         yield other
+
+
+NOISE = 0.1  # of the standard deviation of a tensor
+
+
+def draw_samples(
+    samples: Sequence[Mapping[str, Record]], count: int, folder: Path, kept: Collection[str] = ()
+) -> Iterator[Mapping[str, Record]]:
+    """So many more samples: the same elements in another order, backwards, and with noise, in turn;
+    seeded.
+
+    Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and
+    `kept` stay.
+    """
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        sample = samples[k % len(samples)]
+        changed = {}
+        for i, (name, record) in enumerate(sample.items()):
+            value = (
+                _draw(record.value(), k, rng)
+                if record.form == "tensor" and name not in kept
+                else None
+            )
+            changed[name] = record
+            if value is not None:
+                saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
+                changed[name] = saved.within(str(folder.resolve()))
+        yield changed
+
+
+def extend_samples(
+    feeding: Feeding, samples: Sequence[Mapping[str, Record]], draws: Sequence[Mapping[str, Record]]
+) -> Feeding:
+    """The samples, and the draws after them."""
+    origins = [*("" for _ in samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
+    return Feeding(
+        feeding.inputs,
+        feeding.shapes,
+        feeding.seed,
+        feeding.picture,
+        (*samples, *draws),
+        tuple(origins),
+    )
+
+
+def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
+    array: Any = np.asarray(value)
+    if array.dtype.kind in "OUS" or not array.size:
+        return None
+    is_float = array.dtype.kind == "f"
+    if k % 3 == 1:
+        return np.ascontiguousarray(array[tuple(slice(None, None, -1) for _ in array.shape)])
+    if k % 3 == 2 and is_float:
+        wide = array.astype(np.float64)
+        noise = NOISE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
+        return (wide + noise).astype(array.dtype)
+    return rng.permutation(array.reshape(-1)).reshape(array.shape)
+
+
+def parameters(graph: Graph) -> Strings:
+    """The model's inputs that nodes read in such places only. Complexity: linear in their
+    readers."""
+    return tuple(
+        name for name in graph.inputs if graph.readers.get(name) and _only_sets(graph, name)
+    )
+
+
+def _only_sets(graph: Graph, name: str) -> bool:
+    nodes = [graph.nodes[i] for i in graph.readers[name]]
+    return name not in graph.outputs and all(
+        node.domain in STANDARD
+        and name in node.input
+        and all(
+            k in SETTINGS.get(node.op_type, ()) for k, read in enumerate(node.input) if read == name
+        )
+        for node in nodes
+    )
+
+
+def fix_parameters(graph: Graph, region: Region) -> Region:
+    """The region with these inputs as constants of its cut, as if they depended on shapes only."""
+    constant = {*parameters(graph)}.intersection(region.inputs)
+    inputs = tuple(name for name in region.inputs if name not in constant)
+    return replace(
+        region, inputs=inputs, shapes=(*region.shapes, *(n for n in region.inputs if n in constant))
+    )

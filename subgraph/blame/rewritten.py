@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from subgraph.blame.cures import Prover
-from subgraph.blame.draws import fix_parameters
+from subgraph.blame.cures import Prover, fix_parameters
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.judge import judge

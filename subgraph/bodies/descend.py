@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.bodies.iterations import Iteration, iterations
-from subgraph.bodies.model import Body, open_body
-from subgraph.bodies.name import BodyName, iterates, split
+from subgraph.bodies.model import Body, BodyName, iterates, open_body, split
 from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs
 from subgraph.graph import protobuf

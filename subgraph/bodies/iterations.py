@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.bodies.model import Body
-from subgraph.bodies.name import ALL, LAST
+from subgraph.bodies.model import ALL, LAST, Body
 from subgraph.bodies.truncated import (
     RAN,
     TRIPS,

@@ -1,26 +1,43 @@
-"""A body, or a function at one of its calls, as a model of its own.
+"""A body, or a function at one of its calls, as a model of its own; the names of bodies; and all
+graphs in a model.
 
-Its inputs are what the node hands it in each iteration (`formals`) and what it reads from the graph
-around it; weights and constants from there come along. Its nodes are called as the user selects
-them: `loop1/body/conv`.
+The inputs of a body are what the node hands it in each iteration (`formals`) and what it reads from
+the graph around it; weights and constants from there come along. Its nodes are called as the user
+selects them: `loop1/body/conv`.
+
+`loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch` a branch. Behind it
+comes a node or tensor of that body, which may hold bodies itself:
+`loop1/body@3/if1/then_branch/conv`. A local function is named by a node that calls it:
+`call1/conv`. Iterations count from 0; without one it is the first that runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from subgraph.bodies.name import BodyName, attributes, calls_function
-from subgraph.errors import ModelError
+from subgraph.errors import DataError, ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
 from subgraph.graph.graph import CONSTANT, Graph
-from subgraph.graph.nested import all_nodes, assign, free_names, operator, tensors_in
+from subgraph.graph.nested import (
+    all_nodes,
+    assign,
+    free_names,
+    iter_named_bodies,
+    operator,
+    tensors_in,
+)
+from subgraph.graph.opsets import STANDARD
+from subgraph.log import log
+from subgraph.text import clean, nearest
 from subgraph.types import Fields, Strings
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
+
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
 
@@ -208,3 +225,209 @@ def _bind(node: NodeProto, given: Fields) -> None:
             attribute.name = name
         kept.append(attribute)
     assign(node.attribute, kept)
+
+
+FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
+
+
+@dataclass(frozen=True)
+class BodyName:
+    """A body of a node, or the function that it calls.
+
+    Attributes:
+        node: its index in the graph.
+        attribute: the attribute that holds the body; "" for a function.
+        iteration: a number, `LAST`, `ALL` or `FIRST`.
+        text: as the user wrote it.
+    """
+
+    node: int
+    attribute: str
+    iteration: str
+    text: str
+
+
+def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
+    """The body that a selector begins with, and what is left behind it; None for a selector of the
+    graph itself.
+
+    Raises:
+        UnknownName: the node has no body of that name.
+        UsageError: the iteration is no number, or the node does not iterate.
+    """
+    if "/" not in text or text in graph.maker or text in graph.inputs or text in graph.node_names:
+        return None
+    ends = [m.start() for m in re.finditer("/", text)]
+    for end in reversed(ends):  # names of nodes hold slashes, too: the longest that is a node's
+        i = _holder(graph, text[:end])
+        if i is not None:
+            return _split_at(graph, i, text, end)
+    return None
+
+
+def _holder(graph: Graph, name: str) -> int | None:
+    """The node of that name, if it holds bodies or calls a local function."""
+    i = graph.names.get(name) if name not in graph.shared_names else None
+    if m := re.fullmatch(r"#(\d{1,9})", name):
+        i = int(m[1]) if int(m[1]) < len(graph.nodes) else None
+    return i if i is not None and holds_bodies(graph, i) else None
+
+
+def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]:
+    """`text[:end]` names node `i`; behind it stand a body, or what is in a function."""
+    own = attributes(graph, i)
+    if not own:
+        return BodyName(i, "", FIRST, text[:end]), text[end + 1 :]
+    word, _, rest = text[end + 1 :].partition("/")
+    name, at, iteration = word.partition("@")
+    node = text[:end]
+    if name not in own:
+        known = ", ".join(f"{node}/{n}" for n in own)
+        raise UnknownName(
+            f"node '{node}' has no body '{name}'",
+            f"it has {known}",
+            nearest=nearest(name, own),
+            code="body.unknown",
+        )
+    if at and not re.fullmatch(rf"\d{{1,9}}|{LAST}|{ALL}", iteration):
+        raise UsageError(
+            f"{text}: no iteration '{iteration}'",
+            f"{node}/{name}@0 is the first; or @last, @all",
+            code="body.unknown-iteration",
+        )
+    if at and not iterates(graph, i):
+        raise UsageError(
+            f"{text}: node '{node}' ({graph.ops[i]}) does not iterate",
+            f"{node}/{name}",
+            code="body.no-iterations",
+        )
+    return BodyName(i, name, iteration, f"{text[:end]}/{word}"), rest
+
+
+def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
+    """The bodies of a node by the attribute that holds each."""
+    return dict(iter_named_bodies(graph.nodes[i]))
+
+
+def iterates(graph: Graph, i: int) -> bool:
+    """Return whether node `i` is a Loop or a Scan."""
+    return graph.ops[i] in ("Loop", "Scan") and graph.nodes[i].domain in STANDARD
+
+
+def calls_function(graph: Graph, i: int) -> bool:
+    """Return whether node `i` is a call of a local function."""
+    return operator(graph.nodes[i]) in graph.functions
+
+
+def holds_bodies(graph: Graph, i: int) -> bool:
+    """Return whether node `i` is an If, Loop or Scan, or a call of a local function."""
+    if calls_function(graph, i):
+        return True
+    return (
+        graph.ops[i] in ("If", "Loop", "Scan")
+        and graph.nodes[i].domain in STANDARD
+        and bool(attributes(graph, i))
+    )
+
+
+def bodies_of(graph: Graph, i: int) -> Iterator[str]:
+    """The names of a node's bodies as `split` reads them: `loop1/body`; for a call of a function
+    `call1/`."""
+    label = graph.label(i)
+    names = [f"{label}/{name}" for name in attributes(graph, i)]
+    yield from names or [f"{label}/"]
+
+
+MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
+
+
+@dataclass
+class Part:
+    """A graph, and where it is.
+
+    Attributes:
+        prefix: what the selectors of its nodes begin with; empty for the model.
+        word: its name at its node, `then_branch`; `function` for what a node calls.
+        first: the number of its first node, when those of the model and of its bodies are counted
+            on.
+        inside: the bodies of its nodes, by the nodes' indices. size: nodes in it and in these.
+    """
+
+    graph: Graph
+    prefix: str = ""
+    word: str = ""
+    first: int = 0
+    inside: dict[int, list[Part]] = field(default_factory=dict)
+    size: int = 0
+
+    def all(self) -> Iterator[Part]:
+        """This part, and all inside of it, in the order of their numbers."""
+        yield self
+        for row in self.inside.values():
+            for part in row:
+                yield from part.all()
+
+    def below(self, nodes: Iterable[int]) -> Iterator[int]:
+        """The numbers of all nodes in the bodies of these nodes."""
+        for i in nodes:
+            for part in self.inside.get(i, ()):
+                yield from range(part.first, part.first + part.size)
+
+
+def parts(graph: Graph) -> Part:
+    """The model with all that is inside. Nothing is run or written.
+
+    Left out are bodies beyond `MAX_NODES` nodes, and, with a warning, one with a constant that
+    cannot be read.
+    """
+    return _fill(Part(graph), len(graph.nodes) + MAX_NODES)
+
+
+def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
+    """The part that a selector of the model is about, and how its graph calls what is selected.
+
+    An iteration in the name (`loop1/body@3/conv`) makes no difference here.
+    """
+    top = known[0].graph
+    if name not in top.maker and name not in top.inputs and name not in top.node_names:
+        plain = re.sub(r"@(\d+|last|all)(?=/)", "", name)
+        found = max((p for p in known if plain.startswith(p.prefix)), key=lambda p: len(p.prefix))
+        if found.prefix:
+            return found, plain if plain in found.graph.names else plain.removeprefix(found.prefix)
+    return known[0], name
+
+
+def _fill(part: Part, most: int) -> Part:
+    graph = part.graph
+    part.size = len(graph.nodes)
+    if not graph.functions and not {"If", "Loop", "Scan"}.intersection(graph.ops):
+        return part
+    for i in range(len(graph.nodes)):
+        for name in _names(graph, i) if holds_bodies(graph, i) else ():
+            body = look_into(graph, name)
+            if part.first + part.size + len(body.proto.node) > most:
+                continue
+            try:
+                model = body.model(graph.declared_types(body.outer))
+            except DataError as e:
+                log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
+                continue
+            inner = Graph(protobuf.Skeleton(graph.path, model, 0, ""))
+            found = Part(
+                inner,
+                f"{name.text.rstrip('/')}/",
+                name.attribute or "function",
+                part.first + part.size,
+            )
+            part.inside.setdefault(i, []).append(_fill(found, most))
+            part.size += found.size
+    return part
+
+
+def _names(graph: Graph, i: int) -> list[BodyName]:
+    label = graph.label(i)
+    if calls_function(graph, i):
+        return [BodyName(i, "", FIRST, label)]
+    return [
+        BodyName(i, attribute, FIRST, f"{label}/{attribute}") for attribute in attributes(graph, i)
+    ]

@@ -93,7 +93,7 @@ def open_body(
 
 def list_bodies(graph: Graph) -> list[str]:
     """Each body of the graph's nodes, as it is named, with its size."""
-    from subgraph.bodies.name import attributes, holds_bodies
+    from subgraph.bodies.model import attributes, holds_bodies
 
     named = list[str]()
     for i in range(len(graph.nodes)):

@@ -22,7 +22,7 @@ from subgraph.text import clean, count, nearest
 from subgraph.types import StringMap
 
 if TYPE_CHECKING:
-    from subgraph.bodies.parts import Part
+    from subgraph.bodies.model import Part
     from subgraph.drawing.layout import Drawer
 
 
@@ -115,7 +115,7 @@ class _Drawn:
 
 def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     """Drawn is the graph that the nodes are in that the options name, which may be a body."""
-    from subgraph.bodies.parts import Part, parts
+    from subgraph.bodies.model import Part, parts
     from subgraph.runtime.inputs import Feeding
 
     around = [shown.around] if shown.around else []

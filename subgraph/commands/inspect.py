@@ -20,7 +20,6 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.inspection.drawn_network import short_size
 from subgraph.inspection.summary import CONSTANT
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
@@ -312,6 +311,8 @@ class _Form:
         return [clean(tensor.name), kind, clean(shape), clean(declared), *numbers, *counts]
 
     def _shape(self, shape: Sequence[Any] | None) -> str:
+        from subgraph.inspection.drawn_network import short_size
+
         if shape is None:
             return "any"
         if self.width is None:

@@ -2,7 +2,7 @@
 
 Names of the other model that are taken get a number; a weight that both have, by name and content,
 is stored once. Large weights stay on disk: they are copied from file to file when the draft is
-saved.
+saved. A draft is also the model in another version of ONNX's own operators (`convert_opset`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Two graphs → one: end to end, or side by side."""
+"""Two graphs → one, end to end or side by side; and nodes taken out of a model.
+
+Nodes are bypassed one by one, or a tail is kept as a separate model, which `merge` joins again.
+"""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from subgraph.graph.nested import (
     list_captured,
     operator,
 )
-from subgraph.graph.operators import require_expandable
-from subgraph.graph.opsets import STANDARD
+from subgraph.graph.opsets import STANDARD, require_expandable
 from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
 from subgraph.reach import reach
 from subgraph.text import nearest

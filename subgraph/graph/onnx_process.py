@@ -3,6 +3,10 @@
 In this process they could not be interrupted: Python handles Ctrl-C and SIGTERM only between its
 own instructions. And a model of a few kilobytes may keep them busy for ever, take all memory, or
 crash them.
+
+onnx's version converter stops at the first operator for which it has no adapter, though most of
+them differ in nothing that the node uses. `convert_model` hides such nodes from it. They stay as
+they are if they fit the other version; the others are named.
 """
 
 from __future__ import annotations
@@ -19,8 +23,7 @@ from subgraph.children import Answering, python
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, model_nodes
-from subgraph.graph.operators import drop_defaults, misfit
-from subgraph.graph.opsets import STANDARD, opset_of
+from subgraph.graph.opsets import STANDARD, drop_defaults, misfit, opset_of
 from subgraph.system import crash_name, free_memory
 from subgraph.text import clean, count
 

@@ -22,7 +22,6 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_nodes, assign, functions_of, operator
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.operators import type_text
 from subgraph.graph.opsets import (
     STANDARD,
     canonical_domain,
@@ -30,6 +29,7 @@ from subgraph.graph.opsets import (
     opset_of,
     read_imports,
     schema,
+    type_text,
 )
 from subgraph.log import log
 

@@ -17,7 +17,7 @@ from subgraph.documents import absent, keyed
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.operators import format_type, type_text
+from subgraph.graph.opsets import format_type, type_text
 from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.value_types import read_type

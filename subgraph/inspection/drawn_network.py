@@ -1,5 +1,11 @@
-"""A graph -> the network that is drawn: names, tensors, their types as text, and the scopes of
-PyTorch's exporter."""
+"""A graph -> the network that is drawn, and what stands in and beside the boxes of its nodes.
+
+These are names, tensors, their types as text, the scopes of PyTorch's exporter, weights that are
+small enough to be told, and how the values of others spread.
+
+Symbolic sizes, such as onnx infers them, are written in the few characters that a table has:
+`floor(floor(height/2 - 1/2)/2) + 1` is a quarter of `height`, rounded: `height/4`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from subgraph.bodies.parts import Part
+from subgraph.bodies.model import Part
 from subgraph.drawing.inner import Inner
 from subgraph.drawing.network import Network
 from subgraph.errors import InputError, ModelError

@@ -5,6 +5,19 @@ A tensor overflows if a value is beyond the largest number of the type. It vanis
 values are zero in the type, or if one of them is and a node divides by it. A sum is the exception:
 values that vanish next to larger ones are not missed. A mask is a large constant that only a
 Softmax or the like reads: it overflows on purpose.
+
+Tensors are scaled by powers of two so that the outputs of the model keep their values. A tensor t
+with exponent k is stored as t / 2^k; such factors are exact in float32. The rule of an operator has
+one equation per word: of the exponents of its inputs, by position, and of its output.
+
+    0      input 0 has the exponent of the output; `*`: every input has it
+    0+1    the exponents add up: a product. A constant operand takes the difference
+    0-1    a quotient
+    0:2    twice the exponent of input 0 is that of the output: a power
+    3=0    input 3 has the exponent of input 0
+
+An input without an equation has exponent 0. With `any` and `epsilon`, input 0 has any exponent; an
+epsilon follows its square. A demand that is not met becomes a Mul by a power of two.
 """
 
 from __future__ import annotations
@@ -26,6 +39,30 @@ from subgraph.graph.opsets import STANDARD
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
 
+RULES = """
+0         Abs AveragePool CumSum DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND
+0         GlobalAveragePool GlobalMaxPool Identity LeakyRelu LpPool MaxPool Neg PRelu ReduceL1
+0         ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize ReverseSequence
+0         Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Upsample
+*         Add Clip Concat Max Mean Min Sub Sum
+0,2       Pad ScatterElements ScatterND
+1,2       Where
+0+1,2     Conv ConvTranspose Gemm MatMul Mul
+0-1       Div
+0:.5      Sqrt
+0:-1      Reciprocal
+0:2       ReduceSumSquare
+0:p       Pow
+any       ArgMax ArgMin Shape Sign Size
+epsilon,1,2       GroupNormalization InstanceNormalization LayerNormalization RMSNormalization
+any,0+1,2,3=0     BatchNormalization
+"""
+RULE_OF = {
+    op: words.split(",") for words, *ops in map(str.split, RULES.strip().splitlines()) for op in ops
+}
+FREE = frozenset(op for op, rule in RULE_OF.items() if rule[0] in ("any", "epsilon"))
+WITH_OLD_ATTRIBUTES = ("Clip", "Pad")  # limits of older opsets, which are not scaled
+Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and of the output
 # A scaled tensor stays below the largest number by this factor: other inputs differ, and a mean may
 # be summed in the type.
 HEADROOM = 16
@@ -204,32 +241,6 @@ def _divide(value: float, exponent: int) -> float:
     """Return a value divided by 2 to the power of an exponent; infinite beyond float64."""
     with np.errstate(over="ignore"):
         return float(np.ldexp(value, max(min(-exponent, 4096), -4096)))
-
-
-RULES = """
-0         Abs AveragePool CumSum DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND
-0         GlobalAveragePool GlobalMaxPool Identity LeakyRelu LpPool MaxPool Neg PRelu ReduceL1
-0         ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize ReverseSequence
-0         Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Upsample
-*         Add Clip Concat Max Mean Min Sub Sum
-0,2       Pad ScatterElements ScatterND
-1,2       Where
-0+1,2     Conv ConvTranspose Gemm MatMul Mul
-0-1       Div
-0:.5      Sqrt
-0:-1      Reciprocal
-0:2       ReduceSumSquare
-0:p       Pow
-any       ArgMax ArgMin Shape Sign Size
-epsilon,1,2       GroupNormalization InstanceNormalization LayerNormalization RMSNormalization
-any,0+1,2,3=0     BatchNormalization
-"""
-RULE_OF = {
-    op: words.split(",") for words, *ops in map(str.split, RULES.strip().splitlines()) for op in ops
-}
-FREE = frozenset(op for op, rule in RULE_OF.items() if rule[0] in ("any", "epsilon"))
-WITH_OLD_ATTRIBUTES = ("Clip", "Pad")  # limits of older opsets, which are not scaled
-Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and of the output
 
 
 class Scaling:

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.operators import element_text, find_next_version, misfit, type_text
-from subgraph.graph.opsets import canonical_domain, newest_opsets, read_imports
+from subgraph.graph.opsets import (
+    canonical_domain,
+    element_text,
+    find_next_version,
+    misfit,
+    newest_opsets,
+    read_imports,
+    type_text,
+)
 from subgraph.graph.shape_inference import Complaint, InferredTypes, infer_types
 from subgraph.text import nearest
 

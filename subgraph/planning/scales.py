@@ -1,18 +1,29 @@
-"""Powers of two that bring the values of a model into the range of a float type."""
+"""A float model before it is lowered: its values are brought into the range of a float type by powers
+of two, and each BatchNormalization after a Conv is folded into its weights.
+
+Quantizers fold them, too, before they quantize. The outputs of the model keep their values."""  # noqa: E501
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
-from subgraph.editing.rescale import rescale
+import numpy as np
+from onnx import helper, numpy_helper
+
+from subgraph.editing.draft import Draft
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.nested import assign, attribute
 from subgraph.graph.shape_inference import infer_types
-from subgraph.inspection.overflow import Overflow, TroubleKind
+from subgraph.inspection.overflow import RULE_OF, Overflow, Scaling, TroubleKind
 from subgraph.inspection.ranges import measure
 from subgraph.precision import Precision
 from subgraph.results.plan import PlanScales, ScaledTensor
 from subgraph.runtime.inputs import Feeding
+from subgraph.types import Array
 
 
 def scale_model(
@@ -49,3 +60,134 @@ def scale_model(
     path = folder / graph.path.name
     made.draft.save(path)
     return load(path), replace(scales, weights=made.weights, factors=made.factors)
+
+
+EPSILON = 1e-5  # of a normalization that names none
+
+
+@dataclass
+class Rescaled:
+    """A model that was scaled.
+
+    Attributes:
+        draft: The model, to be saved.
+        weights: Names of the constants that took a factor.
+        factors: Names of the tensors after which a Mul was put.
+    """
+
+    draft: Draft
+    weights: list[str] = field(default_factory=list)
+    factors: list[str] = field(default_factory=list)
+
+    def scale(self, name: str, exponent: int, output: str) -> None:
+        """Add a tensor divided by 2 to the power of an exponent."""
+        proto = self.draft.model.graph
+        tensor = self.draft.graph.constant(name)
+        factor = np.float32(2.0**-exponent)
+        if tensor is not None:
+            self.weights.append(name)
+            value = protobuf.to_array(tensor, self.draft.graph.path) * factor
+            proto.initializer.append(numpy_helper.from_array(np.asarray(value), output))
+            return
+        self.factors.append(name)
+        proto.initializer.append(numpy_helper.from_array(np.asarray(factor), f"{output}_factor"))
+        reads = [name, f"{output}_factor"]
+        proto.node.append(helper.make_node("Mul", reads, [output], f"{output}_mul"))
+
+
+def rescale(scaling: Scaling, exponents: Mapping[str, int]) -> Rescaled:
+    """Scale each tensor by 2 to the power of minus its exponent.
+
+    Args:
+        scaling: The equations of the model, which is not changed.
+        exponents: By tensor, as `Scaling.solve` returns them.
+    """
+    graph = scaling.graph
+    made = Rescaled(Draft(graph))
+    proto = made.draft.model.graph
+    nodes = list(proto.node)
+    names = set[str]()
+    for i, k, name, exponent in scaling.iter_demands(exponents):
+        more = exponent - exponents.get(name, 0)
+        scaled = f"{name}_e{-more}"
+        if scaled not in names:
+            made.scale(name, more, scaled)
+            names.add(scaled)
+        nodes[i].input[k] = scaled
+    for node in nodes:
+        power = exponents.get(node.input[0], 0) if "epsilon" in RULE_OF.get(node.op_type, ()) else 0
+        if power:
+            value = attribute(node, "epsilon", EPSILON) * 4.0**-power
+            others = [a for a in node.attribute if a.name != "epsilon"]
+            assign(node.attribute, [*others, helper.make_attribute("epsilon", value)])
+    for name in filter(exponents.get, graph.outputs):
+        inner = f"{name}_scaled"
+        for names_of in chain.from_iterable((node.input, node.output) for node in proto.node):
+            names_of[:] = [inner if n == name else n for n in names_of]
+        made.scale(inner, -exponents[name], name)
+    made.draft.drop_unread()
+    made.draft.sort()
+    return made
+
+
+def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
+    """Return the model without the BatchNormalizations that follow a Conv, a file in `folder`;
+    itself without any."""
+    pairs = list(_iter_pairs(graph))
+    if not pairs:
+        return graph
+    draft = Draft(graph)
+    nodes = draft.model.graph.node
+    for conv, norm in pairs:
+        weight, bias = _fold(graph, conv, norm)
+        node = nodes[conv]
+        name = graph.nodes[norm].output[0]
+        node.input[:] = [node.input[0], f"{name}:weight", f"{name}:bias"]
+        node.output[0] = name
+        stored = [
+            numpy_helper.from_array(weight, f"{name}:weight"),
+            numpy_helper.from_array(bias, f"{name}:bias"),
+        ]
+        draft.model.graph.initializer.extend(stored)
+    draft.drop_nodes([norm for _, norm in pairs])
+    path = folder / graph.path.name
+    draft.save(path)
+    return load(path)
+
+
+def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
+    """Yield the indices of each Conv and of the BatchNormalization that alone reads it, all with
+    constant weights."""
+    for norm, node in enumerate(graph.nodes):
+        if graph.ops[norm] != "BatchNormalization" or len(graph.makes[norm]) > 1:
+            continue
+        name = node.input[0]
+        conv = graph.maker.get(name)
+        if conv is None or graph.ops[conv] != "Conv" or name in graph.outputs:
+            continue
+        constants = [*node.input[1:], *graph.nodes[conv].input[1:]]
+        is_constant = all(
+            graph.constant(constant) is not None for constant in constants if constant
+        )
+        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if is_constant and len(graph.readers[name]) == 1 and not trains:
+            yield conv, norm
+
+
+def _fold(graph: Graph, conv: int, norm: int) -> tuple[Array, Array]:
+    """Return the weight and the bias of a Conv with its BatchNormalization in them."""
+    node = graph.nodes[norm]
+    scale, shift, mean, variance = (_value(graph, name) for name in node.input[1:5])
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), EPSILON)
+    _, weight_name, *bias_name = graph.nodes[conv].input
+    weight = _value(graph, weight_name)
+    bias = _value(graph, bias_name[0]) if bias_name and bias_name[0] else np.zeros(len(weight))
+    factor = scale / np.sqrt(variance + epsilon)
+    folded = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+    return folded.astype(np.float32), ((bias - mean) * factor + shift).astype(np.float32)
+
+
+def _value(graph: Graph, name: str) -> Array:
+    tensor = graph.constant(name)
+    assert tensor is not None
+    return protobuf.to_array(tensor, graph.path).astype(np.float64)

@@ -34,8 +34,8 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import opset_of
-from subgraph.rewrites._barriers import STRONGEST
 from subgraph.rewrites._full_model import (
+    STRONGEST,
     VALUE,
     FullModel,
     NodeChange,

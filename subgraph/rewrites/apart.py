@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onnx import NodeProto
 
-from subgraph.rewrites._barriers import BARRIERS, Barrier
+from subgraph.rewrites._full_model import BARRIERS, Barrier
 from subgraph.rewrites._region_model import Form, RegionModel, Substitution
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from subgraph import results, system
-from subgraph.bodies.parts import Part, find_part, parts
+from subgraph.bodies.model import Part, find_part, parts
 from subgraph.cases.case import read_manifest
 from subgraph.documents import from_json, to_json
 from subgraph.drawing.layout import Drawer

@@ -1,6 +1,6 @@
 """A fault that no cut shows is found by rewriting the full model.
 
-It covers `bisection.rewriting`, `rewrites._full_model` and `rewrites._barriers`.
+It covers `bisection.rewriting` and `rewrites._full_model`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 
 from fixtures import passes_wrong, threads, toy_releases
 from subgraph.blame.blame import Blame, ReleasesAsked, is_between, widen_to_surroundings
-from subgraph.blame.draws import draw_samples
+from subgraph.blame.cures import draw_samples
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
 from subgraph.runtime import candidate

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subgraph.blame.draws import draw_samples, fix_parameters, parameters
+from subgraph.blame.cures import draw_samples, fix_parameters, parameters
 from subgraph.graph import region
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models

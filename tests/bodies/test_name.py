@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from fixtures import bodies
-from subgraph.bodies.name import ALL, FIRST, LAST, bodies_of, holds_bodies, iterates, split
+from subgraph.bodies.model import ALL, FIRST, LAST, bodies_of, holds_bodies, iterates, split
 from subgraph.errors import SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers import text_models

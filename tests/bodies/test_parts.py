@@ -9,9 +9,9 @@ import pytest
 from onnx import external_data_helper
 
 from fixtures import bodies
-from subgraph.bodies import parts as module
+from subgraph.bodies import model as module
 from subgraph.bodies.descend import enter_body
-from subgraph.bodies.parts import find_part, parts
+from subgraph.bodies.model import find_part, parts
 from subgraph.graph.graph import load
 from tests.helpers.facts import has_line
 

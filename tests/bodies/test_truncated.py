@@ -11,8 +11,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from fixtures import bodies
-from subgraph.bodies.model import Body, open_body
-from subgraph.bodies.name import split
+from subgraph.bodies.model import Body, open_body, split
 from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncate_loop
 from subgraph.graph import graph as graphs
 from subgraph.graph.nested import all_nodes

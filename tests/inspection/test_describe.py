@@ -29,7 +29,7 @@ from subgraph.commands.inspect import inspect
 from subgraph.errors import InputError, ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.onnx_process import OnnxProcess
-from subgraph.graph.operators import type_text
+from subgraph.graph.opsets import type_text
 from subgraph.inspection import describe, ranges, summary, validate
 from subgraph.inspection.ranges import Range
 from subgraph.inspection.validate import Problem

@@ -1,7 +1,7 @@
 """Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound
 networks.
 
-Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_windows`, all
+Covers `inspection.lint` with `inspection.lint._places`, `_windows`, all
 rules, and `commands.lint`.
 """
 
@@ -795,9 +795,9 @@ def test_infinite_weights_are_no_overflow(tmp_path: Path) -> None:
 def test_weights_in_another_file_are_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from subgraph.inspection.lint import _numbers
+    from subgraph.inspection.lint import _places
 
-    monkeypatch.setattr(_numbers, "PIECE", 1000)
+    monkeypatch.setattr(_places, "PIECE", 1000)
     values = np.ones(100_000, np.float32)
     values[[7, 54_321]] = 1e6, -1e7
     made = text_models.model(

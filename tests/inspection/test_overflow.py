@@ -1,6 +1,6 @@
 """Tensors that leave a precision, the powers of two that bring them back, and the proof.
 
-Covers `inspection.overflow`, `inspection.scaling`, `editing.rescale`, `planning.scales`."""
+Covers `inspection.overflow`, `planning.scales`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.graph.graph import Graph, load
-from subgraph.inspection import weights
+from subgraph.inspection import drawn_network
 from subgraph.inspection.drawn_network import Spread, spread, weight_notes
 from subgraph.inspection.ranges import measure_weight
 
@@ -37,7 +37,7 @@ def test_deviation_and_histogram_are_those_of_numpy_in_any_pieces(
 ) -> None:
     values = (np.random.default_rng(0).normal(3, 20, 1000)).astype(dtype)
     graph = model(tmp_path / "m.onnx", values)
-    monkeypatch.setattr(weights, "PIECE", 77)
+    monkeypatch.setattr(drawn_network, "PIECE", 77)
     found = spread_of(graph)
     assert found and found.deviation == pytest.approx(values.astype(np.float64).std(), rel=1e-6)
     assert (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import load
-from subgraph.planning.fold import fold_batch_norms
+from subgraph.planning.scales import fold_batch_norms
 from tests.helpers import text_models
 from tests.helpers.runs import evaluate
 

@@ -30,8 +30,7 @@ from subgraph.documents import absent
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.inspection.lint._numbers import Numbers, numbers_of
-from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
+from subgraph.inspection.lint._places import LintNode, Numbers, Scope, all_scopes, numbers_of
 from subgraph.inspection.overflow import Overflow
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems

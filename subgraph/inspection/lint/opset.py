@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.nested import operator
-from subgraph.graph.operators import drop_defaults, element_text, misfit, type_text
-from subgraph.graph.opsets import schema
+from subgraph.graph.opsets import drop_defaults, element_text, misfit, schema, type_text
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
