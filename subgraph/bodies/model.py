@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import DataError, ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
+from subgraph.graph.cut import (
+    GRAPH_PARTS,
+    MODEL_PARTS,
+    add_functions,
+    add_weight,
+    copy_without,
+    declare,
+)
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.nested import (
     all_nodes,
@@ -98,7 +105,7 @@ class Body:
         """Nodes of the graph around that make constants which are read here; the weights that these
         and we read."""
         graph = self.graph
-        makers = graph.ancestors(graph.maker[n] for n in self.constants if n in graph.maker)
+        makers = graph.ancestors(graph.producers(self.constants))
         read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
         weights = dict.fromkeys(n for n in (*self.constants, *read) if graph.is_weight(n))
         return graph.in_order(makers), list(weights)
@@ -106,19 +113,12 @@ class Body:
     def _declare(self, out: GraphProto, types: Mapping[str, TypeProto]) -> None:
         declared = {v.name: v for v in self.proto.input}
         for name in dict.fromkeys((*self.formals, *self.outer)):
-            info = out.input.add(name=name)
-            if name in declared:
-                info.CopyFrom(declared[name])
-            if name in types:
-                info.ClearField("type")
-                info.type.MergeFromString(types[name].SerializeToString())
+            declare(out.input, name, declared.get(name), types.get(name))
         ends = {v.name: v for v in self.proto.output}
+        typed = {name for name, info in ends.items() if info.type.WhichOneof("value")}
         for name in dict.fromkeys(self.results):
-            info = out.output.add(name=name)
-            if name in ends:
-                info.CopyFrom(ends[name])
-            if name in types and not info.type.WhichOneof("value"):
-                info.type.MergeFromString(types[name].SerializeToString())
+            known = None if name in typed else types.get(name)
+            declare(out.output, name, ends.get(name), known)
         out.value_info.extend(self.proto.value_info)
 
     def _import_opsets(self, model: ModelProto) -> None:
@@ -160,9 +160,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = {n for node in proto.node for n in node.output} | {v.name for v in proto.input}
-    clash = set(
-        graph.iter_outputs(graph.ancestors(graph.maker[n] for n in constant if n in graph.maker))
-    )
+    clash = set(graph.iter_outputs(graph.ancestors(graph.producers(constant))))
     if own & clash:  # a constant is computed from one that is called as a tensor in here
         constant -= set(made)
     return Body(

@@ -131,12 +131,9 @@ class Cut:
     @property
     def parameters(self) -> int:
         """Number of elements of all initializers except frozen tensors, and of Constant nodes."""
-        held = sum(
-            protobuf.element_count(t)
-            for t in self.model.graph.initializer
-            if t.name not in self.frozen
-        )
-        return held + in_constants(self.graph, self.region)
+        held = [t for t in self.model.graph.initializer if t.name not in self.frozen]
+        in_nodes = in_constants(self.graph, self.region)
+        return in_nodes + sum(map(protobuf.element_count, held))
 
     def declared(self, name: str) -> DeclaredTensor:
         """The declaration of an input or output."""
@@ -201,7 +198,7 @@ def cut(
 
 def in_constants(graph: Graph, region: Region) -> int:
     """How many elements the Constant nodes hold that a region reads."""
-    held = (graph.constant(name) for name in graph.iter_outputs(region.pulled))
+    held = map(graph.constant, graph.iter_outputs(region.pulled))
     return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
 
 
@@ -224,8 +221,8 @@ def cut_region(
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     own = {*inputs, *graph.iter_outputs((*region.nodes, *region.pulled))}
-    makers = () if captured else [graph.maker[n] for n in inputs if n in graph.maker]
-    declared = graph.value_infos(own.union(*(graph.reads[i] for i in makers)))
+    makers = () if captured else graph.producers(inputs)
+    declared = graph.value_infos(own.union(graph.iter_inputs(makers)))
     infos = {n: v for n, v in declared.items() if n in own}
     if not captured and _contradicts_declarations(graph, region, inputs, declared):
         inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
@@ -253,8 +250,7 @@ def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueIn
         and found.elem_type == said.elem_type
     ):
         return info  # of the shape nothing was inferred
-    other = protobuf.protos().ValueInfoProto()
-    other.CopyFrom(info)
+    other = protobuf.clone(info)
     other.type.CopyFrom(type_proto)
     return other
 
@@ -310,30 +306,36 @@ def build_model(
         out.initializer.add().MergeFromString(tensor.SerializeToString())
     for declarations, names in ((out.input, inputs), (out.output, outputs)):
         for name in names:
-            declarations.add().MergeFromString(
-                _boundary_info(name, types, infos).SerializeToString()
-            )
+            declare(declarations, name, infos.get(name), types.get(name))
     if model.ir_version < 4:  # every initializer must be an input as well
         declared = {v.name: v for v in graph.model.graph.input}
         for tensor in out.initializer:
-            out.input.add().MergeFromString(_weight_info(tensor, declared).SerializeToString())
+            type_proto = protobuf.protos().TypeProto()
+            set_tensor(type_proto, tensor.data_type, tensor.dims)
+            declare(out.input, tensor.name, declared.get(tensor.name), type_proto)
     inner = inside.difference(outputs)
     out.value_info.extend(info.SerializeToString() for name, info in infos.items() if name in inner)
     add_functions(graph, out.node, model)
     return model, renamed
 
 
-def _boundary_info(
-    name: str, types: Mapping[str, TypeProto], infos: Mapping[str, ValueInfoProto]
-) -> ValueInfoProto:
-    """The declaration of a boundary tensor: as in the model, but with the type that it has in the
-    cut."""
-    info = protobuf.protos().ValueInfoProto(name=name)
-    if name in infos:
-        info.CopyFrom(infos[name])
-    if name in types:
-        info.type.CopyFrom(types[name])
-    return info
+def declare(
+    field: Any, name: str, info: ValueInfoProto | None, type_proto: TypeProto | None
+) -> None:
+    """Add the declaration of a tensor to a field of a graph.
+
+    Args:
+        field: The inputs, outputs or value_info.
+        name: The tensor.
+        info: Its declaration in another model, if it has one.
+        type_proto: Its type, if it is known; it replaces that of `info`.
+    """
+    added = field.add(name=name)
+    if info is not None:
+        added.MergeFromString(info.SerializeToString())
+    if type_proto is not None:
+        added.ClearField("type")
+        added.type.MergeFromString(type_proto.SerializeToString())
 
 
 def copy_without(message: T, fields: frozenset[str]) -> T:
@@ -394,14 +396,6 @@ def add_weight(graph: Graph, name: str, out: GraphProto) -> None:
     if protobuf.in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
         source = protobuf.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
-
-
-def _weight_info(tensor: TensorProto, declared: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
-    if tensor.name in declared:
-        return declared[tensor.name]
-    info = protobuf.protos().ValueInfoProto(name=tensor.name)
-    set_tensor(info.type, tensor.data_type, tuple(tensor.dims))
-    return info
 
 
 def add_functions(graph: Graph, nodes: Iterable[NodeProto], model: ModelProto) -> None:
@@ -503,11 +497,9 @@ def _contradicts_declarations(
     """Return whether a node of the region, or a producer of its inputs, refutes a declaration."""
     if _is_misshapen(graph, region, inputs, infos):
         return True
-    nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
+    nodes = {*region.nodes, *graph.producers(inputs)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
-    types |= {
-        n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights
-    }
+    types |= {n: graph.weights[n].data_type for n in graph.iter_inputs(nodes) if n in graph.weights}
     return types_contradict((graph.nodes[i] for i in graph.in_order(nodes)), types)
 
 
@@ -528,16 +520,16 @@ def types_contradict(nodes: Iterable[NodeProto], types: dict[str, int]) -> bool:
         if node.op_type in SAME_INPUTS and len({*read} - {0}) > 1:
             return True
         if node.op_type in ONE_TYPE:
-            seen = {*read, *(types.get(n, 0) for n in node.output)}
+            same = {*read, *(types.get(n, 0) for n in node.output)}
         elif node.op_type == "Where":
-            seen = {*read[1:], types.get(named, 0)}
+            same = {*read[1:], types.get(named, 0)}
         else:
-            seen = {types.get(named, 0), _infer_output_type(node, types)}
-        seen.discard(0)
-        if len(seen) > 1:
+            same = {types.get(named, 0), _infer_output_type(node, types)}
+        same.discard(0)
+        if len(same) > 1:
             return True
-        if seen and named:
-            types[named] = next(iter(seen))
+        if same and named:
+            types[named] = next(iter(same))
     return False
 
 
@@ -650,22 +642,16 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
 
 def frozen_constant(record: Record, folder: Path) -> TensorProto:
     """A captured value as an initializer. Read without numpy, so that cutting need not load it."""
-    tensor = protobuf.protos().TensorProto(
-        name=record.name, data_type=dtypes.TYPE_NUMBERS[record.dtype]
-    )
-    tensor.dims.extend(record.shapes[0])
-    tensor.raw_data = _npy_payload(folder / record.files[0])
-    return tensor
-
-
-def _npy_payload(path: Path) -> bytes:
-    """Return the raw bytes after the header of a C-ordered .npy file.
-
-    The versions 1 to 3 of numpy.lib.format are accepted.
-    """
-    data = path.read_bytes()
+    # After the header of a C-ordered .npy file, of the versions 1 to 3 of numpy.lib.format.
+    data = (folder / record.files[0]).read_bytes()
     width = 2 if data[6] == 1 else 4  # bytes of the header's length, which is at byte 8
-    return data[8 + width + int.from_bytes(data[8 : 8 + width], "little") :]
+    begin = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+    return protobuf.protos().TensorProto(
+        name=record.name,
+        data_type=dtypes.TYPE_NUMBERS[record.dtype],
+        dims=record.shapes[0],
+        raw_data=data[begin:],
+    )
 
 
 def structure_problem(model: ModelProto) -> str | None:
@@ -675,7 +661,7 @@ def structure_problem(model: ModelProto) -> str | None:
         None if the structure is valid.
     """
     graph = model.graph
-    available = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    available = {v.name for v in (*graph.input, *graph.initializer)}
     available |= {s.values.name for s in graph.sparse_initializer}
     for node in graph.node:
         for name in (*node.input, *list_captured(node)):

@@ -35,7 +35,7 @@ from subgraph.graph.opsets import STANDARD, require_expandable
 from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
 from subgraph.reach import reach
 from subgraph.text import nearest
-from subgraph.types import JsonObject, Strings
+from subgraph.types import Array, JsonObject, Strings
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import (
@@ -218,12 +218,22 @@ class Graph:
         """The nodes in topological order."""
         return sorted(nodes, key=self.rank.__getitem__)
 
+    @cached_property
+    def order(self) -> list[int]:
+        """All nodes in topological order.
+
+        Raises:
+            ModelError: as `rank`.
+        """
+        return self.in_order(range(len(self.nodes)))
+
+    def producers(self, tensors: Iterable[str]) -> Iterator[int]:
+        """Yield the nodes that output these tensors; inputs and weights have none."""
+        return (self.maker[name] for name in tensors if name in self.maker)
+
     def predecessors(self, i: int) -> Iterator[int]:
         """Return the producers of the inputs of node `i`, with repetitions."""
-        for name in self.reads[i]:
-            maker = self.maker.get(name)
-            if maker is not None:
-                yield maker
+        return self.producers(self.reads[i])
 
     @property
     def readers(self) -> dict[str, list[int]]:
@@ -296,9 +306,8 @@ class Graph:
     def ancestors_until(self, nodes: Iterable[int], stops: Callable[[str], bool]) -> set[int]:
         """Return nodes, and all nodes that they depend on through tensors for which `stops` is
         false."""
-        maker = self.maker
         return reach(
-            nodes, lambda i: (maker[n] for n in self.reads[i] if n in maker and not stops(n))
+            nodes, lambda i: self.producers(name for name in self.reads[i] if not stops(name))
         )
 
     # ------------------------------------------------------------ kinds
@@ -317,6 +326,15 @@ class Graph:
         tensor."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
+
+    def array(self, name: str) -> Array | None:
+        """Return the values of a constant; None for a computed tensor.
+
+        Raises:
+            DataError, ValueError, TypeError: as `protobuf.to_array`.
+        """
+        tensor = self.constant(name)
+        return None if tensor is None else protobuf.to_array(tensor, self.path)
 
     def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
         """Return the kind of each tensor by its dependencies: CONSTANT, SHAPE or VALUE.
@@ -338,9 +356,7 @@ class Graph:
             maker = made_by(name)
             return kind_of_node[maker] if maker is not None else self._kind_of_source(name)
 
-        for i in self.in_order(
-            self.ancestors(m for name in names if (m := made_by(name)) is not None)
-        ):
+        for i in self.in_order(self.ancestors(self.producers(names))):
             highest = max(map(kind, reads[i]), default=CONSTANT)
             if i in random_nodes:
                 highest = VALUE
@@ -425,10 +441,12 @@ class Graph:
             UnknownName: no node or tensor matches; carries the three nearest names.
             UsageError: several match; lists them. Or the selector names a weight.
         """
+        kind, _, name = text.partition(":")
         return (
             self._node(text, text)
             or self._tensor(text, text)
-            or self._prefixed(text)
+            or (self._node(text, name) if kind == "node" else None)
+            or (self._tensor(text, name) if kind == "tensor" else None)
             or self._index_or_nth(text)
             or self._glob(text)
             or self._unknown(text)
@@ -446,12 +464,6 @@ class Graph:
         ]
         return tuple(hits) or self.select(text).nodes
 
-    def _prefixed(self, text: str) -> Selection | None:
-        kind, _, name = text.partition(":")
-        if kind == "node":
-            return self._node(text, name)
-        return self._tensor(text, name) if kind == "tensor" else None
-
     def _node(self, text: str, name: str) -> Selection | None:
         if same := self.shared_names.get(name):
             which = ", ".join(f"#{i}" for i in same[:8])
@@ -460,9 +472,8 @@ class Graph:
                 f"say which: {which}",
                 code="node.ambiguous",
             )
-        if (
-            not name or name not in self.node_names
-        ):  # a scan of the list is cheaper than building `names`
+        # A scan of the list is cheaper than building `names`.
+        if not name or name not in self.node_names:
             return None
         return Selection(text, (self.node_names.index(name),))
 

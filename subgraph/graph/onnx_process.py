@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, model_nodes
 from subgraph.graph.opsets import STANDARD, drop_defaults, misfit, opset_of
+from subgraph.graph.value_types import declare_weights_on_disk
 from subgraph.system import crash_name, free_memory
 from subgraph.text import clean, count
 
@@ -38,6 +39,14 @@ BYTES_PER_SECOND = (
 MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
 COPIES = 4  # of a model's bytes that onnx holds at once
+# By call of the child, the name of what it does.
+TASKS = {
+    "infer": "shape inference",
+    "convert": "version converter",
+    "check": "checker",
+    "check_file": "checker",
+    "function": "operator functions",
+}
 CHILD = Path(__file__).with_name("onnx_child.py")
 
 
@@ -86,16 +95,9 @@ class OnnxProcess:
         Raises:
             OnnxError: onnx cannot convert it. ModelError: the process exceeded a limit, or crashed.
         """
-        bare = type(model)()
-        bare.CopyFrom(model)
-        del bare.graph.initializer[:]
-        bare.graph.initializer.extend(t for t in model.graph.initializer if not protobuf.on_disk(t))
+        bare = protobuf.clone(model)
         large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        for weight in large:  # the converter cannot read them
-            info = bare.graph.input.add(name=weight.name)
-            info.type.tensor_type.elem_type = weight.data_type
-            for size in weight.dims:
-                info.type.tensor_type.shape.dim.add().dim_value = size
+        declare_weights_on_disk(bare.graph)  # the converter cannot read them
         try:
             data = self._ask("convert", bare.SerializeToString(), version=version)
         except OnnxError as e:
@@ -169,20 +171,10 @@ class OnnxProcess:
             ) from e
 
     def _ended(self, code: int, call: str) -> ModelError:
-        how = (
-            f"it was ended by {name}"
-            if (name := crash_name(code))
-            else f"it ended with code {code}"
-        )
-        task = {
-            "infer": "shape inference",
-            "convert": "version converter",
-            "check": "checker",
-            "check_file": "checker",
-            "function": "operator functions",
-        }[call]
+        name = crash_name(code)
+        how = f"it was ended by {name}" if name else f"it ended with code {code}"
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
-        what = f"onnx's {task} failed on {self.path.name}: {how}, {limit}, or by a crash"
+        what = f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash"
         return ModelError(
             what, "is the model damaged, or made to do harm?", code="model.check-failed"
         )
@@ -228,7 +220,9 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
                 converted = process.convert(model, version)
                 break
             except OnnxError as e:
-                op = _find_named(str(e), _iter_operators(model))
+                words = re.findall(r"\w+", str(e))
+                standard = (n.op_type for n in model_nodes(model) if n.domain in STANDARD)
+                op = next((op for op in standard if op in words), "")
                 if not op:
                     what = f"onnx cannot convert {path.name} to opset {version}: {e}"
                     raise ModelError(what, code="opset.not-convertible") from e
@@ -244,17 +238,6 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     if version < own:
         converted.ir_version = _find_ir_version(converted, version)
     return converted, hidden
-
-
-def _iter_operators(model: protobuf.ModelProto) -> Iterator[str]:
-    """Yield ONNX's own operators in a model."""
-    yield from dict.fromkeys(n.op_type for n in model_nodes(model) if n.domain in STANDARD)
-
-
-def _find_named(why: str, operators: Iterator[str]) -> str:
-    """Return the operator that an error of onnx names, or ""."""
-    words: Collection[str] = re.findall(r"\w+", why)
-    return next((op for op in operators if op in words), "")
 
 
 def _require_fitting(model: protobuf.ModelProto, path: Path, version: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.nested import FunctionKey, attribute, functions_of, model_nodes
+from subgraph.graph.nested import FunctionKey, assign, attribute, functions_of, model_nodes
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
@@ -84,12 +84,9 @@ def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.
     """The nodes, also in bodies and functions, that mean what a later version than this one
     defines; and which."""
     opset = opset_of(model)
-    standard = (
-        (node, _since(node.op_type, opset))
-        for node in model_nodes(model)
-        if node.domain in STANDARD
-    )
-    return [(node, since) for node, since in standard if since is not None and since > version]
+    standard = (node for node in model_nodes(model) if node.domain in STANDARD)
+    meant = ((node, _since(node.op_type, opset)) for node in standard)
+    return [(node, since) for node, since in meant if since is not None and since > version]
 
 
 def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
@@ -137,12 +134,14 @@ UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:
     """Return the node without attributes whose values mean what older opsets, which lack them, do
     anyway."""
-    bare: protobuf.NodeProto = type(node).FromString(node.SerializeToString())
-    for k, a in reversed(list(enumerate(node.attribute))):
+    bare = protobuf.clone(node)
+    kept = []
+    for a in node.attribute:
         value = attribute(node, a.name)
         values = value if isinstance(value, list) else [value]
-        if a.name in DEFAULTS and all(v == DEFAULTS[a.name] for v in values):
-            del bare.attribute[k]
+        if a.name not in DEFAULTS or any(v != DEFAULTS[a.name] for v in values):
+            kept.append(a)
+    assign(bare.attribute, kept)
     return bare
 
 
@@ -155,13 +154,8 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
     """
     known = schema(str(node.op_type), version, domain)
     if known is None:
-        first = next(
-            (
-                f": it comes with opset {s.since_version}"
-                for s in history(str(node.op_type), domain)
-            ),
-            "",
-        )
+        versions = history(str(node.op_type), domain)
+        first = f": it comes with opset {versions[0].since_version}" if versions else ""
         return f"is not part of opset {version}{first}"
     if known.deprecated:
         return f"is no longer part of opset {version} (since {known.since_version})"
@@ -179,22 +173,13 @@ def misfit(node: protobuf.NodeProto, version: int, types: StringMap, domain: str
             else:
                 limits = f"{low} to {high}"
             return f"has {count(len(names), role)}; at opset {version} it has {limits}"
-    pairs = (
-        (name, formal, types.get(name))
-        for name, formal in _iter_parameters(node.input, known.inputs)
-    )
-    wrong = (
-        (name, format_type(actual), _join_types(f.types))
-        for name, f, actual in pairs
-        if actual and actual not in f.types
-    )
-    return next(
-        (
-            f"reads '{n}' as {is_}; at opset {version} it takes {allowed}"
-            for n, is_, allowed in wrong
-        ),
-        "",
-    )
+    for position, name in enumerate(node.input):
+        formal = _find_formal(known.inputs, position)
+        actual = types.get(name) if name and formal else None
+        if actual and actual not in formal.types:
+            allowed = _join_types(formal.types)
+            return f"reads '{name}' as {format_type(actual)}; at opset {version} it takes {allowed}"
+    return ""
 
 
 def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
@@ -221,21 +206,18 @@ def find_next_version(
     return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
 
 
-def _iter_parameters(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor with its formal parameter; the last parameter may be variadic."""
-    for position, name in enumerate(names):
-        if name and position < len(formals):
-            yield name, formals[position]
-        elif name and formals and formals[-1].option.name == "Variadic":
-            yield name, formals[-1]
+def _find_formal(formals: Any, position: int) -> Any:
+    """Return the formal parameter at a position; the last one may be variadic. None without one."""
+    if position < len(formals):
+        return formals[position]
+    return formals[-1] if formals and formals[-1].option.name == "Variadic" else None
 
 
 def _join_types(types: Iterable[str]) -> str:
     """`float16, float32 or float64`; only tensor types, if there are any."""
-    plain = sorted({format_type(t) for t in types if t.startswith("tensor(")}) or sorted(
-        map(format_type, types)
-    )
-    return " or ".join(filter(None, (", ".join(plain[:-1]), plain[-1])))
+    tensors = {t for t in types if t.startswith("tensor(")}
+    *others, last = sorted(map(format_type, tensors or types))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 # ------------------------------------------------------------ type names
@@ -307,12 +289,9 @@ def require_expandable(
     total = len(nodes) + sum(sizes.get(op, 0) for op in nodes)
     if total > MAX_EXPANDED:
         largest = max(sizes, key=lambda key: sizes[key])
-        what = (
-            f"{model} has {total:.1e} nodes once its local functions are inlined:"
-            f" {_join_key(largest)} alone"
-        )
         raise ModelError(
-            f"{what} has {sizes[largest]:.1e}",
+            f"{model} has {total:.1e} nodes once its local functions are inlined:"
+            f" {_join_key(largest)} alone has {sizes[largest]:.1e}",
             "no runtime can load it: export the model again",
             code="model.expansion",
         )

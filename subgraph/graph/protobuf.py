@@ -31,7 +31,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
@@ -78,6 +78,7 @@ STRING = 8  # TensorProto.DataType
 
 
 _IMPORTING = threading.RLock()
+T = TypeVar("T")  # a class of messages
 
 
 class MessageClasses(Protocol):
@@ -482,6 +483,13 @@ def to_onnx(model: ModelProto, path: Path) -> ModelProto:
     return converted
 
 
+def clone(message: T) -> T:
+    """Return a copy of a message."""
+    copy: Any = type(message)()
+    copy.CopyFrom(message)
+    return cast("T", copy)
+
+
 # ------------------------------------------------------------ weights
 
 
@@ -560,11 +568,8 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
             f"weight '{tensor.name}': offset or length in {location!r} is not a number",
             code="weight.malformed-location",
         ) from None
-    file, shown = (
-        (model, model.name)
-        if location == HERE
-        else (_inside(tensor.name, location, model), location)
-    )
+    file = model if location == HERE else _inside(tensor.name, location, model)
+    shown = model.name if location == HERE else location
     if length != needed:
         raise DataError(
             f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need"
@@ -737,8 +742,7 @@ def write(
         DataError: the bytes of a weight cannot be read.
         OutputError: the disk is full or not writable.
     """
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = clone(model)
     tensors = [tensor for tensor in copy.graph.initializer if on_disk(tensor)]
     weights = [
         (t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors

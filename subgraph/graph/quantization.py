@@ -96,7 +96,7 @@ def step_of(graph: Graph, name: str) -> float:
 def scales_of(graph: Graph) -> dict[str, Scale]:
     """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
     scales: dict[str, Scale] = {}
-    order = graph.in_order(range(len(graph.nodes)))
+    order = graph.order
     for i in order:
         node = graph.nodes[i]
         op = graph.ops[i]

@@ -96,12 +96,13 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
             code="region.no-ends",
         )
     start_nodes = {*chain.from_iterable(s.nodes for s in starts)}
-    floor = min(
-        (graph.rank[i] for i in start_nodes), default=0
-    )  # nodes of lower rank depend on no start
-    inside = _reachable(
-        graph, start_nodes, graph.ancestors(chain.from_iterable(s.nodes for s in ends), floor)
-    )
+    # nodes of lower rank depend on no start
+    floor = min((graph.rank[i] for i in start_nodes), default=0)
+    upstream = graph.ancestors(chain.from_iterable(s.nodes for s in ends), floor)
+    inside = start_nodes & upstream
+    for i in graph.in_order(upstream - inside):
+        if not inside.isdisjoint(graph.predecessors(i)):
+            inside.add(i)
     for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
             raise _no_path(graph, s, ends[0])
@@ -112,13 +113,9 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
         [s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends)
     )
     inside, ends = _drop_maps(graph, inside, ends)
-    region = build_region(
-        graph, inside, [(e.tensor,) if e.tensor else _outputs(graph, e) for e in ends]
-    )
-    start_labels, end_labels = (
-        tuple(_label(graph, s) for s in selected) for selected in (starts, ends)
-    )
-    return replace(region, start=start_labels, end=end_labels)
+    requested = [(e.tensor,) if e.tensor else tuple(graph.iter_outputs(e.nodes)) for e in ends]
+    region = build_region(graph, inside, requested)
+    return replace(region, start=_labels(graph, starts), end=_labels(graph, ends))
 
 
 def _drop_maps(
@@ -141,10 +138,11 @@ def _drop_maps(
     return inside - maps, kept
 
 
-def _label(graph: Graph, selection: Selection) -> str:
-    if selection.tensor in graph.inputs or len(selection.nodes) != 1:
-        return selection.text
-    return graph.label(selection.nodes[0])
+def _labels(graph: Graph, selections: Iterable[Selection]) -> Strings:
+    return tuple(
+        s.text if s.tensor in graph.inputs or len(s.nodes) != 1 else graph.label(s.nodes[0])
+        for s in selections
+    )
 
 
 def _end(graph: Graph, text: str) -> Selection:
@@ -158,25 +156,12 @@ def _end(graph: Graph, text: str) -> Selection:
     return selection
 
 
-def _outputs(graph: Graph, end: Selection) -> Strings:
-    return tuple(graph.iter_outputs(end.nodes))
-
-
-def _reachable(graph: Graph, start_nodes: set[int], within: set[int]) -> set[int]:
-    """Nodes of `within` that a path inside it reaches from a start node."""
-    reached = start_nodes & within
-    for i in graph.in_order(within):
-        if i not in reached and any(b in reached for b in graph.predecessors(i)):
-            reached.add(i)
-    return reached
-
-
 def find_upstream(graph: Graph, tensors: Iterable[str]) -> Region:
     """The region that computes `tensors` from the model's inputs, random nodes included; model
     inputs are ignored."""
-    made = tuple(name for name in tensors if name in graph.maker)
-    nodes = graph.ancestors(graph.maker[name] for name in made)
-    return build_region(graph, nodes, [(name,) for name in made], keep_random=True)
+    made = [(name,) for name in tensors if name in graph.maker]
+    nodes = graph.ancestors(graph.maker[name] for (name,) in made)
+    return build_region(graph, nodes, made, keep_random=True)
 
 
 def find_upstream_until(
@@ -189,8 +174,7 @@ def find_upstream_until(
     Returns:
         None without such a region.
     """
-    makers = [graph.maker[n] for n in names if n in graph.maker]
-    nodes = graph.ancestors_until(makers, stops)
+    nodes = graph.ancestors_until(graph.producers(names), stops)
     kinds = graph.kinds(list(graph.iter_outputs(nodes)))
     kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
     try:
@@ -232,50 +216,33 @@ def build_region(
             code="region.only-random",
         )
     made = set(graph.iter_outputs(inside))
-    inputs, shapes, weights, constant_makers = _entering(
-        graph, inside, made, keep_undefined=keep_undefined
-    )
-    pulled = graph.ancestors(constant_makers)
-    for i in pulled:
-        weights.update(n for n in graph.reads[i] if n not in graph.maker)
+    read = dict.fromkeys(graph.iter_inputs(graph.in_order(inside)))
+    entering = [name for name in read if name not in made]
+    weights = {name for name in entering if graph.is_weight(name)}
+    sources = weights | graph.inputs.keys()
+    undefined = [name for name in entering if name not in sources and name not in graph.maker]
+    if undefined and not keep_undefined:
+        reader = graph.label(graph.readers_of(undefined[:1])[undefined[0]][0])
+        raise ModelError(
+            f"tensor '{undefined[0]}', read by {reader}, has no producer and is not an input or"
+            " weight",
+            f"subcut inspect {graph.path.name}",
+            code="graph.no-producer",
+        )
+    kinds = graph.kinds(name for name in entering if name in graph.maker and name not in sources)
+    pulled = graph.ancestors(graph.producers(n for n, kind in kinds.items() if kind == CONSTANT))
+    weights.update(name for name in graph.iter_inputs(pulled) if name not in graph.maker)
     return Region(
         start=(),
         end=(),
         nodes=tuple(graph.in_order(inside)),
         pulled=tuple(graph.in_order(pulled - inside)),
         random=tuple(graph.in_order(random)),
-        inputs=tuple(inputs),
-        shapes=tuple(shapes),
+        inputs=tuple(n for n in entering if n in graph.inputs or kinds.get(n) == VALUE),
+        shapes=tuple(n for n in entering if kinds.get(n) == SHAPE),
         outputs=_leaving(graph, inside, made, requested),
         weights=tuple(sorted(weights)),
     )
-
-
-def _entering(
-    graph: Graph, inside: set[int], made: set[str], *, keep_undefined: bool
-) -> tuple[list[str], list[str], set[str], set[int]]:
-    """Return (inputs, shapes, weights, producers of constants) of the tensors that enter."""
-    inputs: list[str] = []
-    shapes: list[str] = []
-    weights: set[str] = set()
-    constant_makers: set[int] = set()
-    entering = dict.fromkeys(
-        name for name in graph.iter_inputs(graph.in_order(inside)) if name not in made
-    )
-    kinds = graph.kinds(name for name in entering if name in graph.maker)
-    for name in entering:
-        if graph.is_weight(name):
-            weights.add(name)
-        elif name in graph.inputs:
-            inputs.append(name)
-        elif name not in graph.maker:
-            if not keep_undefined:
-                raise _make_undefined_error(graph, name)
-        elif kinds[name] == CONSTANT:
-            constant_makers.add(graph.maker[name])
-        else:
-            (shapes if kinds[name] == SHAPE else inputs).append(name)
-    return inputs, shapes, weights, constant_makers
 
 
 def _leaving(
@@ -289,15 +256,6 @@ def _leaving(
     for group in requested:
         leaving.update([name for name in group if name in read] or group)
     return tuple(name for name in graph.iter_outputs(graph.in_order(inside)) if name in leaving)
-
-
-def _make_undefined_error(graph: Graph, name: str) -> ModelError:
-    reader = graph.label(graph.readers_of((name,))[name][0])
-    return ModelError(
-        f"tensor '{name}', read by {reader}, has no producer and is not an input or weight",
-        f"subcut inspect {graph.path.name}",
-        code="graph.no-producer",
-    )
 
 
 def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:

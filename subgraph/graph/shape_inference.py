@@ -31,6 +31,7 @@ from subgraph.graph.opsets import (
     schema,
     type_text,
 )
+from subgraph.graph.value_types import declare_weights_on_disk, set_tensor
 from subgraph.log import log
 
 if TYPE_CHECKING:
@@ -111,15 +112,12 @@ def infer_types(graph: Graph) -> InferredTypes:
     for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
         if domain and domain not in known:  # otherwise inference stops for the full model
             model.opset_import.add(domain=domain, version=1)
-    for (
-        sparse
-    ) in model.graph.sparse_initializer:  # inference mistakes the list of values for the tensor
-        tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
-        tensor.elem_type = sparse.values.data_type
-        for size in sparse.dims:
-            tensor.shape.dim.add(dim_value=size)
+    # inference mistakes the list of values for the tensor
+    for sparse in model.graph.sparse_initializer:
+        declared_type = model.graph.input.add(name=sparse.values.name).type
+        set_tensor(declared_type, sparse.values.data_type, sparse.dims)
     model.graph.ClearField("sparse_initializer")
-    _declare_weights_on_disk(model.graph)
+    declare_weights_on_disk(model.graph)
     _set_runtime_operators_apart(model)
     declared = graph.declared_types()
     with OnnxProcess(graph.path) as onnx:
@@ -130,22 +128,6 @@ def infer_types(graph: Graph) -> InferredTypes:
         v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)
     }
     return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
-
-
-def _declare_weights_on_disk(graph: GraphProto) -> None:
-    """Make weights whose bytes are not in the model inputs of it: onnx need not find their
-    files."""
-    large = [tensor for tensor in graph.initializer if protobuf.on_disk(tensor)]
-    inputs = {v.name for v in graph.input}
-    for tensor in large:
-        if tensor.name not in inputs:
-            kind = graph.input.add(name=tensor.name).type.tensor_type
-            kind.elem_type = tensor.data_type
-            for size in tensor.dims:
-                kind.shape.dim.add(dim_value=size)
-    assign(
-        graph.initializer, [tensor for tensor in graph.initializer if not protobuf.on_disk(tensor)]
-    )
 
 
 def _set_runtime_operators_apart(model: ModelProto) -> None:
@@ -167,17 +149,15 @@ def _set_runtime_operators_apart(model: ModelProto) -> None:
 def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
     """Return the first problem that onnx.checker finds; nothing for opsets newer than onnx."""
     newest = newest_opsets()
-    if any(
-        version > newest.get(domain, version) for domain, version in read_imports(model).items()
-    ):
+    imports = read_imports(model).items()
+    if any(version > newest.get(domain, version) for domain, version in imports):
         return []
     try:
         onnx.check(model)
     except OnnxError as e:
         text, _, context = str(e).partition("==> Context:")
-        at = re.search(r"[Nn]ame: #(\d+) OpType", context) or re.search(
-            r"[Nn]ame: #(\d+) OpType", text
-        )
+        name = re.compile(r"[Nn]ame: #(\d+) OpType")
+        at = name.search(context) or name.search(text)
         what = " ".join(text.split()).removeprefix("ValidationError: ")
         return [Complaint(int(at[1]) if at else None, what, certain=True, from_checker=True)]
     return []
@@ -186,7 +166,7 @@ def _check(model: ModelProto, onnx: OnnxProcess) -> list[Complaint]:
 def _sort(graph: Graph, copy: GraphProto) -> None:
     """Sort the nodes of the copy topologically. Those of a graph with a cycle stay as they are."""
     try:
-        order = graph.in_order(range(len(graph.nodes)))
+        order = graph.order
     except ModelError:
         return
     if order != list(range(len(order))):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
+from subgraph.graph.nested import assign
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
 if TYPE_CHECKING:
-    from subgraph.graph.protobuf import TypeProto
+    from subgraph.graph.protobuf import GraphProto, TypeProto
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,13 @@ def read_type(type_proto: TypeProto) -> DeclaredType:
         )
     tensor = inner.tensor_type
     dtype = dtypes.name_of(tensor.elem_type, "undefined")
-    dims = [_dim(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
-    return DeclaredType(form or "tensor", dtype, dims)
+    sizes = tensor.shape.dim
+    dims = [d.dim_value if _is_size(d) else (d.dim_param or None) for d in sizes]
+    return DeclaredType(form or "tensor", dtype, dims if tensor.HasField("shape") else None)
 
 
-def _dim(d: Any) -> Any:
-    if d.HasField("dim_value") and d.dim_value >= 0:
-        return int(d.dim_value)
-    return str(d.dim_param) or None
+def _is_size(dim: Any) -> bool:
+    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
 def allows(declared: TypeProto, actual: TypeProto) -> bool:
@@ -118,35 +118,28 @@ def allows(declared: TypeProto, actual: TypeProto) -> bool:
 
 def is_complete(proto: TypeProto) -> bool:
     """Return whether the type contains the element type."""
-    if proto.HasField("tensor_type"):
-        return bool(proto.tensor_type.elem_type)
-    if holds_maps(proto):
-        return True
-    inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
-    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_complete(
-        inner.elem_type
-    )
+    inner = _innermost(proto)
+    return inner.HasField("map_type") or bool(inner.tensor_type.elem_type)
 
 
 def holds_maps(proto: TypeProto) -> bool:
     """Return whether the type is a map or consists of maps, which no file can store."""
-    inner = proto
-    kind = proto.WhichOneof("value")
-    while kind in ("optional_type", "sequence_type"):
-        inner = getattr(inner, kind).elem_type
-        kind = inner.WhichOneof("value")
-    return bool(kind == "map_type")
+    return bool(_innermost(proto).HasField("map_type"))
 
 
 def is_fixed(proto: TypeProto) -> bool:
     """Return whether every dimension is a size."""
-    if proto.HasField("tensor_type"):
-        dims = proto.tensor_type.shape.dim if proto.tensor_type.HasField("shape") else None
-        return dims is not None and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
-    inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
-    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_fixed(
-        inner.elem_type
-    )
+    tensor = _innermost(proto).tensor_type
+    return bool(tensor.HasField("shape")) and all(map(_is_size, tensor.shape.dim))
+
+
+def _innermost(proto: TypeProto) -> TypeProto:
+    """Return the type of the elements of optional values and sequences, at any depth."""
+    kind = proto.WhichOneof("value")
+    while kind in ("optional_type", "sequence_type"):
+        proto = getattr(proto, kind).elem_type
+        kind = proto.WhichOneof("value")
+    return proto
 
 
 def common_type(records: Sequence[Record]) -> TypeProto:
@@ -168,17 +161,25 @@ def common_type(records: Sequence[Record]) -> TypeProto:
     return proto
 
 
-def set_tensor(proto: TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
+def set_tensor(proto: TypeProto, number: int, dims: Iterable[int | None] | None) -> None:
     """Make `proto` a tensor of element type `number` (TensorProto.DataType); None: open dimension,
     or open rank."""
     proto.tensor_type.elem_type = number
     if dims is None:
         return
     proto.tensor_type.shape.SetInParent()
-    for n in dims:
-        dim = proto.tensor_type.shape.dim.add()
-        if n is not None:
-            dim.dim_value = n
+    for size in dims:
+        proto.tensor_type.shape.dim.add(dim_value=size)
+
+
+def declare_weights_on_disk(graph: GraphProto) -> None:
+    """Make weights whose bytes are not in the model inputs of it: onnx need not find their
+    files."""
+    inputs = {v.name for v in graph.input}
+    for tensor in graph.initializer:
+        if protobuf.on_disk(tensor) and tensor.name not in inputs:
+            set_tensor(graph.input.add(name=tensor.name).type, tensor.data_type, tensor.dims)
+    assign(graph.initializer, [t for t in graph.initializer if not protobuf.on_disk(t)])
 
 
 def pin(declared: TypeProto, actual: TypeProto) -> dict[str, int]:
@@ -194,7 +195,7 @@ def pin(declared: TypeProto, actual: TypeProto) -> dict[str, int]:
     if len(declared.tensor_type.shape.dim) != len(sizes):
         return symbols
     for dim, size in zip(declared.tensor_type.shape.dim, sizes, strict=True):
-        if not size.HasField("dim_value") or (dim.HasField("dim_value") and dim.dim_value >= 0):
+        if not size.HasField("dim_value") or _is_size(dim):
             continue
         if dim.dim_param:
             symbols[dim.dim_param] = size.dim_value

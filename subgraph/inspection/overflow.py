@@ -118,7 +118,6 @@ class Overflow:
             if m.range and m.dtype == WIDE and graph.constant(name) is None
         }
         self.scaling = Scaling(graph, self._ranges)
-        self._order = graph.in_order(range(len(graph.nodes)))
 
     @cached_property
     def troubles(self) -> list[Trouble]:
@@ -169,7 +168,7 @@ class Overflow:
         """The tensors that are read by more than a Softmax or the like."""
         graph = self._graph
         found = set(graph.outputs)
-        for i in reversed(self._order):
+        for i in reversed(graph.order):
             is_path = graph.ops[i] in MASK_PATH and found.isdisjoint(graph.makes[i])
             if graph.ops[i] not in MASK_ENDS and not is_path:
                 found.update(graph.reads[i])
@@ -180,7 +179,7 @@ class Overflow:
         """The tensors that are made from a constant that is out of range itself."""
         graph = self._graph
         found = set[str]()
-        for i in self._order:
+        for i in graph.order:
             is_path = graph.ops[i] in MASK_PATH
             if is_path and any(n in found or self._is_large(n) for n in graph.reads[i]):
                 found.update(graph.makes[i])

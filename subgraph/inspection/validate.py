@@ -100,7 +100,7 @@ def find_affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
 def _find_disconnected(graph: Graph) -> Iterator[Problem]:
     """A cycle, or the first tensor that nothing makes."""
     try:
-        graph.in_order(range(len(graph.nodes)))
+        _ = graph.rank
     except ModelError as e:
         yield Problem("cycle", None, None, e.what, e.hint)
         return

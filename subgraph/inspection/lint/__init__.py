@@ -191,9 +191,10 @@ class LintContext:
             name: t.WhichOneof("value")
             for name, t in (*types.declared.items(), *types.inferred.items())
         }
-        order = graph.in_order(range(len(graph.nodes)))
         return [
-            name for name in graph.iter_outputs(order) if kinds.get(name) in (None, "tensor_type")
+            name
+            for name in graph.iter_outputs(graph.order)
+            if kinds.get(name) in (None, "tensor_type")
         ]
 
 
