@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from subgraph.graph import protobuf
-from subgraph.graph.nested import all_nodes, attribute, bodies
+from subgraph.graph.nested import all_nodes, assign, attribute, bodies
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
+from subgraph.graph.value_types import set_tensor
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -64,22 +67,15 @@ class RegionModel:
     @cached_property
     def constants(self) -> dict[str, TensorProto]:
         """Initializers, and values of Constant nodes."""
-        made = {
-            n.output[0]: a.t
-            for n in self.nodes
-            if n.op_type == "Constant"
-            for a in n.attribute
-            if a.name == "value"
-        }
+        nodes = [node for node in self.nodes if node.op_type == "Constant"]
+        made = {n.output[0]: attribute(n, "value") for n in nodes}
+        made = {name: tensor for name, tensor in made.items() if tensor is not None}
         return made | {t.name: t for t in self.model.graph.initializer}
 
     @cached_property
-    def readers(self) -> dict[str, int]:
+    def readers(self) -> Mapping[str, int]:
         """Tensor → how many times nodes read it, bodies included; an output of the model counts once more."""  # noqa: E501
-        counts: dict[str, int] = {}
-        for name in [*_read(self.nodes), *(v.name for v in self.model.graph.output)]:
-            counts[name] = counts.get(name, 0) + 1
-        return counts
+        return Counter(chain(_read(self.nodes), (v.name for v in self.model.graph.output)))
 
     @cached_property
     def inner(self) -> set[str]:
@@ -104,11 +100,8 @@ class RegionModel:
             return list(self.constants[name].dims)
         self.fixed = True
         dims = self._dims(name)
-        return (
-            None
-            if dims is None or not all(d.HasField("dim_value") for d in dims)
-            else [d.dim_value for d in dims]
-        )
+        is_known = dims is not None and all(d.HasField("dim_value") for d in dims)
+        return [d.dim_value for d in dims] if is_known else None
 
     def rank(self, name: str) -> int | None:
         """None if unknown."""
@@ -121,11 +114,18 @@ class RegionModel:
 
     def function_body(self, node: NodeProto, version: int) -> FunctionProto | None:
         """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""  # noqa: E501
-        types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
+        types = [self.types.get(n) or self._type_of_constant(n) for n in node.input]
         try:
             return self._onnx.function_body(node, types, version, self.opset)
         except OnnxError:
             return None
+
+    def _type_of_constant(self, name: str) -> TypeProto:
+        """Return the type of a constant; an empty one for any other tensor."""
+        proto = protobuf.protos().TypeProto()
+        if name in self.constants:
+            set_tensor(proto, self.element(name), self.constants[name].dims)
+        return proto
 
     def converted(self, version: int) -> ModelProto | None:
         """The model in another opset; None where onnx's converter does not reach it."""
@@ -139,13 +139,6 @@ def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
     for node in all_nodes(nodes):
         yield from node.input
         yield from (v.name for body in bodies(node) for v in body.output)
-
-
-def _type_of(constant: TensorProto | None) -> TypeProto:
-    if constant is None:
-        return protobuf.protos().TypeProto()
-    proto: TypeProto = helper.make_tensor_type_proto(constant.data_type, list(constant.dims))
-    return proto
 
 
 def argument(node: NodeProto, position: int) -> str:
@@ -243,10 +236,8 @@ class Substitution:
 
     def copy(self, node: NodeProto) -> NodeProto:
         """Append a copy of a node, to be changed."""
-        copied = protobuf.protos().NodeProto()
-        copied.CopyFrom(node)
-        self._new[self._at].append(copied)
-        return copied
+        self._new[self._at].append(protobuf.clone(node))
+        return self._new[self._at][-1]
 
     def weight(self, array: Any, dtype: int | None = None) -> str:
         """Add an initializer; its name. `dtype`: element type, if it is not the array's."""
@@ -265,21 +256,23 @@ class Substitution:
     ) -> str:
         """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset has it."""  # noqa: E501
         if self.opset >= AXES_INPUT.get(op, 18):
-            return self.node(
-                op, [x, self.weight(np.array(axes, np.int64))], output, keepdims=keepdims
-            )
+            return self.node(op, [x, self.integers(axes)], output, keepdims=keepdims)
         return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
+
+    def integers(self, values: Sequence[int]) -> str:
+        """Add an initializer of int64 in one dimension; its name."""
+        return self.weight(np.array(values, np.int64))
 
     def pad(self, x: str, pads: Sequence[int], value: float) -> str:
         """A Pad node; `pads`: begins, then ends, of all axes."""
         if self.opset < 11:
             return self.node("Pad", [x], pads=list(pads), value=float(value), mode="constant")
         constant = self.weight(np.array(value), self.source.element(x))
-        return self.node("Pad", [x, self.weight(np.array(pads, np.int64)), constant])
+        return self.node("Pad", [x, self.integers(pads), constant])
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
         """A Reshape node."""
-        return self.node("Reshape", [x, self.weight(np.array(shape, np.int64))], output)
+        return self.node("Reshape", [x, self.integers(shape)], output)
 
     def never(self) -> str:
         """A condition that never holds, which is computed from an input, so that nothing can know
@@ -311,14 +304,19 @@ class Substitution:
 
     def model(self) -> ModelProto:
         """The copy, without constants that nothing reads any more."""
-        made = protobuf.protos().ModelProto()
-        made.CopyFrom(self.source.model)
-        del made.graph.node[:], made.graph.value_info[:]
+        made = copy_without_nodes(self.source)
         made.graph.node.extend(self._new.get(FIRST, []))
         for i, node in enumerate(self.source.nodes):
             made.graph.node.extend(self._new.get(i, [node]))
         made.graph.initializer.extend(self._weights)
         return tidy(made)
+
+
+def copy_without_nodes(source: RegionModel) -> ModelProto:
+    """Return a copy of a region without its nodes and the types of its tensors."""
+    made = protobuf.clone(source.model)
+    del made.graph.node[:], made.graph.value_info[:]
+    return made
 
 
 def tidy(made: ModelProto) -> ModelProto:
@@ -331,11 +329,9 @@ def tidy(made: ModelProto) -> ModelProto:
         else:
             del graph.node[k]
     read.update(v.name for v in graph.input)
-    for k in reversed([k for k, t in enumerate(graph.initializer) if t.name not in read]):
-        del graph.initializer[k]
-    made.ir_version = max(
-        made.ir_version, 4
-    )  # before, every initializer had to be an input as well
+    assign(graph.initializer, [t for t in graph.initializer if t.name in read])
+    # before, every initializer had to be an input as well
+    made.ir_version = max(made.ir_version, 4)
     return made
 
 
@@ -360,21 +356,29 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, Mode
                 fixed = fixed or own
                 fits.append((i, f"{here} {title(node)}{own}"))
         for i, text in fits if len(fits) <= MAX_ALONE else ():
-            yield text, _iter_substituted(source, form, [i])
+            yield text, _substitute(source, form, [i])
         if len(fits) > 1:
-            yield (
-                f"{words} each of {len(fits)} nodes{fixed}",
-                _iter_substituted(source, form, [i for i, _ in fits]),
-            )
+            text = f"{words} each of {len(fits)} nodes{fixed}"
+            yield text, _substitute(source, form, [i for i, _ in fits])
 
 
-def _iter_substituted(source: RegionModel, form: Form, indices: Sequence[int]) -> ModelProto:
+def _substitute(source: RegionModel, form: Form, indices: Sequence[int]) -> ModelProto:
     """Made again, since the weights of all forms at once may not fit into memory."""
     new = Substitution(source)
     for i in indices:
         new.at(i)
         form(source, source.nodes[i], new)
     return new.model()
+
+
+def by_formula(text: str, words: str) -> Form:
+    """Return the form that replaces a node by a formula (`Substitution.formula`)."""
+
+    def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+        new.formula(text)
+        return words
+
+    return form
 
 
 def of(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Form]:

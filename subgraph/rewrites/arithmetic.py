@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 from onnx import NodeProto, TensorProto
 
@@ -11,6 +13,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
+    by_formula,
     of,
 )
 from subgraph.types import JsonObject
@@ -18,19 +21,18 @@ from subgraph.types import JsonObject
 BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
 SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
 INTEGER_POWERS = range(4, 64)  # of integers, which products keep to the last bit
+TANH = "Sub(Mul(Sigmoid(Mul(x, 2)), 2), 1)"
+SIGMOID = "Div(1, Add(Exp(Neg(x)), 1))"
 SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
-
-
-def _is_float(source: RegionModel, node: NodeProto) -> bool:
-    return source.element(node.input[0]) in FLOATS
 
 
 @of("Pow")
 def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    exponent = source.value(node.input[1])
-    if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(node.input[0]) or 0):
-        return ""
     x = node.input[0]
+    exponent = source.value(node.input[1])
+    if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(x) or 0):
+        return ""
+    is_float = source.element(x) in FLOATS
     number = float(exponent.reshape(-1)[0].astype(np.float64))
     if number == 2:
         new.formula("Mul(x, x)")
@@ -38,17 +40,15 @@ def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if number == 3:
         new.formula("Mul(x, Mul(x, x))")
         return "two Mul instead of"
-    if number in INTEGER_POWERS and not _is_float(source, node):
+    if number in INTEGER_POWERS and not is_float:
         powers = [x]
         while 2 ** len(powers) <= number:
             powers.append(new.node("Mul", [powers[-1], powers[-1]]))
         factors = [power for k, power in enumerate(powers) if int(number) >> k & 1]
-        product = factors[0]
-        for factor in factors[1:]:
-            product = new.node("Mul", [product, factor])
+        product = reduce(lambda a, b: new.node("Mul", [a, b]), factors)
         new.formula("Identity(product)", product=product)
         return "Mul of squares instead of"
-    if number == 0.5 and _is_float(source, node):
+    if number == 0.5 and is_float:
         new.formula("Sqrt(x)")
         return "a Sqrt instead of"
     return ""
@@ -65,12 +65,6 @@ def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str
     return "a Pow of float64 instead of"
 
 
-@of("Sqrt")
-def _root(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    new.formula("Pow(x, 0.5)")
-    return "a Pow with 0.5 instead of"
-
-
 @of(*SATURATED)
 def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
@@ -84,24 +78,6 @@ def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         clipped = new.node("Clip", [x, *bounds])
     new.node(node.op_type, [clipped], node.output[0])
     return f"a Clip to -{limit:g} … {limit:g}, beyond which nothing changes, before"
-
-
-@of("Tanh", floats=True)
-def _tanh(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    new.formula("Sub(Mul(Sigmoid(Mul(x, 2)), 2), 1)")
-    return "2·Sigmoid(2x) - 1 instead of"
-
-
-@of("Sigmoid", floats=True)
-def _sigmoid(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    new.formula("Div(1, Add(Exp(Neg(x)), 1))")
-    return "1 / (1 + Exp(-x)) instead of"
-
-
-@of("Sub", floats=True)
-def _subtract(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    new.formula("Add(x, Neg(y))")
-    return "an Add of the negative instead of"
 
 
 @of("Add", floats=True)
@@ -141,21 +117,19 @@ def _where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 @of("Relu", "Clip")
 def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
-    element = source.element(node.input[0])
+    element = source.element(x)
     if node.op_type == "Relu":
-        low = new.weight(0, element) if element else ""
-        high = ""
+        bounds = [new.weight(0, element) if element else "", ""]
     elif new.opset >= 11:
-        low = argument(node, 1)
-        high = argument(node, 2)
+        bounds = [argument(node, 1), argument(node, 2)]
     else:
-        bounds = (attribute(node, "min"), attribute(node, "max"))
-        low, high = (new.weight(b, element) if b is not None else "" for b in bounds)
-    if not (low or high):
+        limits = (attribute(node, "min"), attribute(node, "max"))
+        bounds = ["" if limit is None else new.weight(limit, element) for limit in limits]
+    steps = [step for step in zip(("Max", "Min"), bounds, strict=True) if step[1]]
+    for op, bound in steps:
+        x = new.node(op, [x, bound], node.output[0] if (op, bound) == steps[-1] else "")
+    if not steps:
         return ""
-    if low and high:
-        x, low = new.node("Max", [x, low]), ""
-    new.node("Min" if not low else "Max", [x, high or low], node.output[0])
     return "a Max or Min instead of" if node.op_type == "Relu" else "Max and Min instead of"
 
 
@@ -194,11 +168,11 @@ def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> st
 FORMS = [
     _square,
     _float_power,
-    _root,
+    of("Sqrt")(by_formula("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
     _clip,
-    _tanh,
-    _sigmoid,
-    _subtract,
+    of("Tanh", floats=True)(by_formula(TANH, "2·Sigmoid(2x) - 1 instead of")),
+    of("Sigmoid", floats=True)(by_formula(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
+    of("Sub", floats=True)(by_formula("Add(x, Neg(y))", "an Add of the negative instead of")),
     _add,
     _multiply_constant,
     _reciprocal,

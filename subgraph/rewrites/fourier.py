@@ -32,23 +32,20 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     half = bool(attribute(node, "onesided", 0))
     if (argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
         return ""
-    points = before[axis] if length is None else int(length.reshape(-1)[0])
-    if max(points, before[axis]) > MAX:
-        return ""
     n = before[axis]
+    points = n if length is None else int(length.reshape(-1)[0])
+    if max(points, n) > MAX:
+        return ""
     c = before[-1]
     m = after[axis]
     d = after[-1]
     used = np.arange(n)[:, None] < points
-    turn = (
-        np.exp((2j if inverse else -2j) * np.pi * np.outer(np.arange(n), np.arange(m)) / points)
-        * used
-    )
-    turn = turn / points if inverse else turn
-    parts = [turn, 1j * turn][:c]  # what a real and an imaginary input give
-    matrix = np.stack([np.stack([p.real, p.imag][:d], axis=-1) for p in parts], axis=1).reshape(
-        n * c, m * d
-    )
+    turns = np.outer(np.arange(n), np.arange(m)) / points
+    factors = np.exp((2j if inverse else -2j) * np.pi * turns) * used
+    factors = factors / points if inverse else factors
+    parts = [factors, 1j * factors][:c]  # what a real and an imaginary input give
+    rows = [np.stack([part.real, part.imag][:d], axis=-1) for part in parts]
+    matrix = np.stack(rows, axis=1).reshape(n * c, m * d)
     order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
     moved = new.node("Transpose", [node.input[0]], perm=order)
     kept = [before[k] for k in order[:-2]]

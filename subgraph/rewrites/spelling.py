@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from subgraph.graph import protobuf
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import assign, attribute
 from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.properties import BROADCASTS, POOLS, WINDOWS
 from subgraph.rewrites._region_model import (
+    Form,
     RegionModel,
     Substitution,
     argument,
+    copy_without_nodes,
     of,
     tidy,
 )
@@ -22,42 +23,30 @@ from subgraph.rewrites._region_model import (
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
-def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """Of each node, then of all; constants of the whole region."""
-    yield from _constants(source)
+def _broadcast(full: bool) -> Form:
+    """Return a form that gives constants the rank of the output, or with `full` its shape."""
+    words = f"a constant of the full {'shape' if full else 'rank'} in"
 
+    @of(*BROADCASTS)
+    def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+        rank = source.rank(node.output[0])
+        shape = source.shape(node.output[0]) if full else None
+        if rank is None or (full and shape is None):
+            return ""
+        inputs = list(node.input)
+        for k, name in enumerate(node.input):
+            value = source.value(name)
+            if value is None or (node.op_type == "PRelu" and k == 0):
+                continue
+            target = shape or [1] * (rank - value.ndim) + list(value.shape)
+            if list(value.shape) != target:
+                inputs[k] = new.weight(np.broadcast_to(value, target))
+        if inputs == list(node.input):
+            return ""
+        new.copy(node).input[:] = inputs
+        return words
 
-@of(*BROADCASTS)
-def _ranks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    return _broadcast(source, node, new, full=False)
-
-
-@of(*BROADCASTS)
-def _sizes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    return _broadcast(source, node, new, full=True)
-
-
-def _broadcast(source: RegionModel, node: NodeProto, new: Substitution, *, full: bool) -> str:
-    """Constants with the rank of the output, or with its shape."""
-    rank = source.rank(node.output[0])
-    shape = source.shape(node.output[0]) if full else None
-    if rank is None or (full and shape is None):
-        return ""
-    inputs = list(node.input)
-    for k, name in enumerate(node.input):
-        value = source.value(name)
-        if value is None or (node.op_type == "PRelu" and k == 0):
-            continue
-        form = (
-            shape if full and shape is not None else [1] * (rank - value.ndim) + list(value.shape)
-        )
-        if list(value.shape) != form:
-            inputs[k] = new.weight(np.broadcast_to(value, form))
-    if inputs == list(node.input):
-        return ""
-    new.copy(node).input[:] = inputs
-    what = "shape" if full else "rank"
-    return f"a constant of the full {what} in"
+    return form
 
 
 def _axes(source: RegionModel, node: NodeProto, new: Substitution) -> str:
@@ -82,14 +71,11 @@ def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
     missing = [v for v in values if v.name and v.name not in present]
-    missing += [
-        helper.make_attribute(n, v) for n, v in _window(source, node).items() if n not in present
-    ]
+    window = _window(source, node).items()
+    missing += [helper.make_attribute(name, v) for name, v in window if name not in present]
     if not missing:
         return ""
-    copied = new.copy(node)
-    cls = protobuf.protos().AttributeProto
-    copied.attribute.extend(cls.FromString(value.SerializeToString()) for value in missing)
+    assign(new.copy(node).attribute, [*node.attribute, *missing])
     return "default attributes written out in"
 
 
@@ -132,34 +118,27 @@ def _leave_out(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     ]
     if len(kept) == len(node.attribute):
         return ""
-    copied = new.copy(node)
-    del copied.attribute[:]
-    copied.attribute.extend(kept)
+    assign(new.copy(node).attribute, kept)
     return "default attributes left out of"
 
 
-def _constants(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """Yield forms with constants in other places, and with constants that no optimizer can know."""
-    weights = [
-        t
-        for t in source.model.graph.initializer
-        if t.name not in {v.name for v in source.model.graph.input}
-    ]
+    inputs = {v.name for v in source.model.graph.input}
+    weights = [t for t in source.model.graph.initializer if t.name not in inputs]
     if weights:
-        made = _copy(source)
-        del made.graph.initializer[:]
-        made.graph.initializer.extend(t for t in source.model.graph.initializer if t not in weights)
-        nodes = [
-            helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t)
-            for t in weights
-        ]
-        made.graph.node.extend(nodes + list(source.nodes))
+        made = copy_without_nodes(source)
+        assign(made.graph.initializer, [t for t in made.graph.initializer if t.name in inputs])
+        for t in weights:
+            node = helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t)
+            made.graph.node.append(node)
+        made.graph.node.extend(source.nodes)
         yield "initializers as Constant nodes", tidy(made)
     constants = [
         n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants
     ]
     if constants:
-        made = _copy(source)
+        made = copy_without_nodes(source)
         made.graph.node.extend(n for n in source.nodes if n not in constants)
         for node in constants:
             made.graph.initializer.add().CopyFrom(source.constants[node.output[0]])
@@ -182,11 +161,4 @@ def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     yield "floating constants computed at run time, so that nothing is folded", new.model()
 
 
-def _copy(source: RegionModel) -> ModelProto:
-    made = protobuf.protos().ModelProto()
-    made.CopyFrom(source.model)
-    del made.graph.node[:], made.graph.value_info[:]
-    return made
-
-
-FORMS = [_ranks, _sizes, _axes, _write, _fill, _leave_out]
+FORMS = [_broadcast(full=False), _broadcast(full=True), _axes, _write, _fill, _leave_out]
