@@ -19,10 +19,10 @@ from subgraph.graph.opsets import opset_of
 from subgraph.log import log
 from subgraph.planning import lower, places, quantize, scales
 from subgraph.planning.find_plan import Planner, distance
-from subgraph.planning.scales import fold_batch_norms
 from subgraph.planning.lower import count_bytes
 from subgraph.planning.places import GEARS, Twin, Unit, gear
 from subgraph.planning.result_folder import describe_kept_places, save
+from subgraph.planning.scales import fold_batch_norms
 from subgraph.planning.smallest_set import Found
 from subgraph.precision import Precision
 from subgraph.project import parse_seconds

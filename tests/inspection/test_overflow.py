@@ -12,13 +12,13 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from subgraph.editing.rescale import rescale
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.overflow import Overflow, TroubleKind
 from subgraph.inspection.ranges import measure
 from subgraph.planning.lower import lower_model
 from subgraph.planning.places import round_nodes
+from subgraph.planning.scales import rescale
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from tests.helpers import text_models
