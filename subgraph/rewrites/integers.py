@@ -69,11 +69,10 @@ def _sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
     x = node.input[0]
-    last = new.weight(np.array([-1], np.int64))
+    last = new.integers([-1])
     for axis in axes:
-        x = new.node(
-            "Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis
-        )
+        sums = new.node("CumSum", [x, new.weight(np.int64(axis))])
+        x = new.node("Gather", [sums, last], axis=axis)
     return _end_with_output(node, new, x, axes, "the end of a CumSum")
 
 

@@ -22,7 +22,7 @@ def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
         return ""
     new.formula("Identity(x)")
-    if len(node.output) > 1 and node.output[1]:
+    if any(node.output[1:]):
         new.formula("Not(Less(x, x))", node.output[1])
     return "an Identity instead of"
 
@@ -31,13 +31,8 @@ def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
-    outputs = [name for name in node.output if name]
-    if (
-        any(v is None for v in values)
-        or rank is None
-        or len(outputs) > 1
-        or attribute(node, "training_mode", 0)
-    ):
+    trains = any(node.output[1:]) or attribute(node, "training_mode", 0)
+    if any(v is None for v in values) or rank is None or trains:
         return ""
     scale, bias, mean, variance = (np.asarray(v, np.float64) for v in values)
     factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
@@ -50,7 +45,7 @@ def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) ->
 @of("InstanceNormalization")
 def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
-    rank = source.rank(node.input[0])
+    rank = source.rank(x)
     if rank is None or rank < 3:
         return ""
     axes = list(range(2, rank))
@@ -69,21 +64,17 @@ def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution)
 
 @of("Gemm", floats=True)
 def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    element = source.element(node.input[0])
     a = node.input[0]
     b = node.input[1]
     c = argument(node, 2)
-    alpha = attribute(node, "alpha", 1.0)
-    beta = attribute(node, "beta", 1.0)
+    element = source.element(a)
     a = new.formula("Transpose(x, perm=[1, 0])", "") if attribute(node, "transA", 0) else a
     weights = source.value(b)
-    if attribute(node, "transB", 0):
-        b = (
-            new.weight(np.ascontiguousarray(weights.T))
-            if weights is not None
-            else new.node("Transpose", [b])
-        )
-    factors = [(alpha, a), (beta, c)]
+    if attribute(node, "transB", 0) and weights is not None:
+        b = new.weight(np.ascontiguousarray(weights.T))
+    elif attribute(node, "transB", 0):
+        b = new.node("Transpose", [b])
+    factors = [(attribute(node, "alpha", 1.0), a), (attribute(node, "beta", 1.0), c)]
     a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
     new.formula("Add(MatMul(a, b), c)" if c else "MatMul(a, b)", a=a, b=b, c=c)
     return "a MatMul and an Add instead of" if c else "a MatMul instead of"
@@ -99,19 +90,18 @@ def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @of("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if source.rank(node.input[0]) != 3 or len([name for name in node.output if name]) > 1:
+    if source.rank(node.input[0]) != 3 or any(node.output[1:]):
         return ""
     raised = new.reduce("Unsqueeze", node.input[0], [2], keepdims=None)
     weights = []
     if "Conv" in node.op_type:
-        kernel = source.value(node.input[1])
         name = node.input[1]
-        wide = (
-            new.weight(kernel[:, :, None])
-            if kernel is not None
-            else new.reduce("Unsqueeze", name, [2], "", None)
-        )
-        weights = [wide, *node.input[2:]]
+        kernel = source.value(name)
+        if kernel is not None:
+            name = new.weight(kernel[:, :, None])
+        else:
+            name = new.reduce("Unsqueeze", name, [2], keepdims=None)
+        weights = [name, *node.input[2:]]
     attributes = {a.name: attribute(node, a.name) for a in node.attribute}
     for name in PER_AXIS & attributes.keys():
         attributes[name] = [0 if name == "output_padding" else 1, *attributes[name]]

@@ -22,8 +22,7 @@ MANY = 8  # channels; fewer are not worth two products
 def _swap(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if len(set(node.input)) < 2:
         return ""
-    copied = new.copy(node)
-    copied.input[:] = list(reversed(node.input))
+    new.copy(node).input.reverse()
     return "the operands swapped in"
 
 
@@ -35,9 +34,8 @@ def _by_axis(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         return ""
     keep = attribute(node, "keepdims", 1)
     for axis in reversed(axes):
-        x = new.reduce(
-            node.op_type, x, [axis], node.output[0] if axis == axes[0] else "", keepdims=keep
-        )
+        output = node.output[0] if axis == axes[0] else ""
+        x = new.reduce(node.op_type, x, [axis], output, keepdims=keep)
     return "one axis after the other in"
 
 
@@ -47,10 +45,8 @@ def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
         return ""
-    parts = [
-        new.node("MatMul", [node.input[0], new.weight(w)])
-        for w in np.array_split(weights, 2, axis=1)
-    ]
+    halves = map(new.weight, np.array_split(weights, 2, axis=1))
+    parts = [new.node("MatMul", [node.input[0], half]) for half in halves]
     new.node("Concat", parts, node.output[0], axis=rank - 1)
     return "two MatMul of half the columns each instead of"
 
@@ -59,19 +55,12 @@ def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
-    if (
-        weights is None
-        or weights.ndim != 2
-        or weights.shape[0] < MANY
-        or not rank
-        or new.opset < 10
-    ):
+    if weights is None or weights.ndim != 2 or len(weights) < MANY or not rank or new.opset < 10:
         return ""
-    half = weights.shape[0] // 2
-    end = weights.shape[0]
+    half = len(weights) // 2
     parts = []
-    for begin, stop in ((0, half), (half, end)):
-        bounds = [new.weight(np.array([n], np.int64)) for n in (begin, stop, rank - 1)]
+    for begin, stop in ((0, half), (half, len(weights))):
+        bounds = [new.integers([n]) for n in (begin, stop, rank - 1)]
         part = new.node("Slice", [node.input[0], *bounds])
         parts.append(new.node("MatMul", [part, new.weight(weights[begin:stop])]))
     new.node("Add", parts, node.output[0])
@@ -85,20 +74,12 @@ def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     known = weights is not None and (bias is not None or not argument(node, 2))
     if weights is None or not known or attribute(node, "group", 1) != 1 or len(weights) < MANY:
         return ""
+    constants = [weights] if bias is None else [weights, bias]
     parts = []
-    halves = zip(
-        np.array_split(weights, 2),
-        [None, None] if bias is None else np.array_split(bias, 2),
-        strict=True,
-    )
-    for kernel, offset in halves:
+    for half in zip(*(np.array_split(constant, 2) for constant in constants), strict=True):
         copied = new.copy(node)
         copied.output[0] = new.name("half")
-        copied.input[:] = [
-            node.input[0],
-            new.weight(kernel),
-            *([] if offset is None else [new.weight(offset)]),
-        ]
+        copied.input[:] = [node.input[0], *map(new.weight, half)]
         copied.name = new.name("Conv_half")
         parts.append(copied.output[0])
     new.node("Concat", parts, node.output[0], axis=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import assign, attribute
 from subgraph.graph.properties import WINDOWS
 from subgraph.rewrites._region_model import (
     FLOATS,
@@ -20,11 +20,6 @@ from subgraph.types import Array
 
 PADDED = WINDOWS - {"ConvTranspose", "DeformConv"}
 ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
-
-
-def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """Each form on each node, then on all that it fits."""
-    yield from _fold(source)
 
 
 @of(*PADDED)
@@ -40,12 +35,7 @@ def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     value = _neutral(source, node)
-    if (
-        not pads
-        or not any(pads)
-        or value is None
-        or len([name for name in node.output if name]) > 1
-    ):
+    if not pads or not any(pads) or value is None or any(node.output[1:]):
         return ""
     half = len(pads) // 2
     _pad_before(new, node, pads[:half], pads[half:], value)
@@ -105,12 +95,8 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     y = source.shape(node.output[0])
     how = attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _window(source, node)
-    if (
-        x is None
-        or y is None
-        or not kernel
-        or (how == "NOTSET" and not attribute(node, "output_shape"))
-    ):
+    is_open = how == "NOTSET" and not attribute(node, "output_shape")
+    if x is None or y is None or not kernel or is_open:
         return ""
     added = attribute(node, "output_padding", [0] * len(kernel))
     reach = [
@@ -120,11 +106,7 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
-    copied = new.copy(node)
-    _set(copied, _divide(total, how))
-    kept = [a for a in copied.attribute if a.name != "output_shape"]
-    del copied.attribute[:]
-    copied.attribute.extend(kept)
+    _set(new.copy(node), _divide(total, how), output_shape=None)
     return "the padding as numbers in"
 
 
@@ -140,23 +122,18 @@ def _concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     size = list(shape)
     axes = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
     for axis in axes:
-        parts = [
-            x if k == 1 else _block(new, size, axis, pads[axis + k * rank // 2], value)
-            for k in (0, 1, 2)
-        ]
-        x = new.node(
-            "Concat", [p for p in parts if p], node.output[0] if axis == axes[-1] else "", axis=axis
-        )
+        parts = [x]
+        for end, length in enumerate((pads[axis], pads[axis + rank])):
+            block = np.full([*size[:axis], length, *size[axis + 1 :]], value)
+            if length:
+                parts.insert(len(parts) * end, new.weight(block))
+        output = node.output[0] if axis == axes[-1] else ""
+        x = new.node("Concat", parts, output, axis=axis)
         size[axis] += pads[axis] + pads[axis + rank]
     return "a Concat with constants instead of"
 
 
-def _block(new: Substitution, size: list[int], axis: int, length: int, value: Array) -> str:
-    shape = [*size[:axis], length, *size[axis + 1 :]]
-    return new.weight(np.full(shape, value)) if length else ""
-
-
-def _fold(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
+def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
     """A Pad that only one Conv or pool reads, as its attribute."""
     readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):
@@ -169,24 +146,16 @@ def _fold(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
         fill = _fill(source, node)
         half = len(pads) // 2
         borders = [*pads[:2], *pads[half : half + 2]]
-        if (
-            own is None
-            or neutral is None
-            or fill is None
-            or fill != neutral
-            or any(borders)
-            or min(pads) < 0
-        ):
+        is_same = neutral is not None and fill is not None and fill == neutral
+        if own is None or not is_same or any(borders) or min(pads) < 0:
             continue
         new = Substitution(source, index)
         new.drop(i)
         copied = new.copy(reader)
         copied.input[0] = node.input[0]
         _set(copied, [a + b for a, b in zip(own, [*pads[2:half], *pads[half + 2 :]], strict=True)])
-        yield (
-            f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}",
-            new.model(),
-        )
+        words = f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}"
+        yield words, new.model()
 
 
 def _constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
@@ -199,20 +168,11 @@ def _constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
 
 def _fill(source: RegionModel, node: NodeProto) -> Array | None:
     """The value with which a Pad fills; None if it is computed."""
-    element = np.zeros(1, _dtype(source, node.input[0])).dtype
-    if len(node.input) > 2 and node.input[2]:
-        value = source.value(node.input[2])
+    if name := argument(node, 2):
+        value = source.value(name)
         return None if value is None else value.reshape(())
-    return np.asarray(attribute(node, "value", 0.0), element)
-
-
-def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
-    from onnx import helper
-
-    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(
-        source.element(name) or TensorProto.FLOAT
-    )
-    return dtype
+    element = source.element(node.input[0]) or TensorProto.FLOAT
+    return np.asarray(attribute(node, "value", 0.0), helper.tensor_dtype_to_np_dtype(element))
 
 
 def _neutral(source: RegionModel, node: NodeProto) -> float | None:
@@ -225,13 +185,9 @@ def _neutral(source: RegionModel, node: NodeProto) -> float | None:
     if op in ZERO_POINT and (name := argument(node, ZERO_POINT[op])):
         zero = source.value(name)
         return float(zero.reshape(-1)[0]) if zero is not None and zero.size == 1 else None
-    if op == "MaxPool":
-        if element in FLOATS:
-            return -np.inf
-        if element == TensorProto.INT8:
-            return -128.0
-        return 0.0
-    return 0.0
+    if op == "MaxPool" and element in FLOATS:
+        return -np.inf
+    return -128.0 if op == "MaxPool" and element == TensorProto.INT8 else 0.0
 
 
 def _window(source: RegionModel, node: NodeProto) -> tuple[list[int], list[int], list[int]]:
@@ -248,11 +204,9 @@ def _pads(source: RegionModel, node: NodeProto) -> list[int] | None:
     kernel, strides, dilations = _window(source, node)
     if not kernel:
         return None
+    pads: list[int] | None = attribute(node, "pads")
     if how in ("NOTSET", "VALID"):
-        pads: list[int] = (attribute(node, "pads") if how == "NOTSET" else None) or [0] * 2 * len(
-            kernel
-        )
-        return pads
+        return pads if pads and how == "NOTSET" else [0] * 2 * len(kernel)
     if (x := source.shape(node.input[0])) is None:
         return None
     total = []
@@ -285,18 +239,12 @@ def _pad_before(
     return copied
 
 
-def _set(node: NodeProto, pads: list[int], **others: int) -> None:
-    """Write attributes of a node, and remove auto_pad."""
-    from onnx import helper
-
-    names = {"pads", "auto_pad", *others}
-    kept = [a for a in node.attribute if a.name not in names]
-    written = [
-        helper.make_attribute("pads", pads),
-        *(helper.make_attribute(k, v) for k, v in others.items()),
-    ]
-    del node.attribute[:]
-    node.attribute.extend([*kept, *written])
+def _set(node: NodeProto, pads: list[int], **others: int | None) -> None:
+    """Write attributes of a node, and remove auto_pad and those that are None."""
+    values = {"auto_pad": None, "pads": pads, **others}
+    kept = [a for a in node.attribute if a.name not in values]
+    written = [helper.make_attribute(k, v) for k, v in values.items() if v is not None]
+    assign(node.attribute, [*kept, *written])
 
 
 FORMS = [_explicit, _transpose, _own_pad, _floor, _count, _concat]

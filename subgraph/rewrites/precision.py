@@ -17,17 +17,10 @@ WIDER = {
 
 def _form(words: str, narrow: int, wide: int) -> Form:
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-        if (
-            node.op_type in TYPED
-            or any(bodies(node))
-            or narrow not in map(source.element, node.input)
-        ):
+        names = [n for n in dict.fromkeys(node.input) if source.element(n) == narrow]
+        if node.op_type in TYPED or any(bodies(node)) or not names:
             return ""
-        cast = {
-            n: _wide(source, n, new, wide)
-            for n in dict.fromkeys(node.input)
-            if source.element(n) == narrow
-        }
+        cast = {name: _widen(source, name, new, wide) for name in names}
         copied = new.copy(node)
         copied.input[:] = [cast.get(name, name) for name in node.input]
         for k, name in enumerate(node.output):
@@ -39,7 +32,7 @@ def _form(words: str, narrow: int, wide: int) -> Form:
     return form
 
 
-def _wide(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
+def _widen(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
     value = source.value(name)
     return new.weight(value, wide) if value is not None else new.node("Cast", [name], to=wide)
 

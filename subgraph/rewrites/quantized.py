@@ -50,11 +50,8 @@ def _conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 def _binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     i = node.input
-    if any(
-        (source.rank(n) or 0) > 0 and source.shape(n) != [1]
-        for k, n in enumerate(i)
-        if k not in (0, 3)
-    ):
+    parameters = [*i[1:3], *i[4:]]
+    if any(source.rank(n) and source.shape(n) != [1] for n in parameters):
         return ""
     result = new.node(BINARY[node.op_type], [_real(new, i[0:3]), _real(new, i[3:6])])
     new.node("QuantizeLinear", [result, *(n for n in i[6:8] if n)], node.output[0])
@@ -78,9 +75,8 @@ def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     for k in (0, 1):
         wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
         if zero := argument(node, 2 + k):
-            if (
-                source.shape(zero) not in ([], [1]) and k == 0
-            ):  # one per row, whose place depends on the rank
+            # one per row, whose place depends on the rank
+            if source.shape(zero) not in ([], [1]) and k == 0:
                 return ""
             wide = new.node("Sub", [wide, new.node("Cast", [zero], to=TensorProto.INT32)])
         sides.append(wide)
@@ -117,11 +113,9 @@ def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
         zeros = source.value(name)
         if zeros is None:
             return None
-        packed = zeros.dtype == np.uint8
-        points = (
-            _unpack(zeros.reshape(n, -1), bits)[:, :blocks] if packed else zeros.reshape(n, blocks)
-        )
-        values -= points.astype(np.float64)[..., None]
+        points = zeros.reshape(n, -1)
+        points = _unpack(points, bits) if zeros.dtype == np.uint8 else points
+        values -= points[:, :blocks].astype(np.float64)[..., None]
     else:
         values -= 1 << (bits - 1)
     real: Array = (values * scales.reshape(n, blocks, 1).astype(np.float64)).reshape(n, -1)[:, :k]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from onnx import NodeProto
 
-from subgraph.graph.nested import attribute
+from subgraph.graph.nested import assign, attribute
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
@@ -24,14 +23,16 @@ PER_DIRECTION = (
 )  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
 
 
-def _fits(source: RegionModel, node: NodeProto, new: Substitution) -> bool:
-    """Sequences of one length, in the layout (sequence, direction, batch, hidden)."""
-    return new.opset >= 13 and not argument(node, 4) and not attribute(node, "layout", 0)
+def _fits(node: NodeProto, new: Substitution, direction: str) -> bool:
+    """Return whether a node runs in a direction, on sequences of one length, in the layout
+    (sequence, direction, batch, hidden)."""
+    has_layout = not argument(node, 4) and not attribute(node, "layout", 0)
+    return new.opset >= 13 and has_layout and attribute(node, "direction") == direction
 
 
 @of(*ACTIVATIONS)
 def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if attribute(node, "direction", "forward") != "reverse" or not _fits(source, node, new):
+    if not _fits(node, new, "reverse"):
         return ""
     _run(node, new, list(node.input), list(node.output), 0, reverse=True)
     return "forwards, on the reversed sequence, not backwards:"
@@ -39,7 +40,7 @@ def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @of(*ACTIVATIONS)
 def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    if attribute(node, "direction", "forward") != "bidirectional" or not _fits(source, node, new):
+    if not _fits(node, new, "bidirectional"):
         return ""
     found: list[list[str]] = []
     for k in (0, 1):
@@ -60,7 +61,7 @@ def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
     value = source.value(name)
     if value is not None:
         return new.weight(value[k : k + 1])
-    bounds = [new.weight(np.array([n], np.int64)) for n in (k, k + 1, 0)]
+    bounds = [new.integers([n]) for n in (k, k + 1, 0)]
     return new.node("Slice", [name, *bounds])
 
 
@@ -80,10 +81,8 @@ def _run(
     copied.input[:] = [x, *inputs[1:]]
     copied.output[:] = outputs
     count = ACTIVATIONS[node.op_type]
-    for i in reversed(range(len(copied.attribute))):
-        a = copied.attribute[i]
-        if a.name == "direction":
-            del copied.attribute[i]
+    assign(copied.attribute, [a for a in node.attribute if a.name != "direction"])
+    for a in copied.attribute:
         for values in (a.strings, a.floats) if a.name.startswith("activation") else ():
             if len(values) == 2 * count:
                 values[:] = values[k * count : (k + 1) * count]
@@ -94,8 +93,8 @@ def _run(
 
 def _reverse(new: Substitution, x: str, output: str) -> str:
     """Along axis 0."""
-    last, first, axis, step = (new.weight(np.array([n], np.int64)) for n in (-1, -(2**31), 0, -1))
-    return new.node("Slice", [x, last, first, axis, step], output)
+    bounds = [new.integers([n]) for n in (-1, -(2**31), 0, -1)]  # begin, end, axis, step
+    return new.node("Slice", [x, *bounds], output)
 
 
 FORMS = [_forward, _one_way_each]

@@ -50,11 +50,8 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     ]
     nearest = attribute(node, "mode", "nearest") == "nearest"
     rank = len(sizes)
-    if (
-        not axes
-        or any(sizes[k] * after[k] > MAX for k in axes)
-        or not (nearest or min(axes) >= rank - 2)
-    ):
+    is_large = any(sizes[k] * after[k] > MAX for k in axes)
+    if not axes or is_large or not (nearest or min(axes) >= rank - 2):
         return ""
     x = node.input[0]
     for k in axes:
@@ -63,9 +60,8 @@ def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         if positions is None:
             return ""
         if nearest:
-            rounded = ROUNDED[
-                _attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
-            ](positions)
+            mode = _attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)
+            rounded = ROUNDED[mode](positions)
             indices = new.weight(np.clip(rounded, 0, sizes[k] - 1).astype(np.int64))
             x = new.node("Gather", [x, indices], output, axis=k)
             continue
@@ -109,9 +105,8 @@ def _scales(source: RegionModel, node: NodeProto) -> list[float] | None:
 def _positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
     """Return the positions of m outputs among n inputs; None for a mode that is not linear."""
     mode = _attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
-    if mode not in COORDINATES:
-        return None
-    return np.asarray(COORDINATES[mode](np.arange(m, dtype=np.float64), scale, n, m))
+    find = COORDINATES.get(mode)
+    return find(np.arange(m, dtype=np.float64), scale, n, m) if find else None
 
 
 def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
@@ -122,11 +117,9 @@ def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
     reach = (2 if cubic else 1) * wide
     taps = np.floor(positions - reach)[:, None] + np.arange(1, int(np.ceil(2 * reach)) + 2)
     distance = np.abs(taps - positions[:, None]) / wide
-    weights = (
-        _cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
-        if cubic
-        else np.maximum(0, 1 - distance)
-    )
+    weights = np.maximum(0, 1 - distance)
+    if cubic:
+        weights = _cubic(distance, attribute(node, "cubic_coeff_a", -0.75))
     if attribute(node, "exclude_outside", 0):
         weights = np.where((taps < 0) | (taps >= n), 0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
