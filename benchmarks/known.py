@@ -39,7 +39,7 @@ def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
         tempfile.TemporaryDirectory() as folder,
         open_sweep([candidate], Path(folder), only=tests or None) as sweep,
     ):
-        version = known.release(sweep.candidates[0].about.version)
+        version = sweep.candidates[0].about.version.partition(" ")[0]
         outcomes = {row.test.name: row.results[0].outcome for row in sweep.rows()}
         for entry, example in examples(entries, sweep.scratch):
             outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome

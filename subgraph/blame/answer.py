@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from subgraph.blame.attributes import describe_node
@@ -86,28 +87,21 @@ def paragraph(found: BlameDocument) -> str:
     others = [cure for cure in found.cures if not cure.proven]
     lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
     more = len(others) - MAX_UNPROVEN
-    lines += (
-        [f"- Not proven: {more} more that heal the region, and not the whole model"]
-        if more > 0
-        else []
-    )
+    if more > 0:
+        lines.append(f"- Not proven: {more} more that heal the region, and not the whole model")
     if found.exit_code == 1 and not proven:
         hint = ""
         if found.is_model_wrong and not found.made_by:
             hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
         lines.append(f"- No cure is proven{hint}")
     lines += [f"- Note: {clean(note)}" for note in found.notes]
-    return "\n".join(
-        [*lines, *([f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else [])]
-    )
+    lines += [f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else []
+    return "\n".join(lines)
 
 
 def _unproven(cure: Cure) -> str:
-    heals = (
-        "heals the region, and not the whole model"
-        if cure.heals == "region"
-        else "heals the samples"
-    )
+    is_region = cure.heals == "region"
+    heals = "heals the region, and not the whole model" if is_region else "heals the samples"
     return f"{heals}: {clean(cure.why)}" if cure.why else heals
 
 
@@ -129,11 +123,9 @@ def _head(found: BlameDocument) -> str:
     names = [code(clean(name)) for name in found.region[:MAX_NODES]]
     more = f" and {len(found.region) - MAX_NODES} more" if len(found.region) > MAX_NODES else ""
     kinds = ", ".join(dict.fromkeys(clean(op) for op in found.ops))
-    where = (
-        f"{code(clean(found.model))} as a whole"
-        if found.whole and more
-        else f"{', '.join(names)}{more} ({kinds})"
-    )
+    where = f"{', '.join(names)}{more} ({kinds})"
+    if found.whole and more:
+        where = f"{code(clean(found.model))} as a whole"
     does = f"computes {where} wrong"
     if found.signature is Signature.REFUSED:
         does = f"is invalid at {where}" if found.is_model_wrong else f"refuses {where}"
@@ -151,13 +143,12 @@ def history(versions: Versions) -> str:
 def states(tried: Sequence[StringMap]) -> str:
     """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
     span."""
-    spans = [
-        (state, [t["version"] for t in of])
-        for state, of in groupby(tried, key=lambda t: t["state"])
-    ]
-    state_words = {"unknown": "cannot be tried"}
-    ends = ((state, dict.fromkeys((names[0], names[-1]))) for state, names in spans)
-    return ", ".join(f"{' … '.join(span)} {state_words.get(state, state)}" for state, span in ends)
+    spans = []
+    for state, group in groupby(tried, key=itemgetter("state")):
+        names = [t["version"] for t in group]
+        ends = " … ".join(dict.fromkeys((names[0], names[-1])))
+        spans.append(f"{ends} {'cannot be tried' if state == 'unknown' else state}")
+    return ", ".join(spans)
 
 
 def _cure(cure: Cure) -> str:
@@ -168,20 +159,14 @@ def _cure(cure: Cure) -> str:
 
 def summary(found: BlameDocument) -> str:
     """The answer for a terminal, and where it lies."""
-    head = found.answer.partition("\n")[0].replace("**", "").replace("`", "")
-    took = (
+    lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
+    lines += [f"- {line}" for line in plain(found)]
+    lines.append(
         f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s"
         " beside the search"
     )
-    lines = [f"- {line}" for line in plain(found)]
-    return "\n".join(
-        [
-            head,
-            *lines,
-            took,
-            *([f"answer and models: {clean(found.folder)}/"] if found.folder else []),
-        ]
-    )
+    lines += [f"answer and models: {clean(found.folder)}/"] if found.folder else []
+    return "\n".join(lines)
 
 
 def explain(
@@ -211,7 +196,7 @@ def explain(
     switches, kernels = blame.switches(exact=not passes) if wrong else ({}, None)
     versions = if_time(partial(blame.history, asked), None) if asked else None
     case = Path(finding.case) if finding and finding.case else None
-    home = case if case else trials.model.scratch
+    home = case or trials.model.scratch
     with folders.aside(home / BLAME) as work:
         prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
         cures = if_time(prove, list[Cure]()) if wrong else []
@@ -221,8 +206,7 @@ def explain(
             cures += more
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
-        region = [trials.graph.label(i) for i in blame.region.nodes]
-        ops = [trials.graph.ops[i] for i in blame.region.nodes]
+        region = blame.region.nodes
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
@@ -232,17 +216,15 @@ def explain(
             version=version,
             outcome=search.outcome,
             pieces=search.pieces,
-            region=region,
-            ops=ops,
+            region=[trials.graph.label(i) for i in region],
+            ops=[trials.graph.ops[i] for i in region],
             whole=blame.region == trials.model.whole(),
             signature=blame.verdict.signature,
             why=blame.verdict.why,
             kernels=kernels,
             passes=passes,
             attributes=attributes,
-            nodes=[describe_node(trials.graph.nodes[i]) for i in blame.region.nodes[:MAX_NODES]]
-            if wrong
-            else (),
+            nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
             seen=beside(finding.worst, finding.off) if finding and finding.worst else "",
             environment=_environment(search.environment) if wrong else "",
             made_by=maker.title if maker else "",

@@ -87,24 +87,21 @@ class Attributes:
         if not places:
             return
         with OnnxProcess(trials.graph.path) as onnx:
-            as_it_is = self._verdict(
-                _copy_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx"
-            )
-            if not _is_wrong(as_it_is):
+            original = _copy_with_own_shapes(model, onnx)
+            as_it_is = self._verdict(original, fed, folder / "as-it-is.onnx")
+            refuses = as_it_is.signature is Signature.REFUSED
+            if as_it_is.status is not Status.FAIL and not refuses:
                 return
             found = False
-            for tried, left_out in enumerate(
-                chain(((place,) for place in places), combinations(places, 2))
-            ):
+            single = ((place,) for place in places)
+            for tried, left_out in enumerate(chain(single, combinations(places, 2))):
                 if found and len(left_out) > 1:
                     return
                 if tried == MAX_TRIED or time.monotonic() > end:
                     self.notes.append(_tried(tried, len(places)))
                     return
-                path = folder / f"without{tried}.onnx"
-                if self._is_right(
-                    _copy_with_own_shapes(model, onnx, left_out), fed, path, as_it_is
-                ):
+                other = _copy_with_own_shapes(model, onnx, left_out)
+                if self._is_right(other, fed, folder / f"without{tried}.onnx", as_it_is):
                     found = True
                     words = " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
                     log.info("attributes: right without %s", words)
@@ -126,11 +123,9 @@ class Attributes:
             return False
         if verdict.status is not Status.AGREE:
             return False
-        if as_it_is.signature not in NUMBERS:
-            return True
-        return _error(verdict) * SMALLER <= _error(
-            as_it_is
-        )  # the same error may be small beside larger values
+        # the same error may be small beside larger values
+        is_smaller = _error(verdict) * SMALLER <= _error(as_it_is)
+        return as_it_is.signature not in NUMBERS or is_smaller
 
     def _verdict(
         self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path
@@ -149,13 +144,11 @@ class Attributes:
         with open_trials(load(path), setup, self.reference, self.trials.runtime.workers) as trials:
             whole = trials.model.whole()
             verdict = trials.verdict(whole)
-            if verdict.status is Status.AGREE and not _tells(trials.model):
+            if verdict.status is not Status.AGREE:
+                return verdict
+            if not _tells(trials.model):
                 return replace(verdict, status=Status.UNRESOLVED)
-            return (
-                trials.verdict(whole, repetition=1, fresh=True)
-                if verdict.status is Status.AGREE
-                else verdict
-            )
+            return trials.verdict(whole, repetition=1, fresh=True)
 
 
 def _tried(tried: int, places: int) -> str:
@@ -165,10 +158,6 @@ def _tried(tried: int, places: int) -> str:
         f"attributes were left out one at a time, and {tried - places} of {math.comb(places, 2)}"
         " pairs of them"
     )
-
-
-def _is_wrong(verdict: Verdict) -> bool:
-    return verdict.status is Status.FAIL or verdict.signature is Signature.REFUSED
 
 
 def _error(verdict: Verdict) -> float:
@@ -190,13 +179,10 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
     for i, node in enumerate(model.graph.node):
         domain = canonical_domain(node.domain)
         known = schema(node.op_type, versions.get(domain, 1), domain)
-        defaults = (
-            {name: a.default_value for name, a in known.attributes.items()}
-            if known is not None
-            else {}
-        )
+        formals = known.attributes if known is not None else {}
         for k, attribute in enumerate(node.attribute):
-            is_default = _value(attribute) == _value(defaults.get(attribute.name))
+            formal = formals.get(attribute.name)
+            is_default = _value(attribute) == _value(formal and formal.default_value)
             changes = not is_default or _other_axis(model, node, attribute) is not None
             if node.op_type != "Constant" and not any(bodies(node)) and changes:
                 yield i, k
@@ -223,26 +209,22 @@ def _value(attribute: Any) -> object:
 def describe_node(node: protobuf.NodeProto) -> str:
     """`'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`; bodies and weights are left out."""
     held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
-    return ", ".join(
-        [
-            f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}",
-            *map(_format_attributes, held),
-        ]
-    )
+    title = f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}"
+    return ", ".join([title, *map(_format_attribute, held)])
 
 
 def _words(node: protobuf.NodeProto, k: int) -> str:
     """`ceil_mode=1 of 'pool'`."""
-    return f"{_format_attributes(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
+    return f"{_format_attribute(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
 
 
-def _format_attributes(attribute: Any) -> str:
+def _format_attribute(attribute: Any) -> str:
     """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
     value = _value(attribute)
-    text = (
-        value.decode(errors="replace") if isinstance(value, bytes) else str(value).replace(" ", "")
-    )
-    text = clean(f"{value:g}" if isinstance(value, float) else text)
+    if isinstance(value, bytes):
+        text = clean(value.decode(errors="replace"))
+    else:
+        text = f"{value:g}" if isinstance(value, float) else clean(str(value).replace(" ", ""))
     short = text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
     return f"{clean(attribute.name)}={short}"
 
@@ -252,8 +234,7 @@ def _copy_with_own_shapes(
 ) -> protobuf.ModelProto:
     """A copy, without these attributes, with the shapes that its attributes give, as far as they
     can be inferred."""
-    made = protobuf.protos().ModelProto()
-    made.CopyFrom(model)
+    made = protobuf.clone(model)
     del made.graph.value_info[:]
     for i, k in sorted(without, reverse=True):  # from behind: places before stay
         attribute = made.graph.node[i].attribute[k]

@@ -70,12 +70,8 @@ class ReleasesAsked:
         releases.package(backend)
         first, _, last = self.span.partition("..")
         known = [releases.parse(name) for name in self.names or (first, last) if name]
-        if (
-            not self.names
-            and len(known) > 1
-            and known[0] > known[1]
-            and not first.startswith(f"{last}.")
-        ):
+        is_span = not self.names and len(known) > 1
+        if is_span and known[0] > known[1] and not first.startswith(f"{last}."):
             what = f"--versions {self.span}: the first is newer than the last"
             raise UsageError(what, f"--versions {last}..{first}", code="blame.version-order")
 
@@ -234,13 +230,11 @@ class Blame:
 
     def _own(self) -> str:
         """The release that the candidate runs; "" if it is not known."""
-        return self.trials.runtime.candidate.release or self._beside()
-
-    def _beside(self) -> str:
-        """The release that runs where none is named."""
         candidate = self.trials.runtime.candidate
-        own = candidate.package or candidate.python or candidate.processor
-        return self.trials.runtime.about.version if own else releases.beside(candidate.backend)
+        if candidate.release:
+            return candidate.release
+        has_own = candidate.package or candidate.python or candidate.processor
+        return self.trials.runtime.about.version if has_own else releases.beside(candidate.backend)
 
     def find_releases(self, asked: ReleasesAsked) -> list[str]:
         """
@@ -282,20 +276,15 @@ class Blame:
                 tried = self._tried(version, other.verdict(self.region))
         except SubcutError as e:
             tried = TriedRelease(version, ReleaseState.UNKNOWN, e.what)
-        log.info(
-            "  %s  %s%s",
-            version,
-            tried.state,
-            f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else "",
-        )
+        why = f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else ""
+        log.info("  %s  %s%s", version, tried.state, why)
         return tried
 
     def _tried(self, version: str, verdict: Verdict) -> TriedRelease:
         """A refusal is wrong where it is the fault; elsewhere the release cannot be told."""
+        states = {Status.AGREE: ReleaseState.RIGHT, Status.FAIL: ReleaseState.WRONG}
+        state = states.get(verdict.status, ReleaseState.UNKNOWN)
         refuses = verdict.signature is self.verdict.signature is Signature.REFUSED
-        state = {Status.AGREE: ReleaseState.RIGHT, Status.FAIL: ReleaseState.WRONG}.get(
-            verdict.status, ReleaseState.UNKNOWN
-        )
         return TriedRelease(version, ReleaseState.WRONG if refuses else state, verdict.why)
 
     # ------------------------------------------------------------ cures
@@ -327,9 +316,8 @@ class Blame:
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried
-        return sorted(
-            found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1))
-        )  # a tenth is noise
+        # a tenth is noise
+        return sorted(found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
 
     def runtime(self) -> tuple[str, str]:
         """(the runtime's package, its release), as people name them; the candidate's name where it
@@ -352,28 +340,19 @@ class Blame:
         candidate = self.trials.runtime.candidate
         for names in passes[:MAX_SETS]:
             cured = switch_off(self.trials, names).runtime.candidate
-            what = (
-                f"without the pass {names[0]}"
-                if len(names) == 1
-                else f"without the passes {' and '.join(names)}"
-            )
-            yield prover.of_candidate(
-                "pass", what, describe_changed_options(candidate, cured.options), cured
-            )
+            what = f"without the {'passes' if len(names) > 1 else 'pass'} {' and '.join(names)}"
+            how = describe_changed_options(candidate, cured.options)
+            yield prover.of_candidate("pass", what, how, cured)
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
-            yield prover.of_candidate(
-                "switch", f"{name} off", describe_changed_options(candidate, options), other
-            )
+            how = describe_changed_options(candidate, options)
+            yield prover.of_candidate("switch", f"{name} off", how, other)
         if history and asked:
             package = candidate.package or releases.package(candidate.backend)[0]
             for version in _find_mended(history):
                 other = candidate.of_release(version, asked.sources)
-                install = (
-                    f"npm install {package}@{version}"
-                    if other.can.npm
-                    else f"pip install {package}=={version}"
-                )
+                npm = f"npm install {package}@{version}"
+                install = npm if other.can.npm else f"pip install {package}=={version}"
                 yield prover.of_candidate("version", f"{package} {version}", install, other)
 
 
@@ -396,11 +375,8 @@ def widen_to_surroundings(blame: Blame) -> Blame:
     names = ", ".join(f"'{clean(trials.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
     names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
     if not blame.is_wrong:
-        return replace(
-            blame,
-            region=whole,
-            notes=[*blame.notes, f"{names}: not wrong alone, so the whole is asked"],
-        )
+        note = f"{names}: not wrong alone, so the whole is asked"
+        return replace(blame, region=whole, notes=[*blame.notes, note])
     if not _only_rounds(trials, region) or _only_rounds(trials, whole):
         return blame
     note = (

@@ -110,20 +110,17 @@ class Prover:
         sample = self.trials.model.values.records[0]
         feeds = [sample[name] for name in self.trials.graph.inputs]
         times: tuple[list[float], list[float]] = ([], [])
-        pairs = (self.trials, self.trials.graph.path, "original"), (other, path, "cure")
         try:
             with (
                 self.trials.model.temporary_folder() as folder,
                 self.trials.runtime.workers.borrow(loads=1) as ours,
                 other.runtime.workers.borrow(loads=1) as theirs,
             ):
-                for (trials, file, key), worker in zip(pairs, (ours, theirs), strict=True):
-                    worker.load(key, file, trials.runtime.candidate.options)
+                ours.load("original", self.trials.graph.path, self.trials.runtime.candidate.options)
+                theirs.load("cure", path, other.runtime.candidate.options)
                 for _ in range(WARM + TIMED):
-                    for (_, _, key), worker, spent in zip(
-                        pairs, (ours, theirs), times, strict=True
-                    ):
-                        spent.append(worker.run(key, folder, {}, feeds).seconds)
+                    times[0].append(ours.run("original", folder, {}, feeds).seconds)
+                    times[1].append(theirs.run("cure", folder, {}, feeds).seconds)
         except SubcutError as e:
             log.debug("no time: %s", e.what)
             return None
@@ -192,12 +189,9 @@ def draw_samples(
         sample = samples[k % len(samples)]
         changed = {}
         for i, (name, record) in enumerate(sample.items()):
-            value = (
-                _draw(record.value(), k, rng)
-                if record.form == "tensor" and name not in kept
-                else None
-            )
             changed[name] = record
+            is_drawn = record.form == "tensor" and name not in kept
+            value = _draw(record.value(), k, rng) if is_drawn else None
             if value is not None:
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
                 changed[name] = saved.within(str(folder.resolve()))
@@ -208,15 +202,9 @@ def extend_samples(
     feeding: Feeding, samples: Sequence[Mapping[str, Record]], draws: Sequence[Mapping[str, Record]]
 ) -> Feeding:
     """The samples, and the draws after them."""
-    origins = [*("" for _ in samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
-    return Feeding(
-        feeding.inputs,
-        feeding.shapes,
-        feeding.seed,
-        feeding.picture,
-        (*samples, *draws),
-        tuple(origins),
-    )
+    origins = [*[""] * len(samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
+    records = (*samples, *draws)
+    return replace(feeding, records=records, origins=tuple(origins), labels=(), setting="")
 
 
 def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
@@ -225,7 +213,7 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
         return None
     is_float = array.dtype.kind == "f"
     if k % 3 == 1:
-        return np.ascontiguousarray(array[tuple(slice(None, None, -1) for _ in array.shape)])
+        return np.ascontiguousarray(np.flip(array))
     if k % 3 == 2 and is_float:
         wide = array.astype(np.float64)
         noise = NOISE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
@@ -237,26 +225,23 @@ def parameters(graph: Graph) -> Strings:
     """The model's inputs that nodes read in such places only. Complexity: linear in their
     readers."""
     return tuple(
-        name for name in graph.inputs if graph.readers.get(name) and _only_sets(graph, name)
+        name for name in graph.inputs if name not in graph.outputs and _only_sets(graph, name)
     )
 
 
 def _only_sets(graph: Graph, name: str) -> bool:
-    nodes = [graph.nodes[i] for i in graph.readers[name]]
-    return name not in graph.outputs and all(
-        node.domain in STANDARD
-        and name in node.input
-        and all(
-            k in SETTINGS.get(node.op_type, ()) for k, read in enumerate(node.input) if read == name
-        )
-        for node in nodes
-    )
+    for i in (readers := graph.readers.get(name, ())):
+        node = graph.nodes[i]
+        settings = SETTINGS.get(node.op_type, ()) if node.domain in STANDARD else ()
+        places = {k for k, read in enumerate(node.input) if read == name}
+        if not places or not places.issubset(settings):
+            return False
+    return bool(readers)
 
 
 def fix_parameters(graph: Graph, region: Region) -> Region:
     """The region with these inputs as constants of its cut, as if they depended on shapes only."""
-    constant = {*parameters(graph)}.intersection(region.inputs)
+    constant = parameters(graph)
     inputs = tuple(name for name in region.inputs if name not in constant)
-    return replace(
-        region, inputs=inputs, shapes=(*region.shapes, *(n for n in region.inputs if n in constant))
-    )
+    fixed = tuple(name for name in region.inputs if name in constant)
+    return replace(region, inputs=inputs, shapes=region.shapes + fixed)

@@ -129,9 +129,8 @@ class Rewriter:
             return None
         if not cure.proven:
             (self.work / name).unlink()
-        return replace(
-            cure, model=str(self.place / name) if cure.proven else None, equal=equal.status
-        )
+        model = str(self.place / name) if cure.proven else None
+        return replace(cure, model=model, equal=equal.status)
 
     def _whole(self, form: Rewriting, path: Path) -> Draft:
         """The whole model with the form in the region's place; converted as a whole where the form
@@ -214,9 +213,8 @@ class OriginalRegion:
                     continue
                 equal = False
                 judgement = _judge(self._noise[k].of(name), record, theirs[name])
-                is_code = (
-                    record.dtype in CODES
-                )  # what is a tie in one form may be none in the other
+                # what is a tie in one form may be none in the other
+                is_code = record.dtype in CODES
                 if judgement.status is Status.AGREE and is_code:
                     noise = self._noise_of(form, k, theirs)
                     judgement = _judge(noise.of(name), theirs[name], record)
@@ -243,15 +241,10 @@ class OriginalRegion:
         path = numbered_folder(self._scratch, "noise") / "model.onnx"
         path.write_bytes(model.SerializeToString())
         graph = load(path)
+        whole = region.find_region(graph, (), ())
         tensors = {**self._samples[k], **outputs}
-        return RegionNoise(
-            graph,
-            region.find_region(graph, (), ()),
-            self._reference,
-            tensors,
-            path.parent,
-            own_steps=False,
-        )
+        reference = self._reference
+        return RegionNoise(graph, whole, reference, tensors, path.parent, own_steps=False)
 
     def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:
         """Outputs per sample, with absolute files."""
@@ -273,6 +266,6 @@ def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
 
 def _same_files(one: Record, other: Record) -> bool:
     """Type, shape and values, each byte."""
-    return len(one.files) == len(other.files) and all(
-        filecmp.cmp(a, b, shallow=False) for a, b in zip(one.files, other.files, strict=True)
-    )
+    pairs = zip(one.files, other.files, strict=False)
+    is_same = all(filecmp.cmp(a, b, shallow=False) for a, b in pairs)
+    return is_same and len(one.files) == len(other.files)

@@ -119,7 +119,8 @@ def _history(asked: _Asked, used: int) -> History:
     first_wrong, first_right = (
         (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
     )
-    changes = sum(a.state is not b.state for a, b in _find_known_neighbors(tried))
+    known = [t.state for t in tried if t.state is not ReleaseState.UNKNOWN]
+    changes = sum(before is not after for before, after in itertools.pairwise(known))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
     return History(tried, len(asked.releases), first_wrong, first_right, notes)
@@ -134,8 +135,3 @@ def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseSta
             break
         first = one.version if one.state is state else first
     return first
-
-
-def _find_known_neighbors(tried: Sequence[TriedRelease]) -> list[tuple[TriedRelease, TriedRelease]]:
-    known = [t for t in tried if t.state is not ReleaseState.UNKNOWN]
-    return list(itertools.pairwise(known))

@@ -95,7 +95,7 @@ class Entry:
         tests: Tests of the onnx package that show it; empty for an entry with a case.
         wrong: Releases in which the tests failed.
         right: Releases in which the tests passed.
-        when: Conditions of a node, by `inspection.lint.known.fact`.
+        when: Conditions of a node, as `inspection.lint.known` finds them.
         unless: Conditions that make a node harmless.
         cure: A change that was seen to help.
         thread: Address of a public report.
@@ -162,9 +162,8 @@ def entries(
     With `operators`, files of other operators are not parsed, which takes most of the time.
     """
     found: dict[str, Entry] = {}
-    for file in (
-        file for home in (HOME, *folders) for file in sorted(home.glob(f"{runtime}/*.toml"))
-    ):
+    homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
+    for file in chain.from_iterable(homes):
         try:
             text = _text(file)
             named = OPERATOR.search(text)
@@ -245,15 +244,6 @@ def _require_conditions(entry: Entry) -> None:
 def numbers(version: str) -> list[int]:
     """Those in a release's name, in their order: releases are compared by them."""
     return [int(n) for n in re.findall(r"\d+", version)]
-
-
-def release(version: str) -> str:
-    """Return the release in the version that a runtime reports.
-
-    >>> release("1.30.0 in Chromium 156.0")
-    '1.30.0'
-    """
-    return version.partition(" ")[0]
 
 
 def runtime_of(backend: str, device: str = "") -> str:
