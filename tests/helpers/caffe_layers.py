@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ from subgraph.origins.caffe import messages, onnx_model
 from subgraph.types import Array
 
 X = (2, 6, 7, 5)
+# The messages that are not called as their layers.
+MESSAGES = {
+    "ArgMax": "argmax_param",
+    "LSTM": "recurrent_param",
+    "PReLU": "prelu_param",
+    "ReLU": "relu_param",
+}
 
 
 def convert(prototxt: str, seed: int = 1) -> onnx_model.CaffeNetwork:
@@ -34,6 +42,13 @@ def run(prototxt: str, feeds: dict[str, Array]) -> tuple[list[Array], list[Array
         if output.name not in ("detection",):
             assert tuple(output.shape) == value.shape
     return values, [w.array().astype(np.float64) for w in converted.layers[-1].weights]
+
+
+def parameters_of(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the message with the fields of a type of layer, `{"batch_norm_param": {…}}`; nothing
+    for no fields."""
+    snake = re.sub("(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+    return {MESSAGES.get(kind, f"{snake}_param"): fields} if fields else {}
 
 
 def check(

@@ -6,24 +6,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from fixtures.oracle import tapped
 from subgraph.graph.graph import load
 from subgraph.graph.quantization import code_scales
-from subgraph.recordings.compare_recording import compare_run
-from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.matching.align import absorb_requantization
-from subgraph.recordings.result_folder import choose_exit_code
-from subgraph.recordings.run_comparison import RunComparison
-from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import Scale
 from subgraph.types import Array
+from tests.helpers import text_models
+from tests.helpers.compared_dumps import ComparedDump, compare_dump
 from tests.helpers.facts import has_line
 from tests.helpers.runs import evaluate
 
@@ -35,32 +32,17 @@ DATA = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
 def net(quantized: bool) -> onnx.ModelProto:
     """Conv, Quantize, Dequantize, Conv; or the two Convs alone."""
     dice = np.random.default_rng(0)
-    weights = [
-        onnx.numpy_helper.from_array(dice.normal(size=(4, 4, 1, 1)).astype(np.float32), f"w{k}")
-        for k in (0, 1)
-    ]
-    numbers: list[Array] = [np.asarray(STEP, np.float32), np.asarray(ZERO, np.uint8)]
-    scale = [
-        onnx.numpy_helper.from_array(number, name)
-        for number, name in zip(numbers, "sz", strict=True)
-    ]
-    pair = [
-        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["codes"], "quantize"),
-        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["real"], "dequantize"),
-    ]
-    last = helper.make_node("Conv", ["real" if quantized else "a", "w1"], ["out"], "last")
-    nodes = [
-        helper.make_node("Conv", ["data", "w0"], ["a"], "first"),
-        *(pair if quantized else ()),
-        last,
-    ]
-    ends = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, DATA.shape) for n in ("data", "out")
-    ]
-    graph = helper.make_graph(
-        nodes, "net", ends[:1], ends[1:], weights + (scale if quantized else [])
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    weights: dict[str, Any] = {
+        name: dice.normal(size=(4, 4, 1, 1)).astype(np.float32) for name in ("w0", "w1")
+    }
+    middle = """[quantize] codes = QuantizeLinear (a, s, z)
+        [dequantize] real = DequantizeLinear (codes, s, z)"""
+    text = f"""g (float[1,4,8,8] data) => (float[1,4,8,8] out) {{
+        [first] a = Conv (data, w0) {middle if quantized else ""}
+        [last] out = Conv ({"real" if quantized else "a"}, w1)
+    }}"""
+    scale: dict[str, Any] = {"s": np.float32(STEP), "z": np.uint8(ZERO)} if quantized else {}
+    return text_models.model(text, **weights, **scale)
 
 
 def values(quantized: bool) -> dict[str, Array]:
@@ -70,18 +52,12 @@ def values(quantized: bool) -> dict[str, Array]:
     return evaluate(tapped(model, names), {"data": DATA}, names)
 
 
-def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:
+def seen(reference: Reference, folder: Path, quantized: bool) -> ComparedDump:
     onnx.save(net(quantized), folder / "net.onnx")
     np.save(folder / "x.npy", DATA)
-    graph = load(folder / "net.onnx")
-    with open_runs(
-        graph,
-        RecordingOptions((RecordedFolder(folder / "dump"),)),
-        Feeding((str(folder / "x.npy"),)),
-    ) as recorded:
-        assert recorded.candidate.precision == "int8"
-        with recorded.open_judge(graph, reference, folder / "out") as (judge, (run,)):
-            return compare_run(judge, run)
+    found = compare_dump(reference, folder / "net.onnx", folder / "dump", folder / "x.npy")
+    assert found.precision == "int8"
+    return found
 
 
 SOME = np.random.default_rng(0).choice([-1, 0, 1], DATA.shape, p=[0.1, 0.8, 0.1])
@@ -102,11 +78,11 @@ def test_codes_beside_a_quantized_model(change: str, tmp_path: Path, reference: 
         tmp_path / "dump/codes.npy", spoil(found["codes"].astype(int)).clip(0, 255).astype(np.uint8)
     )
     np.save(tmp_path / "dump/out.npy", found["out"])
-    run = seen(reference, tmp_path, True)
-    row = run.rows["codes"]
+    compared = seen(reference, tmp_path, True)
+    row = compared.run.rows["codes"]
     assert row.failing == (change == "wrong") and has_line(row.match.note, *says)
     assert has_line(row.match.note, "step 0.05", "zero point 120")
-    assert choose_exit_code([run]) == int(row.failing)
+    assert compared.exit_code == int(row.failing)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -130,8 +106,8 @@ def test_codes_with_the_recording_s_own_scale(
         {"name": "out", "file": "out.bin", "dtype": "float32", "shape": DATA.shape},
     ]
     (tmp_path / "dump/manifest.json").write_text(json.dumps({"tensors": listed}))
-    run = seen(reference, tmp_path, False)
-    assert run.rows["a"].failing == wrong and run.rows["a"].in_place, run.rows["a"].why
+    row = seen(reference, tmp_path, False).run.rows["a"]
+    assert row.failing == wrong and row.in_place, row.why
 
 
 def test_the_real_tensors_beside_codes_have_their_scale(tmp_path: Path) -> None:

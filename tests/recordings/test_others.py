@@ -15,7 +15,6 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,14 @@ from fixtures import ROOT, producers
 from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.graph.graph import load
-from subgraph.recordings import device_runs, interval, recording
-from subgraph.recordings.compare_recording import compare_run
+from subgraph.recordings import recording
 from subgraph.recordings.matching.align import iter_alignments, iter_foldings
 from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.matching.names import ModelNames
-from subgraph.recordings.result_folder import choose_exit_code
-from subgraph.recordings.run_comparison import RunComparison
-from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array
+from tests.helpers.compared_dumps import ComparedDump, compare_dump
 from tests.helpers.facts import has_line
 from tests.helpers.made_dumps import ONE, ieb
 from tests.helpers.refusals import raises
@@ -83,31 +79,11 @@ def _all_tensors(model: onnx.ModelProto, data: Array) -> dict[str, Array]:
     return {"data": data} | evaluate(tapped(model, names), {"data": data}, names)
 
 
-@dataclass
-class Found:
-    """The only run of a folder, and the nodes of each of its intervals."""
-
-    run: RunComparison
-    places: list[list[str]]
-
-
 @pytest.fixture
-def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
-    def compare(folder: Path, model: str = "resnet.onnx", fed: bool = True) -> Found:
-        graph = load(others / model)
-        feeding = Feeding(inputs=(str(others / "x.npy"),) if fed else ())
-        options = device_runs.RecordingOptions((device_runs.RecordedFolder(folder),))
-        with (
-            Reference() as reference,
-            device_runs.open_runs(graph, options, feeding) as recorded,
-            recorded.open_judge(graph, reference, tmp_path) as (judge, found),
-        ):
-            (run,) = device_runs.limit_samples(found, len(judge.model.values.samples))
-            done = compare_run(judge, run)
-            places = [
-                [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)
-            ]
-            return Found(done, places)
+def compared(others: Path, tmp_path: Path, reference: Reference) -> Callable[..., ComparedDump]:
+    def compare(folder: Path, model: str = "resnet.onnx", fed: bool = True) -> ComparedDump:
+        data = others / "x.npy" if fed else None
+        return compare_dump(reference, others / model, folder, data, out=tmp_path)
 
     return compare
 
@@ -161,14 +137,11 @@ def test_axes_that_a_toolkit_adds_or_folds() -> None:
 
 @pytest.mark.slow
 def test_rknn_matches_nearly_all_and_the_interval_is_small(
-    others: Path, compared: Callable[..., Found]
+    others: Path, compared: Callable[..., ComparedDump]
 ) -> None:
-    healthy = compared(others / "vit", "vit.onnx", fed=False).run
-    assert (
-        len(healthy.matched[0].matches) >= 35
-        and not healthy.failing
-        and choose_exit_code([healthy]) == 0
-    )
+    found = compared(others / "vit", "vit.onnx", fed=False)
+    healthy = found.run
+    assert len(healthy.matched[0].matches) >= 35 and not healthy.failing and found.exit_code == 0
     faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
     assert len(faulty.run.matched[0].matches) >= 35
     assert faulty.places == [["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1"]]
@@ -184,7 +157,7 @@ def test_rknn_matches_nearly_all_and_the_interval_is_small(
     ],
 )
 def test_fused_names_of_others(
-    folder: str, matched: int, nodes: list[str], others: Path, compared: Callable[..., Found]
+    folder: str, matched: int, nodes: list[str], others: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     found = compared(others / folder)
     assert len(found.run.matched[0].matches) >= matched
@@ -193,7 +166,7 @@ def test_fused_names_of_others(
 
 @pytest.mark.slow
 def test_torch_modules(
-    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """A container holds its last child's value, a BatchNorm its folded Conv's, as values tell;
     behind the fault they tell nothing."""
@@ -225,7 +198,7 @@ def test_torch_modules(
 
 @pytest.mark.slow
 def test_additional_files_of_a_tool_are_ignored(
-    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """Weights in the tool's order of axes, and more helpers than tensors: a healthy run agrees all
     the same."""
@@ -235,16 +208,17 @@ def test_additional_files_of_a_tool_are_ignored(
     }
     saved = {f"kernel_{k}": w.T for k, w in enumerate(weights.values()) if w.ndim == 4}
     helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
-    run = compared(written(tmp_path / "dump", values | saved | helpers)).run
+    found = compared(written(tmp_path / "dump", values | saved | helpers))
+    run = found.run
     assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {
         f"the weight {n}" for n in weights if weights[n].ndim == 4
     }
-    assert not run.notes and choose_exit_code([run]) == 0
+    assert not run.notes and found.exit_code == 0
 
 
 @pytest.mark.slow
 def test_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
-    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """Behind the fault MNN's X_raster_0 is not a X where X itself is there and holds the Relu
     behind it."""
@@ -261,7 +235,7 @@ def test_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
 
 @pytest.mark.slow
 def test_folders_in_the_place_of_slashes_are_no_runs(
-    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     found = compared(written(tmp_path / "dump", wrong, lambda name: name.strip("/")))
     assert len(found.run.rows) == 29 and found.places == [[FAULTY]]
@@ -269,7 +243,7 @@ def test_folders_in_the_place_of_slashes_are_no_runs(
 
 @pytest.mark.slow
 def test_relu_that_quantization_dropped_holds_what_it_read(
-    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     recorded = dict(values) | {"/act/Relu_output_0": values["/stem/Conv_output_0"]}
     recorded["/act/Relu_output_0_DequantizeLinear_Output"] = values["/act/Relu_output_0"]
@@ -282,7 +256,7 @@ def test_relu_that_quantization_dropped_holds_what_it_read(
 
 @pytest.mark.slow
 def test_operator_behind_a_name_is_no_other_name(
-    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """As tpu-mlir writes them; behind the fault no value confirms the name."""
     graph = load(others / "resnet.onnx")
@@ -295,7 +269,7 @@ def test_operator_behind_a_name_is_no_other_name(
 
 @pytest.mark.slow
 def test_value_that_readers_read_is_the_tensor(
-    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+    wrong: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """As AMD's Quark: a Relu is folded into the quantizer, its name holds what it read."""
     graph = load(others / "resnet.onnx")
@@ -310,7 +284,7 @@ def test_value_that_readers_read_is_the_tensor(
 
 @pytest.mark.slow
 def test_one_value_under_two_names(
-    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """It is matched once, the other one is said to be its copy; a model of which so little is known
     does not agree."""
@@ -319,12 +293,12 @@ def test_one_value_under_two_names(
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
     (left,) = found.run.left_out(Reason.NOTHING)
     assert has_line(left.why, "copy", "/stem/Conv_output_0")
-    assert choose_exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
+    assert found.exit_code == 5 and "1 of 29 tensors" in found.run.notes[0]
 
 
 @pytest.mark.slow
 def test_each_iteration_is_judged_against_its_own_input(
-    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     model = onnx.load(others / "resnet.onnx")
     other = values["data"][..., ::-1].copy()
@@ -356,7 +330,7 @@ def _lazy(value: Array) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_three_printed_digits_are_no_alarm(
-    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     for name, value in values.items():
         np.savetxt(tmp_path / f"{safe_name(name)}.txt", value.reshape(-1), "%.3f")
@@ -366,7 +340,7 @@ def test_three_printed_digits_are_no_alarm(
 
 @pytest.mark.slow
 def test_one_digit_is_too_few_to_agree(
-    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., ComparedDump]
 ) -> None:
     """It hides an error of 5 % of a tensor of size one."""
     for name, value in values.items():
@@ -586,7 +560,7 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
     "name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS]
 )
 def test_tools_own_form_leads_to_the_wrong_node(
-    name: str, wrong: dict[str, Array], compared: Callable[..., Found], tmp_path: Path
+    name: str, wrong: dict[str, Array], compared: Callable[..., ComparedDump], tmp_path: Path
 ) -> None:
     WRITERS[name](tmp_path, wrong)
     assert recording.open(tmp_path).format == name.partition(",")[0]

@@ -6,23 +6,22 @@ Covers `recordings.run_comparison`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from fixtures.oracle import tapped
 from subgraph.errors import UnknownName
-from subgraph.graph.graph import load
-from subgraph.recordings import interval
-from subgraph.recordings.compare_recording import compare_run
-from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.recordings.result_folder import choose_exit_code
 from subgraph.recordings.run_comparison import RunComparison, iter_value_pairs
-from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.types import Array
+from tests.helpers import text_models
+from tests.helpers.compared_dumps import compare_dump
 from tests.helpers.facts import has_line
 from tests.helpers.runs import evaluate
 
@@ -36,34 +35,22 @@ MISREAD = {
 }
 
 
+TEXT = """g (float[1, 3, 12, 10] data) => (float[1, 6, 12, 10] out) {
+    [stem] stem = Conv <pads = [1, 1, 1, 1]> (data, w_stem)
+    [act] act = Relu (stem)
+    [mid] mid = Conv <pads = [1, 1, 1, 1]> (act, w_mid)
+    [out] out = Relu (mid)
+}"""
+
+
 def net(wrong: str = "") -> onnx.ModelProto:
     """Conv, Relu, Conv, Relu; `wrong`: the Conv whose filters are in another order."""
     dice = np.random.default_rng(0)
-    nodes = []
-    weights = []
-    last = "data"
-    channels = 3
-    for name in NAMES:
-        if name in ("stem", "mid"):
-            kernel = dice.normal(size=(6, channels, 3, 3)).astype(np.float32)
-            weights.append(
-                onnx.numpy_helper.from_array(np.roll(kernel, name == wrong, 0).copy(), f"w_{name}")
-            )
-            nodes.append(
-                onnx.helper.make_node("Conv", [last, f"w_{name}"], [name], name, pads=[1] * 4)
-            )
-            channels = 6
-        else:
-            nodes.append(onnx.helper.make_node("Relu", [last], [name], name))
-        last = name
-    ends = [
-        onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, SHAPE),
-        onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, (1, 6, 12, 10)),
-    ]
-    graph = onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
-    return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
-    )
+    weights: dict[str, Any] = {}
+    for name, channels in (("stem", 3), ("mid", 6)):
+        kernel = dice.normal(size=(6, channels, 3, 3)).astype(np.float32)
+        weights[f"w_{name}"] = np.roll(kernel, name == wrong, 0)
+    return text_models.model(TEXT, **weights)
 
 
 def image() -> Array:
@@ -77,40 +64,27 @@ def recorded(
     folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Array], object] = np.save
 ) -> None:
     """What a device leaves in `folder`/dump that computes all tensors from `fed`."""
-    model = net(wrong)
-    del model.graph.output[:]
-    model.graph.output.extend(
-        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES
-    )
+    model = tapped(net(wrong), NAMES)
     (folder / "dump").mkdir(exist_ok=True)
     for name, value in evaluate(model, {"data": np.ascontiguousarray(fed)}, NAMES).items():
         keep(folder / "dump" / name, value)
 
 
 def seen(
-    reference: Reference,
-    folder: Path,
-    layout: str = "",
-    tensor_map: Mapping[str, str] | None = None,
-    then: Callable[[RunComparison], object] = lambda _: None,
+    reference: Reference, folder: Path, layout: str = "", **options: Any
 ) -> tuple[RunComparison, list[list[str]]]:
     """(the last run beside the reference, which is fed the image; the nodes of its intervals)."""
     onnx.save(net(), folder / "net.onnx")
     np.save(folder / "x.npy", image())
-    graph = load(folder / "net.onnx")
-    options = RecordingOptions(
-        (RecordedFolder(folder / "dump"),), layout=layout, tensor_map=tensor_map or {}
+    found = compare_dump(
+        reference,
+        folder / "net.onnx",
+        folder / "dump",
+        folder / "x.npy",
+        layout=layout,
+        **options,
     )
-    feeding = Feeding((str(folder / "x.npy"),))
-    with (
-        open_runs(graph, options, feeding) as recorded,
-        recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
-    ):
-        found = compare_run(judge, runs[-1])
-        then(found)
-        return found, [
-            [graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)
-        ]
+    return found.run, found.places
 
 
 @pytest.mark.parametrize(
