@@ -36,8 +36,8 @@ from subgraph.comparison import CLEAR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.errors import ModelError
 from subgraph.graph.properties import APPROXIMATED
+from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
-from subgraph.graph.squashing import find_squashed
 from subgraph.log import log
 from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting

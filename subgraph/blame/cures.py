@@ -42,6 +42,7 @@ DRAWS = 3  # inputs beside the samples
 TIMED = 7  # runs of which the median counts
 WARM = 2  # before these
 MIN = 1e-6  # seconds: less is not measured
+NOISE = 0.1  # of the standard deviation of a tensor
 
 
 @dataclass
@@ -170,9 +171,6 @@ def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials
         return
     with with_candidate(trials, candidate, name) as other:
         yield other
-
-
-NOISE = 0.1  # of the standard deviation of a tensor
 
 
 def draw_samples(

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
+FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
+MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
 
 
 @dataclass(frozen=True)
@@ -225,9 +227,6 @@ def _bind(node: NodeProto, given: Fields) -> None:
     assign(node.attribute, kept)
 
 
-FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
-
-
 @dataclass(frozen=True)
 class BodyName:
     """A body of a node, or the function that it calls.
@@ -334,9 +333,6 @@ def bodies_of(graph: Graph, i: int) -> Iterator[str]:
     label = graph.label(i)
     names = [f"{label}/{name}" for name in attributes(graph, i)]
     yield from names or [f"{label}/"]
-
-
-MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
 
 
 @dataclass

@@ -48,6 +48,10 @@ TASKS = {
     "function": "operator functions",
 }
 CHILD = Path(__file__).with_name("onnx_child.py")
+HIDDEN = "subcut.hidden"  # domain of nodes that the converter does not see
+MAX_NAMED = 4  # nodes of an error
+EVEN_PARTS = "num_outputs"  # of a Split, which has even parts without it if the size allows it
+FUNCTIONS_SINCE = 8  # version of the file format that has local functions
 
 
 class OnnxError(Exception):
@@ -188,12 +192,6 @@ class OnnxProcess:
         if self._child is not None:
             self._child.end()
             self._child = None
-
-
-HIDDEN = "subcut.hidden"  # domain of nodes that the converter does not see
-MAX_NAMED = 4  # nodes of an error
-EVEN_PARTS = "num_outputs"  # of a Split, which has even parts without it if the size allows it
-FUNCTIONS_SINCE = 8  # version of the file format that has local functions
 
 
 def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:

@@ -22,6 +22,23 @@ from subgraph.types import StringMap
 
 MIN_OPSET = 7  # onnx converts no further back
 STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators
+MAX_EXPANDED = (
+    10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
+)
+# Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
+# down.
+DEFAULTS = {
+    "ceil_mode": 0,
+    "dilations": 1,
+    "count_include_pad": 0,
+    "storage_order": 0,
+    "training_mode": 0,
+    "allowzero": 0,
+    "antialias": 0,
+    "batch_dims": 0,
+    "reduction": "none",
+}
+UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 
 
 def canonical_domain(name: str) -> str:
@@ -110,25 +127,6 @@ def _since(op: str, version: int, domain: str = "") -> int | None:
     it."""
     found = schema(op, version, domain)
     return None if found is None else int(found.since_version)
-
-
-MAX_EXPANDED = (
-    10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
-)
-# Attributes of newer opsets → value that means the behavior of older opsets; exporters write it
-# down.
-DEFAULTS = {
-    "ceil_mode": 0,
-    "dilations": 1,
-    "count_include_pad": 0,
-    "storage_order": 0,
-    "training_mode": 0,
-    "allowzero": 0,
-    "antialias": 0,
-    "batch_dims": 0,
-    "reduction": "none",
-}
-UNLIMITED = 1 << 16  # inputs; a schema without a limit has 2³¹ − 1
 
 
 def drop_defaults(node: protobuf.NodeProto) -> protobuf.NodeProto:

@@ -1,4 +1,9 @@
-"""Scale and zero point of each quantized tensor of a model."""
+"""Scale and zero point of each quantized tensor of a model, and outputs whose saturated values hide
+errors.
+
+A squashing operator computes such outputs: Softmax, Sigmoid and the like, and the Exp in the
+quotient of the same functions in single operators.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from itertools import chain
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import attribute
-from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES
+from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
 from subgraph.storage.dtypes import Scale
 
 # Operators that turn what they compute into steps, also of a scale that they find as they run.
@@ -37,6 +42,10 @@ AXIS = ("QuantizeLinear", "DequantizeLinear")  # operators whose scale may have 
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
 CARRIERS = REARRANGES | PICKS | {"MaxPool"}
+# Operators that move values, and those of a softmax or sigmoid in single operators.
+MOVING = REARRANGES | {"Cast", "Concat", "Slice", "Split"}
+ARITHMETIC = frozenset("Add Div Log Mul Neg Reciprocal ReduceMax ReduceSum Sub".split())
+MAX_DEPTH = 6  # nodes between an output and the squashing operator
 
 
 def is_quantized(ops: Iterable[str]) -> bool:
@@ -196,3 +205,45 @@ def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     if tensor is None or protobuf.element_count(tensor) > MAX_CHANNELS:
         return None
     return tuple(protobuf.to_array(tensor, graph.path).astype("float64").reshape(-1).tolist())
+
+
+def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
+    """Return the tensors that enter the squashing operators nearest to the outputs, in topological
+    order."""
+    found: dict[str, int] = {}
+    stack = [(name, 0, False) for name in outputs]
+    seen = set()
+    while stack:
+        tensor, depth, is_quotient = stack.pop()
+        node = graph.maker.get(tensor)
+        if node is None or tensor in seen or depth > MAX_DEPTH:
+            continue
+        seen.add(tensor)
+        operator = graph.ops[node]
+        if operator in SQUASHES or (operator == "Exp" and is_quotient):
+            entering = graph.reads[node][0]
+            if operator == "Exp":
+                entering = _skip_shift(graph, entering)
+            if entering in graph.maker:
+                found[entering] = graph.maker[entering]
+        elif operator in MOVING | ARITHMETIC:
+            is_quotient = is_quotient or operator in ("Div", "Reciprocal")
+            stack += [(name, depth + 1, is_quotient) for name in graph.reads[node]]
+    return sorted(found, key=lambda name: graph.rank[found[name]])
+
+
+def _skip_shift(graph: Graph, tensor: str) -> str:
+    """Return the tensor before a negation, and before its largest value is subtracted."""
+    node = graph.maker.get(tensor)
+    if node is None or not graph.reads[node]:
+        return tensor
+    first, *others = graph.reads[node]
+    is_shift = graph.ops[node] == "Sub" and any(
+        _has_producer(graph, name, "ReduceMax") for name in others
+    )
+    return first if is_shift or graph.ops[node] == "Neg" else tensor
+
+
+def _has_producer(graph: Graph, tensor: str, operator: str) -> bool:
+    node = graph.maker.get(tensor)
+    return node is not None and graph.ops[node] == operator

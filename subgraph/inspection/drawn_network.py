@@ -39,6 +39,27 @@ if TYPE_CHECKING:
 
 # metadata of a node: a list of the scopes around it, its own name last
 SCOPES = "pkg.torch.onnx.name_scopes"
+MAX_SIZE = 16  # characters of a size that is shown as it is
+MAX_EXPRESSION = 1000  # characters of an expression that is parsed
+LARGE = 720_720 << 20  # divisible by what networks divide sizes by
+MAX_FACTOR = 4096
+UNKNOWN = "…"
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+}
+_FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
+    "floor": lambda x: Fraction(math.floor(x)),
+    "ceiling": lambda x: Fraction(math.ceil(x)),
+    "ceil": lambda x: Fraction(math.ceil(x)),
+    "Max": max,
+    "Min": min,
+}
+BINS = 24
+MAX_NOTES = 3  # weights that are told in a box
 
 
 def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = None) -> Network:
@@ -137,28 +158,6 @@ def _scope(node: protobuf.NodeProto) -> Strings:
     return tuple(filter(None, scopes))
 
 
-MAX_SIZE = 16  # characters of a size that is shown as it is
-MAX_EXPRESSION = 1000  # characters of an expression that is parsed
-LARGE = 720_720 << 20  # divisible by what networks divide sizes by
-MAX_FACTOR = 4096
-UNKNOWN = "…"
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
-}
-_FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
-    "floor": lambda x: Fraction(math.floor(x)),
-    "ceiling": lambda x: Fraction(math.ceil(x)),
-    "ceil": lambda x: Fraction(math.ceil(x)),
-    "Max": max,
-    "Min": min,
-}
-
-
 @lru_cache(maxsize=4096)
 def short_size(size: str) -> str:
     """Return a symbolic size in a few characters.
@@ -229,10 +228,6 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(one, sizes) for one in given))
     raise ValueError(ast.dump(tree))
-
-
-BINS = 24
-MAX_NOTES = 3  # weights that are told in a box
 
 
 @dataclass(frozen=True)

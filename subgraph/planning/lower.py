@@ -1,5 +1,5 @@
 """A float model, and what is read in less precision -> the model that does so, with the same inputs
-and outputs.
+and outputs; or the model as another tool lowers it, in a process of its own.
 
     before:  x → Conv → y        lowered:  x → QuantizeLinear → DequantizeLinear → Conv → y
 
@@ -9,7 +9,9 @@ such nodes, and as float32 to all others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from subgraph import children
 from subgraph.editing.draft import Draft, load_at_opset
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.model_file import copy_model
 from subgraph.graph.nested import rename
 from subgraph.graph.opsets import opset_of
 from subgraph.planning.places import (
@@ -33,6 +38,8 @@ from subgraph.planning.places import (
     Rounded,
     Twin,
 )
+from subgraph.runtime.deadline import Deadline
+from subgraph.runtime.run_result import Feeds
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array, JsonObject
 
@@ -40,6 +47,8 @@ AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
 WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
 WIDE = ("int16", "uint16")
 MICROSOFT = "com.microsoft"
+TYPES = ("int8", "uint8", "int16")
+TIMEOUT = 3600.0  # seconds
 
 
 def raise_model(graph: Graph, folder: Path) -> Graph:
@@ -270,3 +279,62 @@ def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mappi
         if weight is not None and weight.data_type == FLOAT:
             sizes[stored.get(name, "float")] += protobuf.nbytes(weight)
     return sizes
+
+
+def quantize_model(
+    graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline
+) -> Path:
+    """The model quantized by onnxruntime, a file in `folder`; calibrated on all samples.
+
+    Args:
+        dtype: That of the activations.
+        listed: A list of the nodes that stay in float; None for none.
+
+    Raises:
+        ModelError: onnxruntime cannot quantize it; with its own words. OutOfTime: the time is used
+            up.
+    """
+    files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
+    (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
+    made = folder / f"{graph.path.stem}-{dtype}.onnx"
+    words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
+    return run_lowering(
+        "onnxruntime's quantizer", "subgraph.planning.quantize_main", graph, made, words, deadline
+    )
+
+
+def run_lowering(
+    tool: str,
+    script: str,
+    graph: Graph,
+    made: Path,
+    words: Sequence[str | Path],
+    deadline: Deadline,
+) -> Path:
+    """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; returns `made`.
+
+    Raises:
+        ModelError: the tool cannot lower it; with its own words. OutputError: a disk is full.
+        OutOfTime: the time is used up.
+    """
+    folder = made.parent
+    name = graph.path.name
+    source = folder / "float.onnx"
+    copy_model(graph, source)
+    command = children.python("-m", script, source, made, *words)
+    try:
+        done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
+    except subprocess.TimeoutExpired as e:
+        deadline.require()
+        raise ModelError(
+            f"{tool} did not lower {name} within {TIMEOUT:g} s", code="plan.timeout"
+        ) from e
+    done.require_space()
+    if done.code or not made.is_file():
+        why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
+        raise ModelError(
+            f"{tool} fails on {name}: {why}",
+            "lower it by your own tool, and name that model with --candidate-model",
+            code="plan.tool-failed",
+        )
+    return made

@@ -17,7 +17,7 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import Graph, as_graph, load
 from subgraph.graph.opsets import opset_of
 from subgraph.log import log
-from subgraph.planning import lower, places, quantize, scales
+from subgraph.planning import lower, places, scales
 from subgraph.planning.find_plan import Planner, distance
 from subgraph.planning.lower import count_bytes
 from subgraph.planning.places import GEARS, Twin, Unit, gear
@@ -222,7 +222,7 @@ def _open(
             " {keep}"
         )
         raise UsageError("which lower precision?", how, code="argument.missing")
-    if to and to not in quantize.TYPES:
+    if to and to not in lower.TYPES:
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     with (
         open_workers(setup.candidate, Deadline(end)) as workers,
@@ -241,7 +241,7 @@ def _open(
             if graph.path != original.path:
                 difference = _require_unchanged(original, setup.feeding, trials.model)
                 scaled = replace(scaled, difference=difference) if scaled else None
-            if to in quantize.TYPES:
+            if to in lower.TYPES:
                 log.info(
                     "quantized by onnxruntime, calibrated on %s",
                     count(len(trials.model.values.records), "sample"),
@@ -249,7 +249,7 @@ def _open(
                 folder = trials.model.scratch / "quantized"
                 folder.mkdir()
                 made = load(
-                    quantize.quantize_model(
+                    lower.quantize_model(
                         graph, trials.model.values.records, to, None, folder, workers.deadline
                     )
                 ).prepare()

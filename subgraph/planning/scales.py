@@ -25,6 +25,8 @@ from subgraph.results.plan import PlanScales, ScaledTensor
 from subgraph.runtime.inputs import Feeding
 from subgraph.types import Array
 
+EPSILON = 1e-5  # of a normalization that names none
+
 
 def scale_model(
     graph: Graph, feeding: Feeding, precision: Precision, folder: Path
@@ -60,9 +62,6 @@ def scale_model(
     path = folder / graph.path.name
     made.draft.save(path)
     return load(path), replace(scales, weights=made.weights, factors=made.factors)
-
-
-EPSILON = 1e-5  # of a normalization that names none
 
 
 @dataclass

@@ -41,6 +41,17 @@ from subgraph.rewrites._region_model import (
 from subgraph.types import Array, StringMap
 
 VALUE = -1  # instead of a node: the tensor is replaced by the reference's value
+NUMBERS = (*FLOATS, *INTEGERS)
+SIGNED = (
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.INT32,
+    TensorProto.INT64,
+)
+Barrier = Callable[
+    [Substitution, str, str, int], object
+]  # between two tensors of this element type
 
 
 class NodeChange(NamedTuple):
@@ -188,20 +199,6 @@ def open_full_model(graph: Graph, value: Callable[[str], Array]) -> Iterator[Ful
         protobuf.load_all(all_tensors(holder), graph.path)
     with OnnxProcess(graph.path) as onnx:
         yield FullModel(RegionModel(model, onnx), value)
-
-
-NUMBERS = (*FLOATS, *INTEGERS)
-SIGNED = (
-    TensorProto.FLOAT,
-    TensorProto.DOUBLE,
-    TensorProto.FLOAT16,
-    TensorProto.INT32,
-    TensorProto.INT64,
-)
-
-Barrier = Callable[
-    [Substitution, str, str, int], object
-]  # between two tensors of this element type
 
 
 def _reshape(new: Substitution, x: str, y: str, element: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subgraph.graph.squashing import find_squashed
+from subgraph.graph.quantization import find_squashed
 from tests.helpers import text_models
 
 

@@ -49,6 +49,12 @@ UNREADABLE = (
     TypeError,
     KeyError,
 )  # raised by damaged tensors; see rule `invalid`
+NodePath = tuple[
+    int, ...
+]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
+SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
+PIECE = 1 << 20  # elements read at a time
+FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 
 def _name_of(declared: Any) -> str:
@@ -257,11 +263,6 @@ def number_array(tensor: TensorProto, graph: Graph) -> Array:
 # ------------------------------------------------------------ scopes
 
 
-NodePath = tuple[
-    int, ...
-]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
-
-
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
     """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""  # noqa: E501
     opsets = read_imports(graph.model)
@@ -313,11 +314,6 @@ def _with_bodies(
                 scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types
             )
             yield from _with_bodies(inner, body_path, body_types)
-
-
-SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
-PIECE = 1 << 20  # elements read at a time
-FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 
 @dataclass

@@ -5,7 +5,7 @@ FILE                      the name of the file that is written
 render(kept)              its text, from a `Kept`
 is_usable(to)             optional: whether the tool is installed and makes this precision
 apply(…)                  with it: the model that the tool makes with a list, as
-`plan.quantize.quantize_model`
+`planning.lower.quantize_model`
 """
 
 from __future__ import annotations

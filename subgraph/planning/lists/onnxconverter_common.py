@@ -8,7 +8,7 @@ from pathlib import Path
 
 from subgraph.graph.graph import Graph
 from subgraph.planning.lists import Kept
-from subgraph.planning.quantize import run_lowering
+from subgraph.planning.lower import run_lowering
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.run_result import Feeds
 
