@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.known_case import examples
 from subgraph import known
-from subgraph.commands.known import release_of
+from subgraph.commands.lint import release_of
 from subgraph.known import HOME, Entry, numbers
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse

@@ -1,7 +1,7 @@
 """The command line as a user meets it: each test runs the real command in a folder of its own.
 
 Covers `cli`, `__main__`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`,
-`commands.dump` and `commands.help`.
+`commands.tensors` and `commands.help`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
 
 # By sub-command, its module if that has another name.
-MODULES = {"backends": "doctor", "merge": "edit", "remove": "edit", "replace": "edit"}
+MODULES = {
+    "backends": "doctor",
+    "dump": "tensors",
+    "export": "tensors",
+    "known": "lint",
+    "merge": "edit",
+    "remove": "edit",
+    "replace": "edit",
+    "replay": "bundle",
+}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
-from subgraph.commands import Result, command_line, known, open_body, options, resolve
+from subgraph.commands import Result, command_line, open_body, options, resolve
+from subgraph.commands.lint import log_known
 from subgraph.commands.live import FIRST_ANSWER, log_step
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import (
@@ -207,7 +208,7 @@ def opened(
         within = "..".join(ends) if any(ends) else ""
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials.runtime)
-        suspects = known.log_known(graph, setup.candidate) if setup.candidate.has_process else []
+        suspects = log_known(graph, setup.candidate) if setup.candidate.has_process else []
         weights = weights_of(trials.judge, runs) if recordings else None
         command = command_line()
         if limits.max_time is not None:

@@ -195,7 +195,7 @@ def _describe(
     fed: Feeding | None,
     runtime: Candidate | None,
 ) -> InspectDocument:
-    from subgraph.commands.known import hints
+    from subgraph.commands.lint import hints
     from subgraph.inspection import describe
 
     if node:

@@ -1,27 +1,46 @@
 """`subcut lint`: a model -> known troubles, each with its node, the reason and a fix; nothing runs
-on a target."""
+on a target.
+
+`subcut known`: what runtimes are known to compute wrongly -> a list, or one entry.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from subgraph import plugins
+import typer
+
+from subgraph import known as entries_of
+from subgraph import plugins, project
 from subgraph.commands import Result, options
-from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.commands.options import Number, Text, Texts, option, with_option_groups
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
-from subgraph.errors import InputError, ModelError
+from subgraph.errors import InputError, ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.known import Entry
 from subgraph.log import log
-from subgraph.results.commands import RulesResult
-from subgraph.text import aligned, clean, count, shorten_names
+from subgraph.results.commands import KnownResult, RulesResult
+from subgraph.text import aligned, clean, count, nearest, shorten, shorten_names
 
 if TYPE_CHECKING:
-    from subgraph.inspection.lint import FindingNode, LintContext, LintDocument, LintFinding
+    from subgraph.graph.graph import Graph
+    from subgraph.inspection.lint import (
+        FindingNode,
+        LintContext,
+        LintDocument,
+        LintFinding,
+        LintIssue,
+    )
+    from subgraph.project import Project
+    from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
+
 
 PRECISIONS = ("fp16", "bf16", "int8")
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
@@ -79,9 +98,7 @@ def lint(
         rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in names]
         lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
         return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
-    from subgraph.commands.known import folders_of, release_of
     from subgraph.inspection import lint
-    from subgraph.known import runtime_of
     from subgraph.precision import Precision
 
     asked = Asked(
@@ -101,7 +118,7 @@ def lint(
             described = asked.described_candidate(candidate)
             context = replace(
                 context,
-                runtime=runtime_of(described.backend, described.device),
+                runtime=entries_of.runtime_of(described.backend, described.device),
                 release=release_of(described),
                 known=folders_of(asked.settings),
             )
@@ -212,3 +229,119 @@ def _name_node(node: FindingNode | None) -> str:
         return ""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
     return shorten_names(clean(f"{node.label} ({op})"))
+
+
+MAX_HINTS = 3  # nodes that are named before a search
+MAX_SAYS = 90  # characters of a line
+
+
+@with_option_groups()
+def known(
+    *,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="An entry; tract/NAME or --runtime if several runtimes have one.",
+        ),
+    ] = None,
+    runtime: Text = option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …"),
+    operator: Text = option("--operator", "NAME", "Only entries of this operator."),
+) -> Result:
+    """List what runtimes are known to compute wrong.
+
+    NAME shows an entry. An entry fits nodes by operator, attributes and types: a hint. `subcut lint
+    MODEL -c SPEC` holds a model against the entries of a runtime, `subcut sweep -c SPEC --only
+    TEST` runs a test that an entry names.
+
+    Examples:
+      subcut known --runtime tract --operator MaxPool
+      subcut known tract/lstm-direction-reverse
+
+    Exit code 0: listed.
+    """
+    every = entries_of.entries(folders_of(project.load()))
+    for word, names in (
+        (runtime, {e.runtime for e in every}),
+        (operator, {e.operator for e in every}),
+    ):
+        if word and word not in names:
+            raise UnknownName(
+                f"no entries of '{word}'",
+                nearest=nearest(word, sorted(names)),
+                code="known.no-entry",
+            )
+    chosen = [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
+    if name:
+        chosen = [entries_of.find(name, chosen)]
+    document = KnownResult(entries=[to_json(e) for e in chosen])
+    if name:
+        return Result(to_json(document), _describe_entry(chosen[0]))
+    lines = aligned(
+        [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
+    )
+    numbers = [f"{n} of {of}" for of, n in Counter(e.runtime for e in chosen).items()]
+    lines.append(f"{len(chosen)} known: {', '.join(numbers)}")
+    return Result(to_json(document), "\n".join(lines))
+
+
+def folders_of(settings: Project) -> list[Path]:
+    """The user's own folders with entries; those of a project file are relative to it."""
+    base = settings.file.parent if settings.file else Path()
+    return [base / word for word in settings.get("known", default=[])]
+
+
+def release_of(candidate: Candidate) -> str:
+    """The release of the runtime that a candidate runs; "" where that is not known without starting
+    it."""
+    from subgraph.environments import releases
+
+    if candidate.release or candidate.package or candidate.python:
+        return candidate.release
+    try:
+        return releases.beside(candidate.backend)
+    except UsageError:
+        return ""
+
+
+def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
+    """A note for each node like those that the candidate's runtime is known to compute wrongly."""
+    from subgraph.inspection.lint import LintContext, run_rules
+
+    context = LintContext(
+        graph,
+        runtime=entries_of.runtime_of(candidate.backend, candidate.device),
+        release=release_of(candidate),
+        known=folders_of(project.load()),
+    )
+    return [issue for issue in run_rules(context, ["known"]) if issue.node]
+
+
+def log_known(graph: Graph, candidate: Candidate) -> list[int]:
+    """The nodes of `hints`; the first ones are logged."""
+    nodes = [(issue.node, issue.reason) for issue in hints(graph, candidate) if issue.node]
+    for node, reason in nodes[:MAX_HINTS]:
+        log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
+    return [node.top for node, _ in nodes if node.top is not None]
+
+
+def _describe_entry(entry: Entry) -> str:
+    when = [f"{key}={value}" for key, value in entry.when.items()]
+    unless = [f"{key}={value}" for key, value in entry.unless.items()]
+    rows = [
+        ("nodes", ", ".join([entry.operator, *when])),
+        ("not", ", ".join(unless)),
+        ("releases", entry.releases("")),
+        ("how far", entry.off),
+        ("cure", entry.cure),
+        ("thread", entry.thread),
+        ("tests", ", ".join(entry.tests)),
+        ("case", "a model of its own, below" if entry.case else ""),
+        ("tried", entry.date),
+        ("here", entry.command),
+    ]
+    head = f"{entry.runtime}: {entry.operator} {entry.says}"
+    model = map(clean, entry.case.model.splitlines()) if entry.case else ()
+    return "\n".join(
+        [clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model]
+    )

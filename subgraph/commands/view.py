@@ -19,7 +19,7 @@ from subgraph import project, results, system
 from subgraph.cases import case
 from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
 from subgraph.commands import Result, options
-from subgraph.commands.known import hints
+from subgraph.commands.lint import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import read_document, to_json
@@ -98,9 +98,9 @@ def view(
       subcut view subcut_out/bisect-wrong.py
       subcut view subcut_out/plan-int8
     """
-    from subgraph.view.opened import open_model
     from subgraph.view.page_session import ViewSession
     from subgraph.view.server import ViewServer
+    from subgraph.view.values import open_model
 
     settings = project.load()
     found = _read_run(model)

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.inner import Inner, frame_bodies, node_of, share_keys
 from subgraph.drawing.level import (
     HEADER,
     NAME,
@@ -23,9 +22,13 @@ from subgraph.drawing.level import (
     PORT,
     Cell,
     Crossing,
+    Inner,
     Level,
     crossing,
+    frame_bodies,
     level,
+    node_of,
+    share_keys,
     size,
 )
 from subgraph.drawing.network import Network, kind_of

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from subgraph.bodies.model import Part
-from subgraph.drawing.inner import Inner
+from subgraph.drawing.level import Inner
 from subgraph.drawing.network import Network
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf

@@ -50,8 +50,13 @@ from subgraph.trust import NamedCode
 from subgraph.trust import require as require_trust
 from subgraph.types import Fields, JsonObject, Strings
 from subgraph.view.command_runs import Runs
-from subgraph.view.opened import OpenedModel
-from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
+from subgraph.view.values import (
+    OpenedModel,
+    ShownValue,
+    tensor_document,
+    values_of_case,
+    values_of_run,
+)
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
 # in the output folder, hidden and as long as the session lives: tensors that were looked at

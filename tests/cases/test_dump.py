@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.commands.dump import choose
+from subgraph.commands.tensors import choose
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers.chain_models import chain

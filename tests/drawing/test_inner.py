@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from subgraph.drawing.inner import Inner
 from subgraph.drawing.layout import Drawer, Layout
+from subgraph.drawing.level import Inner
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
 

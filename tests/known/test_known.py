@@ -1,6 +1,6 @@
 """What runtimes are known to compute wrongly: entries, hints, tries, and how entries are made.
 
-Covers `known`, `commands.known` and `inspection.lint.known`.
+Covers `known`, `commands.lint` and `inspection.lint.known`.
 """
 
 from __future__ import annotations

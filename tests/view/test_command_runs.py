@@ -140,8 +140,8 @@ def test_untrusted_project_file_runs_nothing(
     from subgraph import project
     from subgraph.commands.options import InputOptions
     from subgraph.commands.view import RunOptions, view_options
-    from subgraph.view.opened import open_model
     from subgraph.view.page_session import ViewSession
+    from subgraph.view.values import open_model
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from subgraph.view.opened import ModelChanged, OpenedModel, open_model
+from subgraph.view.values import ModelChanged, OpenedModel, open_model
 from tests.helpers.chain_models import chain
 from tests.helpers.refusals import raises
 

@@ -44,9 +44,9 @@ from subgraph.results.bisect import InnerFinding, InsideDocument
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
-from subgraph.view.opened import open_model
 from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession
 from subgraph.view.server import ViewServer
+from subgraph.view.values import open_model
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line

@@ -18,9 +18,9 @@ import pytest
 
 from subgraph.errors import UsageError
 from subgraph.view.command_runs import Runs
-from subgraph.view.opened import open_model
 from subgraph.view.page_session import ViewOptions, ViewSession
 from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
+from subgraph.view.values import open_model
 from tests.helpers.chain_models import chain
 from tests.helpers.recorded_runs import record_runs
 
