@@ -35,7 +35,6 @@ MODULES = {
     "merge": "edit",
     "remove": "edit",
     "replace": "edit",
-    "replay": "bundle",
 }
 
 

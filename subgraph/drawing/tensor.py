@@ -131,10 +131,10 @@ def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> M
     )
 
 
-def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[DifferingElement]:
+def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     """The elements that differ most, worst first; equal ones are left out."""
     far = _difference(reference, given).ravel()
-    number = min(most, far.size)
+    number = min(WORST, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
     order = order[np.argsort(-far[order], kind="stable")]
     a = _numbers(reference).ravel()

@@ -17,8 +17,6 @@ from subgraph.verdict import Status
 
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
-FOUND = "found"
-SUSPECT = "suspect"
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ def whole_drawn(
     inside = {i: k for k, f in enumerate(findings, 1) for i in all_indices(f) if i in nodes}
     in_table = {row.index for row in rows}
     marks = Marks(
-        found={i for i, k in inside.items() if called(findings[k - 1]) == FOUND},
-        suspects={i for i, k in inside.items() if called(findings[k - 1]) == SUSPECT},
+        found={i for i, k in inside.items() if is_proven(findings[k - 1])},
+        suspects={i for i, k in inside.items() if not is_proven(findings[k - 1])},
         badges={i: str(k) for i, k in inside.items() if len(findings) > 1},
         shares=dict(chain.from_iterable(map(_iter_shares, findings))),
         values={row.tensor: row.error for row in rows if row.error is not None},
@@ -83,11 +81,9 @@ def _iter_shares(finding: FindingDocument | IntervalFinding) -> Iterator[tuple[i
             yield piece.index, piece.explains or 0.0
 
 
-def called(finding: FindingDocument | IntervalFinding, number: int = 0) -> str:
-    """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among
-    several findings."""
-    word = FOUND if is_proven(finding) else SUSPECT
-    return f"{word} {number}" if number else word
+def called(finding: FindingDocument | IntervalFinding) -> str:
+    """Return what a finding's nodes are: `found`, or `suspect` if nothing is proven."""
+    return "found" if is_proven(finding) else "suspect"
 
 
 def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
@@ -138,7 +134,7 @@ def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
         outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
     )
     wrong = {k for k, node in enumerate(nodes) if node.inside}
-    marks = Marks(found=wrong) if called(finding) == FOUND else Marks(suspects=wrong)
+    marks = Marks(found=wrong) if is_proven(finding) else Marks(suspects=wrong)
     drawer = Drawer(network, notes={k: f"#{node.index}" for k, node in enumerate(nodes)})
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts

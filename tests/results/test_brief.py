@@ -49,7 +49,8 @@ def test_a_document_without_a_headline_has_the_first_line_of_its_text() -> None:
 
 
 def test_an_answer_is_short_and_its_next_commands_run(demo: Path) -> None:
-    done = subcut("bisect", "model.onnx", "-c", "wrong.py", "-q", "--brief", cwd=demo)
+    words = ("bisect", "model.onnx", "-c", "wrong.py", "--within", "stem/pad..stem/pool")
+    done = subcut(*words, "--keep-input", "-q", "--brief", cwd=demo)
     assert done.code == 1
     assert len(done.out) <= 2_048
     answer = done.document
@@ -76,7 +77,8 @@ def test_a_workflow_shows_the_answer_and_the_document_stays_whole(
     summary = demo / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    done = subcut("compare", "model.onnx", "-c", "wrong.py", "-q", "--json", cwd=demo)
+    words = ("compare", "model.onnx", "-c", "wrong.py", "--at", "stem/pool", "-q", "--json")
+    done = subcut(*words, cwd=demo)
     json.loads(done.out)
     assert f"::error title=subcut::{done.document['says']}" in done.err
     assert "stem/pool" in summary.read_text(encoding="utf-8")
@@ -94,6 +96,7 @@ def test_names_end_neither_an_annotation_nor_a_block_of_the_summary(
     assert "\n" not in brief.to_annotation("a\n::error::b")
 
 
+@pytest.mark.slow
 def test_the_skill_is_short_and_its_commands_run(demo: Path) -> None:
     skill = subcut("help", "--skill", cwd=demo).out
     assert len(skill.splitlines()) <= 120
@@ -110,6 +113,6 @@ def test_a_summary_that_cannot_be_written_is_named(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(demo / "none" / "summary.md"))
-    done = subcut("compare", "model.onnx", "-c", "wrong.py", "-q", cwd=demo)
+    done = subcut("compare", "model.onnx", "-c", "wrong.py", "--at", "stem/pool", "-q", cwd=demo)
     assert done.code == 74
     assert "summary.md" in done.err
