@@ -463,7 +463,10 @@ def next_steps(
         if seen and seen[-1].estimated_runs
         else ""
     )
-    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on the device:"]
+    lines = [
+        f"{count(len(manual.log), 'answer')} so far{more};"
+        f" {count(len(tasks), 'task')} to run on the device"
+    ]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (optional now; may save a round)"

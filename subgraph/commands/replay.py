@@ -78,15 +78,18 @@ def replay(
     statuses = {verdict.status for verdict in verdicts}
     is_refused = [verdict.signature is Signature.REFUSED for verdict in verdicts]
     if Status.FAIL in statuses or any(is_refused):
+        headline = "refused" if all(is_refused) else "wrong"
         code = 1
     elif statuses == {Status.AGREE}:
+        headline = "right"
         code = 0
     else:
+        headline = "inconclusive"
         code = 5
     document = ReplayResult(
         exit_code=code, case=str(case.place), candidate=chosen.name, samples=rows
     )
-    lines = [f"{clean(str(case.place))}/ on {clean(chosen.name)}"]
+    lines = [f"{headline}: {clean(str(case.place))}/ on {clean(chosen.name)}"]
     for label, verdict, refused in zip(labels, verdicts, is_refused, strict=True):
         word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
         word = "refused" if refused else word

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,14 +93,6 @@ def compared(
 
 
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
-# By document: the command that takes the path that it names, and what it is for.
-TAKES_PATH = {
-    "bundle": ("replay", "run it again"),
-    "convert": ("inspect", "check the model"),
-    "merge": ("inspect", "check the model"),
-    "remove": ("inspect", "check the model"),
-    "replace": ("inspect", "check the model"),
-}
 
 
 def convert_words(typed: str, command: str, left_out: Collection[str] = ()) -> list[str]:
@@ -135,19 +127,83 @@ def iter_next(document: Fields) -> Iterator[NextCommand]:
         document: Plain JSON data.
     """
     kind = document["schema"].removeprefix("subcut.").partition("/")[0]
-    if kind in TAKES_PATH and "path" in document:
-        command, why = TAKES_PATH[kind]
-        yield NextCommand(why, ["subcut", command, document["path"]])
-    elif kind == "demo":
-        yield from (NextCommand("try it", shlex.split(line)) for line in document["commands"])
-    elif kind == "cut":
-        paths = [made["path"] for made in document.get("results", ())]
-        yield from (NextCommand("run it", ["subcut", "replay", path]) for path in paths)
-    cured = kind == "lint" and any(one["exponent"] is not None for one in document["findings"])
-    if cured:
+    if kind in NEXT:
+        yield from NEXT[kind](document)
+
+
+def _follow_edit(document: Fields) -> Iterator[NextCommand]:
+    if "path" in document:
+        yield NextCommand("check the model", ["subcut", "inspect", document["path"]])
+
+
+def _follow_bundle(document: Fields) -> Iterator[NextCommand]:
+    if "path" in document:
+        yield NextCommand("run it again", ["subcut", "replay", document["path"]])
+
+
+def _follow_demo(document: Fields) -> Iterator[NextCommand]:
+    yield from (NextCommand("try it", shlex.split(line)) for line in document["commands"])
+
+
+def _follow_cut(document: Fields) -> Iterator[NextCommand]:
+    for made in document.get("results", ()):
+        yield NextCommand("run it", ["subcut", "replay", made["path"]])
+
+
+def _follow_inspect(document: Fields) -> Iterator[NextCommand]:
+    path = document["model"]["path"]
+    yield NextCommand("look for known troubles with targets", ["subcut", "lint", path])
+
+
+def _follow_doctor(document: Fields) -> Iterator[NextCommand]:
+    yield NextCommand("try it on a model with a fault", ["subcut", "demo"])
+
+
+def _follow_manual(document: Fields) -> Iterator[NextCommand]:
+    if document["open"]:
+        yield NextCommand("when the device's outputs lie there", ["subcut", "manual", "take"])
+
+
+def _follow_replay(document: Fields) -> Iterator[NextCommand]:
+    if document["exit_code"] == 1:
+        yield NextCommand("what it depends on", ["subcut", "blame", document["case"]])
+        yield NextCommand("for a bug report", ["subcut", "bundle", document["case"]])
+
+
+def _follow_sweep(document: Fields) -> Iterator[NextCommand]:
+    for row in document["rows"]:
+        for candidate, found in zip(document["candidates"], row["results"], strict=True):
+            if found["status"] == "wrong":
+                path = f"{candidate['folder']}/{row['test']}"
+                yield NextCommand("run it again", ["subcut", "replay", path])
+
+
+def _follow_lint(document: Fields) -> Iterator[NextCommand]:
+    if any(one["exponent"] is not None for one in document["findings"]):
         words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
         words += ["--to", document["precision"], "--rescale"]
         yield NextCommand("bring these tensors into range, and prove it", words)
-    if kind == "plan" and any("--rescale" in note for note in document["notes"]):
-        words = convert_words("plan", "plan")
-        yield NextCommand("scale what overflows instead", [*words, "--rescale"])
+
+
+def _follow_plan(document: Fields) -> Iterator[NextCommand]:
+    if any("--rescale" in note for note in document["notes"]):
+        words = [*convert_words("plan", "plan"), "--rescale"]
+        yield NextCommand("scale what overflows instead", words)
+
+
+NEXT: Mapping[str, Callable[[Fields], Iterator[NextCommand]]] = {
+    "bundle": _follow_bundle,
+    "convert": _follow_edit,
+    "cut": _follow_cut,
+    "demo": _follow_demo,
+    "doctor": _follow_doctor,
+    "inspect": _follow_inspect,
+    "lint": _follow_lint,
+    "manual": _follow_manual,
+    "merge": _follow_edit,
+    "plan": _follow_plan,
+    "remove": _follow_edit,
+    "replace": _follow_edit,
+    "replay": _follow_replay,
+    "sweep": _follow_sweep,
+}

@@ -28,11 +28,12 @@ WIDTH = 110  # characters of a line of names
 
 
 def render_sweep(document: SweepDocument) -> str:
-    """The document for people: what is bad first, then by operator, then where two differ; the
-    totals last."""
+    """The document for people: the totals, what is bad, then by operator, then where two
+    differ."""
     document = cleaned(document)
     named = [runtime(c) for c in document.candidates]
     parts = [
+        _iter_totals(document),
         aligned(
             [("candidate", name, " ".join(about), precision) for name, *about, precision in named]
         ),
@@ -42,7 +43,7 @@ def render_sweep(document: SweepDocument) -> str:
         _iter_refusals(document),
         _iter_notes(document),
     ]
-    texts = ["\n".join(part) for part in (*parts, _iter_totals(document))]
+    texts = ["\n".join(part) for part in parts]
     return "\n\n".join(filter(None, texts)) + "\n"
 
 

@@ -25,7 +25,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("backends", None),
         ("cut model.onnx --start stem/pad --end stem/pool", "replay"),
         ("demo ../another", "bisect"),
-        ("inspect model.onnx", None),
+        ("inspect model.onnx", "lint"),
         ("known", None),
         ("lint --rules", None),
         ("lint model.onnx", None),
