@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,17 +26,14 @@ def render_text(document: LoopDocument) -> str:
     ...                   steps=64, prompt=5, states={}))
     'right: m.onnx on ort agrees in all 64 steps'
     """  # noqa: E501
-    return "\n".join(_iter_lines(document))
-
-
-def _iter_lines(document: LoopDocument) -> Iterator[str]:
-    yield _make_headline(document)
+    lines = [_make_headline(document)]
     if document.why:
-        yield f"  {document.why}"
+        lines.append(f"  {document.why}")
     if document.bisection:
-        yield plugins.load("reports", "text").render(document.bisection).rstrip("\n")
+        lines.append(plugins.load("reports", "text").render(document.bisection).rstrip("\n"))
     if document.report:
-        yield f"steps {document.report}"
+        lines.append(f"steps {document.report}")
+    return "\n".join(lines)
 
 
 def _make_headline(document: LoopDocument) -> str:

@@ -29,7 +29,7 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.compare import Departure
 from subgraph.trials.judge import Judge
 from subgraph.types import StringMap, Strings
-from subgraph.verdict import Judgement, Status
+from subgraph.verdict import Status
 
 # How many times likelier than others a node is to blame:
 LINT_WEIGHT = 3.0  # with a known trouble
@@ -84,7 +84,9 @@ def find_intervals(
     rows = comparison.rows
     rounded = set(comparison.rounded)
     failing = [n for n in comparison.failing if n not in rounded]
-    behind = _find_downstream_of(comparison, failing)
+    bad = {graph.maker[n] for n in failing if n in graph.maker}
+    below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
+    behind = {n for n in rows if graph.maker.get(n) in below}
     wrong = [n for n in failing if n not in behind or rows[n].alone]
     above = {
         n: regions.find_upstream_until(graph, [n], lambda m: _is_certain(rows.get(m)))
@@ -138,14 +140,6 @@ def _is_certain(row: TensorRow | None) -> bool:
 
 def _adds_error(row: TensorRow) -> bool:
     return row.alone is not None and row.alone.status is Status.FAIL
-
-
-def _find_downstream_of(comparison: RunComparison, wrong: Sequence[str]) -> set[str]:
-    """Tensors that depend on one that is wrong."""
-    graph = comparison.judge.model.graph
-    bad = {graph.maker[n] for n in wrong if n in graph.maker}
-    below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
-    return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}
 
 
 def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
@@ -344,9 +338,9 @@ def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) 
     for tensor, row in comparison.rows.items():
         if row.beside is None or tensor not in rows[row.before]:
             continue
-        step, own = (
-            _get_error(judged) for judged in (row.beside, rows[row.before][tensor].in_place)
-        )
+        before = rows[row.before][tensor].in_place
+        step = row.beside.errors.get("max_rel", 0.0)
+        own = before.errors.get("max_rel", 0.0) if before else 0.0
         if own > SHOWN and step > MUCH_FARTHER * own:
             name = comparison.run.name
             claim = comparison.run.precision
@@ -355,10 +349,6 @@ def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) 
             )
             return f"{moves}, which {claim} explains as well as a fault"
     return ""
-
-
-def _get_error(judged: Judgement | None) -> float:
-    return judged.errors.get("max_rel", 0.0) if judged else 0.0
 
 
 def _describe_departure(departure: Departure, is_told: bool) -> str:

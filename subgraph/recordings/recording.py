@@ -134,12 +134,16 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
             such format.
     """
     files = scan(place)
-    format = _require_format(format) if format else _detect_one(place, files)
+    known = list_formats()
+    if format and format not in known and not format.endswith(".py"):
+        what = f"no dump format '{format}'; known: {', '.join(known)}"
+        raise UnknownName(what, nearest=nearest(format, known), code="recording.unknown-format")
+    format = format or _detect_one(place, files)
     entries = _read_entries(_load_format(format), files, hints or DumpHints())
     if not entries:
         raise InputError(
             f"no tensors in {place} in the format {format}",
-            f"known formats: {', '.join(list_formats())}",
+            f"known formats: {', '.join(known)}",
             code="recording.no-tensors",
         )
     read = {entry.file for entry in entries}
@@ -197,15 +201,6 @@ def find_hints(graph: Graph, layout: str = "") -> DumpHints:
 
 def _load_format(format: str) -> ModuleType:
     return plugins.load("dumps", format)
-
-
-def _require_format(format: str) -> str:
-    """Raises UnknownName: no such format."""
-    names = list_formats()
-    if format not in names and not format.endswith(".py"):
-        what = f"no dump format '{format}'; known: {', '.join(names)}"
-        raise UnknownName(what, nearest=nearest(format, names), code="recording.unknown-format")
-    return format
 
 
 def _find_surest(files: Files) -> list[str]:

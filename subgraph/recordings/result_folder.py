@@ -87,7 +87,14 @@ def make_document(
                 default=0,
             )
         ]
-    rows = [_make_row(judge.model, comparisons, name) for name in names]
+    graph = judge.model.graph
+    rows = []
+    for name in names:
+        i = graph.maker[name]
+        runs = [_make_recorded_tensor(c.rows.get(name)) for c in comparisons]
+        odd = find_outlier(comparisons, name) or None
+        source = find_source(graph, i)
+        rows.append(DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source))
     complete = stopped or len(names) == len(judge.model.tensors())
     code = choose_exit_code(comparisons)
     found = find_departures(comparisons)
@@ -197,16 +204,6 @@ def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
     files = comparison.run.recording.left_out if comparison.run.recording else {}
     found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]
     return sorted(found, key=lambda kind: -kind.count)
-
-
-def _make_row(
-    model: ReferenceModel, comparisons: Sequence[RunComparison], name: str
-) -> DocumentRow:
-    graph = model.graph
-    i = model.graph.maker[name]
-    runs = [_make_recorded_tensor(c.rows.get(name)) for c in comparisons]
-    odd = find_outlier(comparisons, name) or None
-    return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, find_source(graph, i))
 
 
 def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:

@@ -201,14 +201,12 @@ def write(message: Message, indent: str = "") -> str:
     for name, value in message.fields:
         if isinstance(value, Message):
             lines.append(f"{indent}{name} {{\n{write(value, indent + '  ')}{indent}}}\n")
+        elif value.quoted:
+            escaped = value.text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines.append(f'{indent}{name}: "{escaped}"\n')
         else:
-            lines.append(f"{indent}{name}: {_quote(value.text) if value.quoted else value.text}\n")
+            lines.append(f"{indent}{name}: {value.text}\n")
     return "".join(lines)
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 # ------------------------------------------------------------ fields

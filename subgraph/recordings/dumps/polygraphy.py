@@ -45,7 +45,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(".json"):
         if not _is_polygraphy(files, file):
             continue
-        data = _parse_json(files, file)
+        try:
+            data = json.loads(files.read(file))
+        except (ValueError, RecursionError) as e:
+            raise files.damaged(file, f"no JSON: {e}") from e
         rows = list(_iter_results(data)) if isinstance(data, dict) else list(_iter_inputs(data))
         stems = safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
@@ -68,14 +71,6 @@ def _is_polygraphy(files: Files, file: str) -> bool:
             rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head
         )
     )
-
-
-def _parse_json(files: Files, file: str) -> Any:
-    """The JSON. Raises InputError: it is damaged."""
-    try:
-        return json.loads(files.read(file))
-    except (ValueError, RecursionError) as e:
-        raise files.damaged(file, f"no JSON: {e}") from e
 
 
 def _iter_results(data: JsonObject) -> Iterator[_Row]:

@@ -36,16 +36,11 @@ def detect(files: Files) -> int:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Each tensor on each side: the .npy where there is one, else the text."""
-    for folder in _find_snapshots(files):
+    lists = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
+    for folder in dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in lists):
         names = _read_names(files, f"{folder}{MAP}")
         for side in SIDES:
             yield from _iter_side(files, f"{folder}{side}/", side, names, hints)
-
-
-def _find_snapshots(files: Files) -> list[str]:
-    """Folders (each with a `/` behind, or "") in which a snapshot lies."""
-    paths = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
-    return list(dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in paths))
 
 
 def _read_names(files: Files, file: str) -> dict[str, str]:

@@ -43,7 +43,12 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         elif _is_described(files, file):
             yield from _iter_tensors(files, file)
         elif base.startswith(_SIDES) and _text.is_numeric(files, file):
-            yield _make_checked_entry(files, file, base, hints)
+            # cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape
+            tool = next(s for s in _SIDES if base.startswith(s))
+            blob = base[len(tool) : -len(".txt")]
+            names: JsonObject = {"tensor": blob, "side": tool.strip("_-")}
+            spec = hints.find(blob, plain)
+            yield _text.make_entry(files, file, "float32", spec, step=FILE_STEP, **names)
 
 
 def _make_blob_entry(files: Files, file: str, name: re.Match[str], side: str) -> DumpEntry:
@@ -61,15 +66,6 @@ def _make_blob_entry(files: Files, file: str, name: re.Match[str], side: str) ->
         side=side,
         step=STEP if dtype == "float32" else 0.0,
     )
-
-
-def _make_checked_entry(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:
-    """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
-    side = next(s for s in _SIDES if base.startswith(s))
-    blob = base[len(side) : -len(".txt")]
-    names: JsonObject = {"tensor": blob, "side": side.strip("_-")}
-    spec = hints.find(blob, plain)
-    return _text.make_entry(files, file, "float32", spec, step=FILE_STEP, **names)
 
 
 def _is_described(files: Files, file: str) -> bool:
