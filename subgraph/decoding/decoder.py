@@ -78,9 +78,7 @@ def read_loop_file(path: Path) -> LoopFile:
         ) from e
     except ValueError as e:
         raise UsageError(
-            f"{path} is not TOML: {e}",
-            'eos = 2, [states] h0 = "hn"',
-            code="loop.not-toml",
+            f"{path} is not TOML: {e}", 'eos = 2, [states] h0 = "hn"', code="loop.not-toml"
         ) from e
     known = [f.name for f in fields(LoopFile)]
     for key in document:

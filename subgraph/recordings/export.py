@@ -185,11 +185,7 @@ def export(
             chain.from_iterable(_export(entry, work, formats, forms, left_out) for entry in entries)
         )
         manifest = ExportManifest(
-            source=origin,
-            command=command,
-            request=request,
-            exported=exported,
-            left_out=left_out,
+            source=origin, command=command, request=request, exported=exported, left_out=left_out
         )
         return ResultFolder(place.path, case.write_manifest(manifest, work))
 

@@ -21,12 +21,7 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dump_files import DamagedFile, Files, scan
-from subgraph.recordings.dumps import (
-    DumpEntry,
-    DumpHints,
-    TensorSpec,
-    WrittenNames,
-)
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
 from subgraph.text import count, nearest

@@ -600,18 +600,10 @@ def test_without_the_data_layer_compile_without_aipp(fifty: Callable[..., Path])
     assert "AIPP" not in whole.out
 
 
-@pytest.mark.parametrize("folder", ["empty", "loop"])
-def test_folder_without_tensors_is_refused(folder: str, fifty: Callable[..., Path]) -> None:
+def test_link_to_itself_is_refused(fifty: Callable[..., Path]) -> None:
     here = fifty()
-    (here / "empty").mkdir()
     (here / "loop").symlink_to("loop")
-    assert subcut("compare", "net.onnx", "--recorded", folder, cwd=here).code == 2
-
-
-def test_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[..., Path]) -> None:
-    here = fifty()
-    done = subcut("compare", "net.onnx", "--recorded", "nowhere", "--csv", ".", cwd=here)
-    assert done.code == 74
+    assert subcut("compare", "net.onnx", "--recorded", "loop", cwd=here).code == 2
 
 
 # ------------------------------------------------------------------------------------------------

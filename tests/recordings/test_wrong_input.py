@@ -77,12 +77,7 @@ def seen(
     onnx.save(net(), folder / "net.onnx")
     np.save(folder / "x.npy", image())
     found = compare_dump(
-        reference,
-        folder / "net.onnx",
-        folder / "dump",
-        folder / "x.npy",
-        layout=layout,
-        **options,
+        reference, folder / "net.onnx", folder / "dump", folder / "x.npy", layout=layout, **options
     )
     return found.run, found.places
 
@@ -190,14 +185,8 @@ def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Ref
 @pytest.mark.parametrize(
     ("tensor_map", "says"),
     [
-        (
-            {"mit": "layer_2"},
-            ("--map", "'mit'", "net.onnx"),
-        ),
-        (
-            {"mid": "layer_22"},
-            ("--map", "'layer_22'"),
-        ),
+        ({"mit": "layer_2"}, ("--map", "'mit'", "net.onnx")),
+        ({"mid": "layer_22"}, ("--map", "'layer_22'")),
     ],
 )
 def test_name_in_the_map_that_is_nowhere(

@@ -58,9 +58,7 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
         ) from e
     if not graph.outputs:
         raise ModelError(
-            f"{name} wrote a model without outputs",
-            system.join(commands),
-            code="model.no-outputs",
+            f"{name} wrote a model without outputs", system.join(commands), code="model.no-outputs"
         )
     return graph
 

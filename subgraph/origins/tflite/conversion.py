@@ -73,11 +73,7 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
             f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
         )
     if how == UNNAMED:
-        raise UsageError(
-            f"{name}: {why}",
-            f"name one: {name}:SIGNATURE",
-            code="tflite.signature",
-        )
+        raise UsageError(f"{name}: {why}", f"name one: {name}:SIGNATURE", code="tflite.signature")
     if how == REFUSED:
         hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
         raise ModelError(f"{name} cannot be cut: {why}", hint, code="tflite.not-cuttable")

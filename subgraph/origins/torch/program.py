@@ -190,10 +190,7 @@ def parse_name(statement: str) -> str:
 
 
 def run(
-    program: Program,
-    args: Sequence[Any],
-    kwargs: Fields,
-    seen: Callable[[Node, Any], None],
+    program: Program, args: Sequence[Any], kwargs: Fields, seen: Callable[[Node, Any], None]
 ) -> Any:
     """Run a program; `seen` is told each node and its value. Returns the values of the output node.
 

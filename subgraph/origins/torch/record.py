@@ -158,12 +158,7 @@ class _Values:
 
 
 def _run(
-    module: Any,
-    args: Sequence[Any],
-    kwargs: Fields,
-    graph: Graph,
-    values: _Values,
-    export: Any,
+    module: Any, args: Sequence[Any], kwargs: Fields, graph: Graph, values: _Values, export: Any
 ) -> tuple[str, list[str]]:
     """Record all values; how, and notes."""
     with programs.import_torch().no_grad():

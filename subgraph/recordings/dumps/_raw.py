@@ -42,12 +42,7 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
 
 
 def make_entry(
-    files: Files,
-    name: str,
-    spec: TensorSpec,
-    hints: DumpHints,
-    default: str = "",
-    **fields: Any,
+    files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = "", **fields: Any
 ) -> DumpEntry:
     """The entry of a headerless file.
 

@@ -11,14 +11,7 @@ from typing import Any
 
 from subgraph.errors import InputError
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import (
-    MARKED,
-    NONE,
-    DumpEntry,
-    DumpHints,
-    _ascend,
-    _raw,
-)
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _raw
 from subgraph.storage import dtypes
 from subgraph.types import Shape, Strings
 

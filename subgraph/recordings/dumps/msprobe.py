@@ -14,14 +14,7 @@ from functools import partial
 from typing import Any
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import (
-    MARKED,
-    NONE,
-    DumpEntry,
-    DumpHints,
-    _npy,
-    _torch,
-)
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _torch
 from subgraph.types import Fields
 
 LIST = "dump.json"

@@ -12,14 +12,7 @@ from typing import IO
 import numpy as np
 
 from subgraph.recordings.dump_files import ZIP, ZIP_ERRORS, Files
-from subgraph.recordings.dumps import (
-    NONE,
-    TYPED,
-    DumpEntry,
-    DumpHints,
-    _npy,
-    _raw,
-)
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw
 from subgraph.storage.folders import safe_names
 from subgraph.types import Array
 

@@ -14,13 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import (
-    MARKED,
-    NONE,
-    DumpEntry,
-    DumpHints,
-    _npy,
-)
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.types import Array, JsonObject
 

@@ -10,15 +10,7 @@ from functools import partial
 from typing import Any
 
 from subgraph.recordings.dump_files import Files, is_possible_shape
-from subgraph.recordings.dumps import (
-    NONE,
-    TYPED,
-    DumpEntry,
-    DumpHints,
-    _npy,
-    _raw,
-    parse_pairs,
-)
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw, parse_pairs
 from subgraph.storage.folders import safe_name
 from subgraph.types import JsonObject
 

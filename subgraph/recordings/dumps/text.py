@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
-from subgraph.recordings.dumps import (
-    BARE,
-    NONE,
-    DumpEntry,
-    DumpHints,
-    TensorSpec,
-    _npy,
-    _text,
-)
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, TensorSpec, _npy, _text
 from subgraph.recordings.dumps._raw import count_bytes, fit_size
 
 HOLDS = _text.HOLDS

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from subgraph.recordings.dump_files import ZIP, Files
-from subgraph.recordings.dumps import (
-    NONE,
-    TYPED,
-    DumpEntry,
-    DumpHints,
-    _npy,
-    _torch,
-)
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _torch
 from subgraph.storage.folders import safe_name
 
 ENDS = (".pt", ".pth")

@@ -69,10 +69,7 @@ class Alignment:
 
 
 def iter_alignments(
-    have: Shape,
-    shape: Shape,
-    guessed: bool = False,
-    channels_last: bool | None = False,
+    have: Shape, shape: Shape, guessed: bool = False, channels_last: bool | None = False
 ) -> Iterator[Alignment]:
     """The ways to give an array of shape `have` a tensor's shape, the likeliest first.
 

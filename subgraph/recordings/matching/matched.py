@@ -40,11 +40,7 @@ from subgraph.types import Array, StringMap, Strings
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
 EXACT = 1e-5  # distance up to which no other tensor is considered
 # How a match is found that its name does not tell.
-FOUND = {
-    "value": "by value",
-    "node": "by what nodes compute",
-    "order": "by their order",
-}
+FOUND = {"value": "by value", "node": "by what nodes compute", "order": "by their order"}
 
 
 class Reason(StrEnum):

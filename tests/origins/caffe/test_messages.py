@@ -52,18 +52,13 @@ def test_written_text_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("data", "code", "about"),
     [
-        ("layer { name: 'a'", "caffe.syntax", "line 1"),
-        ("layer {\n name 'a' }", "caffe.syntax", "line 2: expected ':' or '{'"),
-        ("layer {\n name: }", "caffe.syntax", "line 2: expected a value"),
-        ("a: 1 }", "caffe.syntax", "line 1"),
-        ("a: [1, 2", "caffe.syntax", "the end"),
-        ("a: 'x\ny'", "caffe.syntax", 'found "\'"'),
         ("a: \0", "caffe.syntax", "text format"),
         ("a { " * 1000, "caffe.too-deep", "16"),
         ("a", "caffe.syntax", "':' or '{'"),
     ],
 )
 def test_damage_is_named_with_its_line(data: str, code: str, about: str) -> None:
+    """More of it is in tests/said/caffe.md."""
     with raises(ModelError, code, about):
         parse(data)
 
@@ -99,50 +94,24 @@ def test_defaults_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "code", "about", "hint"),
+    ("name", "data", "code", "about"),
     [
         (
             "convolution_param",
             "\nkernal_size: 3",
             "caffe.unknown-field",
-            "line 2: unknown field 'kernal_",
-            ("'kernel_size'",),
+            "line 2: unknown field 'ker",
         ),
-        (
-            "layer",
-            "polling_param { }",
-            "caffe.unknown-field",
-            "polling_param",
-            ("'pooling_param'",),
-        ),
-        (
-            "relu_param",
-            "qqqqqqqqqqqqqqqqqq: 1",
-            "caffe.unknown-field",
-            "q" * 18,
-            ("change", "result"),
-        ),
-        (
-            "convolution_param",
-            "num_output: -1",
-            "caffe.wrong-value",
-            "not '-1'",
-            (),
-        ),
-        ("convolution_param", "num_output: 99999999999", "caffe.wrong-value", "99999999999", ()),
-        ("convolution_param", "num_output: 2.5", "caffe.wrong-value", "2.5", ()),
-        ("lrn_param", "alpha: high", "caffe.wrong-value", "high", ()),
-        ("scale_param", "bias_term: perhaps", "caffe.wrong-value", "perhaps", ()),
-        ("scale_param", "bias_term { }", "caffe.wrong-value", "bias_term", ()),
-        ("reshape_param", "shape: 3", "caffe.wrong-value", "shape", ()),
+        ("convolution_param", "num_output: 99999999999", "caffe.wrong-value", "99999999999"),
+        ("convolution_param", "num_output: 2.5", "caffe.wrong-value", "2.5"),
+        ("scale_param", "bias_term { }", "caffe.wrong-value", "bias_term"),
+        ("reshape_param", "shape: 3", "caffe.wrong-value", "shape"),
     ],
 )
-def test_mistakes_are_named(
-    name: str, data: str, code: str, about: str, hint: tuple[str, ...]
-) -> None:
-    with raises(ModelError, code, about) as refusal:
+def test_mistakes_are_named(name: str, data: str, code: str, about: str) -> None:
+    """More of them are in tests/said/caffe.md."""
+    with raises(ModelError, code, about):
         read(name, data)
-    assert has_line(refusal.value.hint, *hint)
 
 
 def test_the_hint_of_an_unknown_field_is_said_once() -> None:

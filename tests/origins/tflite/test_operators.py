@@ -154,10 +154,7 @@ def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None
     assert result.exit_code == 0 and has_line(result.text, "29 tensors", "0 of 29"), result.text
     assert in_process("dump", model, "--all", "-o", "dump").exit_code == 0
     assert has_line(in_process("compare", model, "--recorded", "dump").text, "right: 29", "agree")
-    assert in_process("manual", "start", model, "--seed", "0", "-o", "loop").exit_code in (
-        0,
-        5,
-    )
+    assert in_process("manual", "start", model, "--seed", "0", "-o", "loop").exit_code in (0, 5)
     assert (tmp_path / "loop" / "manual-device" / "todo" / "1" / "model.tflite").is_file()
 
 

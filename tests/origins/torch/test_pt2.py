@@ -132,9 +132,7 @@ class Choosing:
 
 @needs_torch
 @pytest.mark.slow
-def test_module_that_cannot_be_exported_is_one_message(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_module_that_cannot_be_exported_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     """The first cause and the user's line; not the graphs that PyTorch shows."""
     import torch
 
