@@ -306,8 +306,8 @@ def big(number: float) -> str:
     return f"{number:.0f}"
 
 
-def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most similar to `word`, best first; case does not matter.
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """The three names most similar to `word`, best first; case does not matter.
 
     Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters.
     Complexity: linear in the names.
@@ -330,7 +330,7 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
         ) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
 
     close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=distance)
-    return sorted(close, key=similarity, reverse=True)[:count]
+    return sorted(close, key=similarity, reverse=True)[:3]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from subgraph import children, plugins
 from subgraph.environments import emulated, installation
-from subgraph.environments.installation import QUIET, Installation
+from subgraph.environments.installation import QUIET, Installation, make
 from subgraph.errors import BackendError, UsageError
 from subgraph.lazy import metadata
 from subgraph.storage.folders import cache_folder
@@ -137,8 +137,10 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     if plugins.constant("backends", backend, "NPM"):
         return _find_published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
+    # this Python's pip, else one in an environment of its own
+    of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
-        said = children.run([*_pip(sources), *words], timeout=SECONDS)
+        said = children.run([*children.python("-m", "pip", of=of), *words], timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
             f"pip cannot say which releases of {name} there are: {e}",
@@ -181,15 +183,6 @@ def _find_published_by_npm(name: str) -> list[str]:
         if isinstance(version, str) and re.fullmatch(r"[\d.]+", version)
     )
     return sorted(plain, key=parse)
-
-
-def _pip(sources: Sequence[str]) -> list[str]:
-    """The command line of pip: this Python's, else one in an environment of its own."""
-    if util.find_spec("pip"):
-        return children.python("-m", "pip")
-    return children.python(
-        "-m", "pip", of=installation.make(Installation(("pip",), tuple(sources)))
-    )
 
 
 def installed(backend: str, variant: str = "") -> list[str]:

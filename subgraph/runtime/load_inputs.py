@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
@@ -39,10 +39,7 @@ from subgraph.storage.tensors import (
     read_npy,
     shape_text,
 )
-from subgraph.types import Shape, StringMap, frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, Shape, StringMap, frozen
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
 EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
@@ -104,7 +101,7 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
 
 def _range(value: Value) -> Range | None:
     """The least and the greatest of some floats that are all finite."""
-    if value is None or isinstance(value, list) or _kind(value.dtype) != "f" or not value.size:
+    if not isinstance(value, np.ndarray) or _kind(value.dtype) != "f" or not value.size:
         return None
     low = float(value.min())
     high = float(value.max())
@@ -116,7 +113,7 @@ def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for spec in specs:
         value = feeds.get(spec.name)
-        if spec.dims is not None and value is not None and not isinstance(value, list):
+        if spec.dims is not None and isinstance(value, np.ndarray):
             sizes.update(
                 (d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str)
             )

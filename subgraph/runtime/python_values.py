@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from subgraph.errors import Refused, UsageError
 from subgraph.lazy import np
@@ -27,11 +27,7 @@ from subgraph.runtime.command_line import code_of_python
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import np_dtype
-from subgraph.types import Fields, JsonObject, Strings
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
+from subgraph.types import Array, Fields, JsonObject, Strings
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Load: TypeAlias = Callable[..., Run]

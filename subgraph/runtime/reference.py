@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -381,11 +381,9 @@ class Reference:
         """As `run`, of what it holds."""
         return self._worker.run(HELD, into, outputs, feeds)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep other threads out for this block: a load and the runs that follow it."""
-        with self._lock:
-            yield
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Keep other threads out of a block: a load and the runs that follow it."""
+        return self._lock
 
     def __enter__(self) -> Reference:
         return self

@@ -7,7 +7,7 @@ import math
 import shutil
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.documents import ABSENT, File, Word
 from subgraph.errors import UnknownName, UsageError
@@ -16,10 +16,7 @@ from subgraph.storage import dtypes, layouts, tensors
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
-from subgraph.types import Shape, Strings, frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, Shape, Strings, frozen
 
 LAYOUTS = ("NCHW", "NHWC")
 BLOCKED_LAYOUT = "NC1HWC0"  # of Ascend

@@ -5,14 +5,10 @@ Integer codes <-> real values: `Scale`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.lazy import np
-from subgraph.types import frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
+from subgraph.types import Array, frozen
 
 # The types in the order of their numbers in TensorProto.DataType, which begin at 1, of IR 14.
 _NAMES_AND_BITS = (

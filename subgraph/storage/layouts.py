@@ -14,14 +14,10 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.lazy import np
-from subgraph.types import Shape, Strings, frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, Shape, Strings, frozen
 
 PLAIN = "NCHW NHWC HWCN CHWN NCDHW NDHWC DHWCN DHWNC NC CN".split()
 AS_THEY_ARE = ("", "ND", "NCHW", "NCDHW", "NC", "MD")
@@ -132,7 +128,7 @@ def to_model(array: Array, layout: str, shape: Shape | None = None, model: str =
     raise _make_size_error(array, layout, shape)
 
 
-def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
+def from_model(array: Array, layout: str, c0: int = C0) -> Array:
     """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ);
     padded with 0.
 
@@ -143,7 +139,7 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     layout = _ALIASES.get(layout, layout)
     if layout in BLOCKED:
         shape = _pad_rank(array.shape, layout)
-        blocks = _make_blocks(layout, shape, block, n0)
+        blocks = _make_blocks(layout, shape, block)
         filled = np.zeros(blocks.full, array.dtype)
         filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
         split = filled.reshape([blocks.split[i] for i in blocks.order])
@@ -174,7 +170,7 @@ def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     if layout == "FRACTAL_NZ" or (
         layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())
     ):
-        stored = _make_blocks(layout, _pad_rank(shape, layout), c0, 16).stored
+        stored = _make_blocks(layout, _pad_rank(shape, layout), c0).stored
         return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
     if layout in PLAIN and len(layout) == len(shape):
         own = [a for a in "NCDHW" if a in layout]
@@ -238,7 +234,7 @@ def _pad_rank(shape: Shape, layout: str) -> Shape:
     return (*shape, *(1,) * (rank - len(shape)))
 
 
-def _make_blocks(layout: str, shape: Shape, c0: int, n0: int) -> _Blocks:
+def _make_blocks(layout: str, shape: Shape, c0: int, n0: int = 16) -> _Blocks:
     """The parts' sizes for a model's shape of the layout's rank."""
     parts, axes, joined = BLOCKED[layout]
     size = {"C0": c0, "N0": n0}
@@ -258,7 +254,9 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
             f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}",
             code="layout.wrong-shape",
         )
-    turned = shape is not None and _is_turned(shape, layout, model)
+    axes = BLOCKED[layout][1].replace(" ", "")
+    is_other_order = sorted(model) == sorted(axes) and model != axes
+    turned = shape is not None and len(model) == len(shape) and is_other_order
     order = "".join(a for a in "NCDHW" if a in model)
     own = tuple(shape[model.index(a)] for a in order) if shape is not None and turned else shape
     flat = (
@@ -276,12 +274,6 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
         )
     cut = merged[tuple(slice(0, d) for d in _pad_rank(own, layout))]
     return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
-
-
-def _is_turned(shape: Shape, layout: str, model: str) -> bool:
-    """Whether the model's shape is in another order than NCHW or NCDHW."""
-    axes = BLOCKED[layout][1].replace(" ", "")
-    return len(model) == len(shape) and sorted(model) == sorted(axes) and model != axes
 
 
 def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:

@@ -14,15 +14,12 @@ import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from subgraph.errors import BackendError, InputError
 from subgraph.lazy import np
 from subgraph.storage import dtypes
-from subgraph.types import Shape, Strings, frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, Shape, Strings, frozen
 
 Value: TypeAlias = "Array | list[Array] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"

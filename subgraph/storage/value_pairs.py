@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, ResultExists
 from subgraph.lazy import np
 from subgraph.storage import folders
-from subgraph.types import frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 SCHEMA = "subcut.values/1"
 INDEX = "values.json"

@@ -130,14 +130,12 @@ class ProcessGroup(PipedProcess):
     def has_exited(self) -> bool:
         """Without reaping the process: until `end`, its number and its group's must not be used
         again."""
-        if not hasattr(os, "waitid"):
-            try:
-                return bool(psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE)
-            except psutil.Error:
-                return True
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
+            if hasattr(os, "waitid"):
+                options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+                return os.waitid(os.P_PID, self.pid, options) is not None
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE)
+        except (ChildProcessError, psutil.Error):
             return True
 
     def resident_memory(self) -> int:
@@ -361,13 +359,10 @@ def _pipe() -> tuple[int, int]:
     """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
 
     ends = os.pipe()
-    high = (
-        fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3),
-        fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3),
-    )
+    held, lifeline = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends)
     for end in ends:
         os.close(end)
-    return high
+    return held, lifeline
 
 
 def _kill_when_closed(held: int, group: int) -> bool:

@@ -394,15 +394,11 @@ class _MemoryStatus(ctypes.Structure):
     )
 
 
-def _memory() -> _MemoryStatus:
-    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-    _check(_kernel.GlobalMemoryStatusEx(ctypes.byref(status)))
-    return status
-
-
 def free_memory() -> int:
     """Bytes that one process may use where the user gives no limit."""
-    return int(_memory().free * MEMORY_SHARE)
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    _check(_kernel.GlobalMemoryStatusEx(ctypes.byref(status)))
+    return int(status.free * MEMORY_SHARE)
 
 
 def cores() -> int:

@@ -555,11 +555,7 @@ def test_device_has_tensors_in_another_form(
     ],
 )
 def test_headerless_files_of_open_shapes(
-    dtype: str,
-    dims: list[Any] | None,
-    shape: tuple[int, ...],
-    tmp_path: Path,
-    shell: Shell,
+    dtype: str, dims: list[Any] | None, shape: tuple[int, ...], tmp_path: Path, shell: Shell
 ) -> None:
     value = some(dtype, shape)
     copy = shell('cp "$2"/*.bin "$3"/out_y.bin')
@@ -587,12 +583,7 @@ def test_headerless_files_of_open_shapes(
     ],
 )
 def test_headerless_files_of_a_wrong_size_are_named(
-    dtype: str,
-    dims: list[Any] | None,
-    size: int,
-    code: str,
-    tmp_path: Path,
-    shell: Shell,
+    dtype: str, dims: list[Any] | None, size: int, code: str, tmp_path: Path, shell: Shell
 ) -> None:
     write = shell(f'head -c {size} /dev/zero > "$3"/out_y.bin')
     run = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(write)})

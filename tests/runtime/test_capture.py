@@ -63,16 +63,8 @@ QUANTIZED = """g (float[1,3,2,2] x) => (int8[1,3,2,2] y) <float s = {0.00784}, i
 @pytest.mark.parametrize(
     ("text", "values", "said"),
     [
-        (
-            TEXT,
-            [UNIT, UNIT * 255],
-            ("input x", "b.npy", "0…255", "a.npy", "0…1"),
-        ),
-        (
-            QUANTIZED,
-            [UNIT * 255],
-            ("input x", "a.npy", "0…255", "-0.996…1"),
-        ),
+        (TEXT, [UNIT, UNIT * 255], ("input x", "b.npy", "0…255", "a.npy", "0…1")),
+        (QUANTIZED, [UNIT * 255], ("input x", "a.npy", "0…255", "-0.996…1")),
         (TEXT, [UNIT * 255, UNIT * 200], ()),
         (TEXT, [UNIT, UNIT * 2 - 1], ()),
         (TEXT, [UNIT, UNIT * 2000], ()),

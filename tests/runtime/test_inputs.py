@@ -129,12 +129,7 @@ def test_file_for_an_input_that_this_run_does_not_need_is_left_out(
             numpy_helper.from_array(value, name).SerializeToString()
         )
     np.save(tmp_path / "some.npy", x)
-    for given in (
-        ["both.npz"],
-        ["x.npy", "v.npy"],
-        ["x.pb", "v.pb"],
-        ["x=some.npy", "v=v.npy"],
-    ):
+    for given in (["both.npz"], ["x.npy", "v.npy"], ["x.pb", "v.pb"], ["x=some.npy", "v=v.npy"]):
         words = [w.replace("=", f"={tmp_path}/") if "=" in w else str(tmp_path / w) for w in given]
         for needs in (["x"], ["v"], ["x", "v"]):
             feeds = fed(g, *words, needs=needs)
@@ -183,11 +178,7 @@ def test_archive_with_other_things_in_it(tmp_path: Path, model: Build) -> None:
     ],
 )
 def test_harmless_conversion(
-    tmp_path: Path,
-    model: Build,
-    declared: str,
-    stored: Array,
-    says: str,
+    tmp_path: Path, model: Build, declared: str, stored: Array, says: str
 ) -> None:
     np.save(tmp_path / "a.npy", stored)
     g = model(declared)
@@ -271,11 +262,7 @@ def test_shape_that_does_not_fit(tmp_path: Path, model: Build, declared: str, sh
     ],
 )
 def test_headerless_file_gets_its_shape_from_the_model(
-    tmp_path: Path,
-    model: Build,
-    declared: str,
-    size: int,
-    shape: Shape | None,
+    tmp_path: Path, model: Build, declared: str, size: int, shape: Shape | None
 ) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(range(size)))
     if shape is None:
@@ -622,9 +609,7 @@ def test_made_up_values_respect_the_type(model: Build) -> None:
     assert feeds["z"].dtype == object and all(isinstance(w, str) for w in feeds["z"])
 
 
-def test_made_up_values_are_the_same_for_the_same_seed_and_name(
-    model: Build,
-) -> None:
+def test_made_up_values_are_the_same_for_the_same_seed_and_name(model: Build) -> None:
     g = model("float[4] x, float[4] v")
     assert np.array_equal(fed(g)["x"], fed(g, needs=["x"])["x"])  # whatever else is needed
     assert not np.array_equal(fed(g)["x"], fed(g)["v"])
@@ -659,9 +644,7 @@ def test_indices_stay_within_their_table(model: Build, body: str, high: int | No
     assert values.min() == 0 and values.max() == (high or 2) - 1
 
 
-def test_first_dimension_without_a_number_is_1_others_are_asked_for(
-    model: Build,
-) -> None:
+def test_first_dimension_without_a_number_is_1_others_are_asked_for(model: Build) -> None:
     assert fed(model("float[N,3] x"))["x"].shape == (1, 3)
     assert fed(model("float[?,3] x"))["x"].shape == (1, 3)
     assert fed(model("float x"))["x"].shape == ()
@@ -706,9 +689,7 @@ def test_shape_that_the_model_does_not_take(
         fed(g, shapes=shapes)
 
 
-def test_optional_input_is_empty_and_a_sequence_has_one_element(
-    model: Build,
-) -> None:
+def test_optional_input_is_empty_and_a_sequence_has_one_element(model: Build) -> None:
     feeds = fed(model("optional(float[2]) x, seq(float[2]) s"))
     assert feeds["x"] is None and [a.shape for a in feeds["s"]] == [(2,)]
 

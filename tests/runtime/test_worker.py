@@ -153,12 +153,7 @@ def test_python_file_says_what_it_has_imported(start: Start, tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("step", ["load", "run"])
 def test_crash_says_how(
-    body: str,
-    name: str | None,
-    code: int | None,
-    step: str,
-    start: Start,
-    tmp_path: Path,
+    body: str, name: str | None, code: int | None, step: str, start: Start, tmp_path: Path
 ) -> None:
     e = died(start(**{step: f"print('last words'); {body}"}), tmp_path)
     assert e.signature == "crash"
@@ -700,10 +695,7 @@ def test_fork_that_comes_back_does_not_answer(start: Start, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/some/where", "OPENBLAS_NUM_THREADS": "1"}])
 def test_child_of_a_worker_has_the_users_environment(
-    given: dict[str, str],
-    start: Start,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str], start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Our import path would be poison for a command that runs another Python."""
     for key in ("PYTHONPATH", "OPENBLAS_NUM_THREADS"):

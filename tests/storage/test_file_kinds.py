@@ -286,11 +286,7 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
             "a Paddle model",
             "convert {} -o model.onnx",
         ),
-        (
-            ["inference.json", "inference.pdiparams"],
-            "a Paddle model",
-            "convert {} -o model.onnx",
-        ),
+        (["inference.json", "inference.pdiparams"], "a Paddle model", "convert {} -o model.onnx"),
         (
             ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"],
             "a Core ML model",

@@ -332,10 +332,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "JSON longer": (lambda e: append(e / NAME, b"\n"), f"{NAME} is not what was written"),
     "JSON a folder": (lambda e: instead(e / NAME, Path.mkdir), f"no {NAME}"),
     "JSON a link": (lambda e: linked(e / NAME), f"no {NAME}"),
-    "JSON another's": (
-        lambda e: (e / NAME).write_bytes(other(e.parents[1])),
-        "another key",
-    ),
+    "JSON another's": (lambda e: (e / NAME).write_bytes(other(e.parents[1])), "another key"),
     "a file missing": (lambda e: (e / "out.npy").unlink(), "no out.npy"),
     "an empty file missing": (lambda e: (e / "empty").unlink(), "no empty"),
     "a file empty": (lambda e: os.truncate(e / "out.npy", 0), "out.npy is"),
@@ -345,10 +342,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder more": (lambda e: (e / "more").mkdir(), "'more'"),
     "a link more": (lambda e: (e / "more").symlink_to("out.npy"), "'more'"),
     "a link": (lambda e: linked(e / "out.npy"), "'out.npy'"),
-    "a fifo": (
-        lambda e: instead(e / "empty", lambda path: os.mkfifo(path)),
-        "'empty'",
-    ),
+    "a fifo": (lambda e: instead(e / "empty", lambda path: os.mkfifo(path)), "'empty'"),
     "all files missing": (lambda e: instead(e, Path.mkdir), f"no {NAME}"),
     "a file instead": (lambda e: instead(e, Path.touch), "not a folder"),
     "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "not a folder"),

@@ -286,10 +286,7 @@ def test_distance_of_two_arrays() -> None:
     nan = np.nan
     assert tensors.measure_distance(
         np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])
-    ) == (
-        0.5,
-        4.0,
-    )
+    ) == (0.5, 4.0)
     assert tensors.measure_distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
     assert tensors.measure_distance(np.array(7), np.array(5)) == (2.0, 7.0)
     for other in ([nan], [-inf], [1.0]):

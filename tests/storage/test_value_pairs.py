@@ -20,9 +20,7 @@ from subgraph.storage.value_pairs import (
 )
 from tests.helpers.chain_models import chain
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.run_command import in_process
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.ones((2, 3), np.float32)

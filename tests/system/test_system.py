@@ -105,9 +105,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     "change", ["", pytest.param(NO_KERNEL, marks=pytest.mark.posix("it is in posix.py"))]
 )
-def test_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
-    change: str,
-) -> None:
+def test_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(change: str) -> None:
     code = PARENT.format(change=change, code=HOLDS_THE_LOCK)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused, UsageError
 from subgraph.graph import protobuf
@@ -19,11 +19,8 @@ from subgraph.lazy import np
 from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, has_dims, np_dtype
-from subgraph.types import Fields, frozen
+from subgraph.types import Array, Fields, frozen
 from subgraph.version import install
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 MAX_THREADS = 1024  # a typing error must not start a million
 # Element types that most runtimes know.

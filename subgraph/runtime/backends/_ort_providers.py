@@ -93,11 +93,6 @@ def caveat(options: Fields) -> str:
     return "; ".join(said)
 
 
-def provider_options(options: Fields, own: Collection[str]) -> StringMap:
-    """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""  # noqa: E501
-    return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
-
-
 def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] | None:
     """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
 
@@ -106,7 +101,11 @@ def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] 
     """  # noqa: E501
     for device in devices(options):
         device.prepare()
-    given = provider_options(options, own)
+    given = {  # the options of the first provider
+        name: str(value)
+        for name, value in options.items()
+        if name not in own and not name.startswith("session.")
+    }
     if "ep" in options:
         settings.add_provider_for_devices(_find_plugin_devices(options), given)
         return None

@@ -173,18 +173,17 @@ class _Commands:
         try:
             Path(self._places["keep"]).write_text(str(options.get("keep") or ""), encoding="utf-8")
             if convert:
-                self._convert(words_of("convert", convert), needed)
+                words = words_of("convert", convert)
+                _run_command("convert", words, self._places, self._cwd)
+                if needed and not Path(self._places["converted"]).exists():
+                    raise Refused(
+                        f"the convert command {words[0]} ended well, but made nothing at"
+                        " {converted}",
+                        code="command.no-output",
+                    )
         except BaseException:
             remove()
             raise
-
-    def _convert(self, words: Sequence[str], needed: bool) -> None:
-        _run_command("convert", words, self._places, self._cwd)
-        if needed and not Path(self._places["converted"]).exists():
-            raise Refused(
-                f"the convert command {words[0]} ended well, but made nothing at {{converted}}",
-                code="command.no-output",
-            )
 
     @property
     def outputs(self) -> StringMap:

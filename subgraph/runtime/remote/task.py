@@ -110,7 +110,7 @@ def perform(request: str, content: FileMap) -> tuple[str, FileMap]:
 
 
 def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
-    here = clean_name()
+    here = platform.node() or "a worker"
     sender = from_json(TaskVersion, document).version
     if sender != __version__:
         raise BackendError(
@@ -154,11 +154,6 @@ def has_files(job: Job) -> bool:
     """Return whether this machine has the model and its inputs."""
     files = chain.from_iterable(record.files for record in chain.from_iterable(job.feeds))
     return all(Path(file).is_file() for file in (str(job.model), *files))
-
-
-def clean_name() -> str:
-    """The name of this machine."""
-    return platform.node() or "a worker"
 
 
 def _workers(candidate: Candidate) -> Workers:
