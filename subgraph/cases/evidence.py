@@ -193,17 +193,14 @@ def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
     return [parent / name for name in sample_names(labels)]
 
 
-def candidate_folders(case_folder: Path, labels: Sequence[str]) -> list[Path]:
-    """The folder of each sample's tensors from the candidate, laid out as the case's `outputs/`."""
-    return sample_folders(case_folder / CANDIDATE, labels)
-
-
 def add_candidate(
     case_folder: Path, labels: Sequence[str], samples: Sequence[Records], outcome: CaseOutcome
 ) -> None:
     """Add the candidate's outputs to a case, beside the reference's, and the outcome to its
     manifest."""
-    for into, tensors in zip(candidate_folders(case_folder, labels), samples, strict=False):
+    for into, tensors in zip(
+        sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
+    ):
         copy_tensors(tensors, folders.safe_names(tensors), into)
     manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case anew")
     case.write_manifest(replace(manifest, found=outcome), case_folder)

@@ -97,13 +97,14 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
                 "choose another -o FILE",
                 code="output.is-input",
             )
-    if path.exists() and not chosen.force:
-        raise ResultExists(
-            f"{path} exists",
-            "choose another -o FILE, or --force to replace it",
-            code="output.exists",
-        )
+    _require_absent(path, "-o", force=chosen.force)
     return path
+
+
+def _require_absent(path: Path, flag: str, *, force: bool) -> None:
+    if path.exists() and not force:
+        hint = f"choose another {flag} FILE, or --force to replace it"
+        raise ResultExists(f"{path} exists", hint, code="output.exists")
 
 
 def compared(
@@ -368,12 +369,7 @@ def remove(
             kept = None
         else:
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
-            if kept.exists() and not file.force:
-                raise ResultExists(
-                    f"{kept} exists",
-                    "choose another --tail FILE, or --force to replace it",
-                    code="output.exists",
-                )
+            _require_absent(kept, "--tail", force=file.force)
             with edge_values(graph, first or (), feeding, reference) as (captured, folder):
                 draft, cut = remove_tail(graph, first or (), captured, folder)
             cut.save(kept)

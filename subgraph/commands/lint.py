@@ -48,9 +48,7 @@ MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
 
 
-def complete_rules(incomplete: str) -> list[str]:
-    """Names of rules, for TAB."""
-    return [name for name in plugins.names("lint") if name.startswith(incomplete)]
+complete_rules = options.complete_plugins("lint")
 
 
 @options.with_option_groups()

@@ -235,12 +235,7 @@ def _format_error(step: Step) -> str:
 
 def _name_span(labels: Sequence[str]) -> str:
     """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
-    return " … ".join(
-        dict.fromkeys(_shorten_name(clean(name)) for name in (*labels[:1], *labels[-1:]))
-    )
-
-
-def _shorten_name(name: str) -> str:
-    """The last characters of a long name, which tell more than the first:
-    `…ers.3/attention/MatMul`."""
-    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
+    names = map(clean, (*labels[:1], *labels[-1:]))
+    # the last characters of a long name tell more than the first: `…ers.3/attention/MatMul`
+    shown = (name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}" for name in names)
+    return " … ".join(dict.fromkeys(shown))

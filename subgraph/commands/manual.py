@@ -147,31 +147,34 @@ def next_(
         return _continue(manual, trust)
 
 
-def good(
-    numbers: Numbers = None,
-    output: options.Output = None,
-    trust: options.Trust = False,
-) -> Result:
-    """Answer: the device's outputs are right."""
-    return _answer("good", numbers, output, trust)
+def _make_answer(word: str, about: str) -> Callable[..., Result]:
+    """Return the command that records an answer to tasks; `about`: its help."""
 
+    def answer(
+        numbers: Numbers = None,
+        output: options.Output = None,
+        trust: options.Trust = False,
+    ) -> Result:
+        from subgraph.bisection.manual import manual_session
 
-def bad(
-    numbers: Numbers = None,
-    output: options.Output = None,
-    trust: options.Trust = False,
-) -> Result:
-    """Answer: the device's outputs are wrong (`take` tells how wrong)."""
-    return _answer("bad", numbers, output, trust)
+        for text in numbers or ():
+            if not text.isdigit():
+                raise UsageError(
+                    f"'{text}' is not a task number",
+                    "subcut manual next lists them",
+                    code="manual.unknown-task",
+                )
+        chosen = list(map(int, numbers or ()))
+        with _open_session(output) as manual:
+            manual, killed = _finish_killed(manual, trust)
+            if killed:
+                answered = [answer.number for answer in manual.log if answer.word == word]
+                if answered and set(chosen or answered[-1:]) <= set(answered):
+                    return killed
+            return _continue(manual_session.answer(manual, chosen, word), trust)
 
-
-def skip(
-    numbers: Numbers = None,
-    output: options.Output = None,
-    trust: options.Trust = False,
-) -> Result:
-    """Answer: the device cannot run this piece, or the whole model."""
-    return _answer("skip", numbers, output, trust)
+    answer.__doc__ = about
+    return answer
 
 
 @options.with_option_groups()
@@ -276,9 +279,9 @@ def reset(
 ACTIONS: dict[str, Callable[..., Result]] = {
     "start": start,
     "next": next_,
-    "good": good,
-    "bad": bad,
-    "skip": skip,
+    "good": _make_answer("good", "Answer: the device's outputs are right."),
+    "bad": _make_answer("bad", "Answer: the device's outputs are wrong (`take` tells how wrong)."),
+    "skip": _make_answer("skip", "Answer: the device cannot run this piece, or the whole model."),
     "take": take,
     "log": log_,
     "undo": undo,
@@ -299,28 +302,6 @@ def _open_session(output: str | None) -> Iterator[Session]:
     folder = sessions.find(_find_parent(output))
     with sessions.lock_folder(folder):
         yield Session.read(folder)
-
-
-def _answer(word: str, numbers: list[str] | None, output: str | None, trust: bool) -> Result:
-    """Record an answer to tasks. A killed command is ended first; if it was this one, its answers
-    are there."""
-    from subgraph.bisection.manual import manual_session
-
-    for text in numbers or ():
-        if not text.isdigit():
-            raise UsageError(
-                f"'{text}' is not a task number",
-                "subcut manual next lists them",
-                code="manual.unknown-task",
-            )
-    chosen = list(map(int, numbers or ()))
-    with _open_session(output) as manual:
-        manual, killed = _finish_killed(manual, trust)
-        if killed:
-            answered = [answer.number for answer in manual.log if answer.word == word]
-            if answered and set(chosen or answered[-1:]) <= set(answered):
-                return killed
-        return _continue(manual_session.answer(manual, chosen, word), trust)
 
 
 def _finish_killed(manual: Session, trust: bool) -> tuple[Session, Result | None]:

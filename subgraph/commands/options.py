@@ -269,9 +269,13 @@ def complete_candidates(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
-def complete_criteria(incomplete: str) -> list[str]:
-    """Criteria, for TAB."""
-    return [name for name in plugins.names("criteria") if name.startswith(incomplete)]
+def complete_plugins(kind: str) -> Callable[[str], list[str]]:
+    """Return the function that finds plugins of a kind, for TAB."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in plugins.names(kind) if name.startswith(incomplete)]
+
+    return complete
 
 
 Text: TypeAlias = str | None
@@ -464,7 +468,7 @@ class CriterionOptions:
         "--criterion",
         "RULE",
         "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …",
-        complete_criteria,
+        complete_plugins("criteria"),
     )
     rtol: Text = option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")
     atol: Text = option("--atol", "A", "As numpy; goes with --rtol.")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph import plugins
 from subgraph.commands import Result, command_line, open_body, options
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import known_layout
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
     from subgraph.recordings.export import ExportedFile
 
 
-def complete_formats(word: str) -> list[str]:
-    """Names of dump formats, for TAB."""
-    return [name for name in plugins.names("dumps") if name.startswith(word)]
+complete_formats = options.complete_plugins("dumps")
 
 
 @options.with_option_groups("output", "fresh", "trust")

@@ -63,7 +63,7 @@ class RunOptions:
         "--criterion",
         "RULE",
         "What counts as agreement, as for bisect.",
-        options.complete_criteria,
+        options.complete_plugins("criteria"),
     )
     timeout: options.Timeout = None
     trust: options.Trust = False

@@ -20,7 +20,7 @@ from pathlib import Path
 from subgraph.cases import case, evidence, write_case
 from subgraph.cases.case import Case, RecordingEntry, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
-from subgraph.cases.layout import REPORT_FILES
+from subgraph.cases.layout import CANDIDATE, REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import UsageError
 from subgraph.graph import region as regions
@@ -439,7 +439,7 @@ def _write_case(
     if not evidence.add_case(graph, region, request, place, model.reference, model.values):
         return False
     stems = folders.safe_names(region.outputs)
-    places = evidence.candidate_folders(place.path, model.values.labels)
+    places = evidence.sample_folders(place.path / CANDIDATE, model.values.labels)
     for matched, folder in zip(comparison.matched, places, strict=False):
         matched.save_all(region.outputs, folder, stems)
     return True

@@ -12,12 +12,9 @@ from subgraph.storage.tensors import save
 
 
 def test_folder_per_sample_where_there_are_several() -> None:
-    case = Path("case")
-    assert evidence.candidate_folders(case, ["cat"]) == [case / "candidate"]
-    assert evidence.candidate_folders(case, ["cat", "a/b"]) == [
-        case / "candidate/cat",
-        case / "candidate/a_b",
-    ]
+    parent = Path("case/candidate")
+    assert evidence.sample_folders(parent, ["cat"]) == [parent]
+    assert evidence.sample_folders(parent, ["cat", "a/b"]) == [parent / "cat", parent / "a_b"]
 
 
 def test_candidate_tensors_are_named_as_the_outputs_are(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def write(here: Path, answer: str, *outputs: str) -> None:
     (here / "candidate.py").write_text(ANSWERS % answer)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_zeros_are_not_right_where_scores_are_tiny(
@@ -217,6 +218,7 @@ JITTER = planted(
 )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
     command: str, here: Path
