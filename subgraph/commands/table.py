@@ -189,6 +189,8 @@ def _follow_plan(document: Fields) -> Iterator[NextCommand]:
     if any("--rescale" in note for note in document["notes"]):
         words = [*convert_words("plan", "plan"), "--rescale"]
         yield NextCommand("scale what overflows instead", words)
+    if document["exit_code"] == 1 and "--candidate-model" in sys.argv:
+        yield NextCommand("find where it differs", convert_words("plan", "bisect"))
 
 
 NEXT: Mapping[str, Callable[[Fields], Iterator[NextCommand]]] = {

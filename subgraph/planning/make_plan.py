@@ -47,6 +47,7 @@ SCALED = ("fp16", "bf16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
 SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
 MAX_NAMED = 5  # places in the first line
+MAX_RATIO = 4.0  # of the errors of two models that are lowered in the same places
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 
 
@@ -184,6 +185,9 @@ def make_plan(
         if setup.score:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
+        if found is not None and setup.candidate_model and _is_another_model(planner):
+            planner.is_wrong = True
+            found = None
         trials.runtime.workers.deadline.limit(began, request.max_time)
         document = _make_document(planner, found, began, scaled, command)
         if found is None:
@@ -193,6 +197,26 @@ def make_plan(
         place = ResultPlace(setup.output, f"plan-{safe_name(name)}", request.replaces)
         place = free_place(place, source, [graph.path])
         return save(planner, found, document, place, source, request.to)
+
+
+def _is_another_model(planner: Planner) -> bool:
+    """Return whether the user's lowered model is wrong by far more than the float model lowered in
+    the same places: a plan, which takes those places and their scales, would not tell."""
+    trials = planner.trials
+    whole = trials.model.whole()
+    result = trials.run(whole)
+    verdict = trials.judge.verdict(whole, result)
+    if verdict.status is not Status.FAIL or result.failure:
+        return False
+    lowered = planner.run({}).tensors
+    for k, expected in enumerate(trials.model.values.records):
+        for name in planner.outputs:
+            exact = expected[name].array()
+            error = distance(exact, result.tensors[k][name].array())
+            if error > MAX_RATIO * distance(exact, lowered[k][name].array()):
+                planner.problem = f"the candidate's model is more than lowered: {verdict.why}"
+                return True
+    return False
 
 
 def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:

@@ -67,3 +67,23 @@ def test_request_that_contradicts_itself(
     with pytest.raises(subgraph.UsageError) as error:
         subgraph.plan(model, **words, output=tmp_path / "out")
     assert error.value.code == code
+
+
+QUANTIZED = """g (float[1, 8] x) => (float[1, 8] y) {
+    xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wd = DequantizeLinear(wq, s, z)
+    y = MatMul(xd, wd)
+}"""
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_lowered_model_of_the_user_is_judged_itself(is_wrong: bool, tmp_path: Path) -> None:
+    """A plan takes its places and scales; its weights may be another model's."""
+    w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    codes = np.round(w / np.float32(0.03)).clip(-127, 127).astype(np.int8)
+    text = "g (float[1, 8] x) => (float[1, 8] y) { y = MatMul(x, w) }"
+    model = text_models.save(tmp_path / "m.onnx", text, w=w)
+    weights = {"s": np.float32(0.03), "z": np.int8(0), "wq": codes.T.copy() if is_wrong else codes}
+    other = text_models.save(tmp_path / "q.onnx", QUANTIZED, **weights)
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    found = subgraph.plan(model, inputs=x, candidate_model=other, output=tmp_path / "out")
+    assert (found.exit_code, found.kept is None) == ((1, True) if is_wrong else (0, False))
