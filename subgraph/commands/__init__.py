@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 # By sub-command, its module if that has another name.
 MODULES = {
-    "backends": "doctor",
+    "backends": "manage",
+    "demo": "manage",
+    "doctor": "manage",
     "dump": "tensors",
     "export": "tensors",
     "known": "lint",
     "merge": "edit",
     "remove": "edit",
     "replace": "edit",
+    "replay": "bundle",
 }
 
 

@@ -15,8 +15,8 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.bisect import log_steps, opened
+from subgraph.commands.bundle import candidate_of_case, unpacked_folder
 from subgraph.commands.options import Text, option
-from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError

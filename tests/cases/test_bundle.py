@@ -2,7 +2,7 @@
 goes.
 
 Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`,
-`trials.replay`, `commands.bundle` and `commands.replay`.
+`trials.replay` and `commands.bundle`.
 """
 
 from __future__ import annotations

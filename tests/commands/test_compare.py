@@ -1,6 +1,6 @@
 """`subcut compare`, `backends` and `doctor` as a new user meets them: each test runs real commands.
 
-Covers `commands.compare`, `commands.table`, `commands.doctor` and, by them,
+Covers `commands.compare`, `commands.table`, `commands.manage` and, by them,
 `verdict`.
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.commands import demo
+from subgraph.commands import manage
 from subgraph.demo.files import files
 from subgraph.errors import OutputError, ResultExists, UsageError
 from tests.helpers.refusals import raises
@@ -24,14 +24,14 @@ FIXED = "            pool.attribute.append("
 
 def test_the_files_are_the_same_each_time() -> None:
     assert files() == files()
-    assert set(files()) == set(demo.ABOUT)
+    assert set(files()) == set(manage.ABOUT)
 
 
 def test_next_command_is_printed(tmp_path: Path) -> None:
     done = subcut("demo", "d", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert tree(tmp_path / "d") == files()
-    for words in ("cd d\n", f"  {demo.BISECT}\n", demo.REPORT, *demo.NEXT):
+    for words in ("cd d\n", f"  {manage.BISECT}\n", manage.REPORT, *manage.NEXT):
         assert words in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
@@ -40,7 +40,7 @@ def test_next_command_is_printed(tmp_path: Path) -> None:
 def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
     begin = _seconds()
-    done = subcut(*demo.BISECT.split()[1:], "--json", cwd=tmp_path / "d")
+    done = subcut(*manage.BISECT.split()[1:], "--json", cwd=tmp_path / "d")
     assert _seconds() - begin < SECONDS
     assert done.code == 1
     (finding,) = done.document["findings"]
@@ -49,7 +49,7 @@ def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> No
         ["stem/pad", "stem/pool"],
         True,
     )
-    assert (tmp_path / "d" / demo.REPORT).exists()
+    assert (tmp_path / "d" / manage.REPORT).exists()
     assert "random" not in done.err  # the project file names the input
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from fixtures import toy_releases
 from subgraph.cli import COMMANDS
-from subgraph.commands.demo import demo
+from subgraph.commands.manage import demo
 from subgraph.environments import installation, releases
 from subgraph.environments.installation import Installation, make
 from tests.helpers.run_command import environment, finish, start, subcut

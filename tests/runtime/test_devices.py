@@ -164,21 +164,21 @@ def test_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
 def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from subgraph.commands import doctor
+    from subgraph.commands import manage
 
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     monkeypatch.setattr(hardware, "is_x86", lambda: True)
-    row = doctor.describe_device("cuda", {})
+    row = manage.describe_device("cuda", {})
     assert (row.usable, row.says) == (False, "needs an NVIDIA GPU")
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
-    row = doctor.describe_device("qnn-htp", {})
+    row = manage.describe_device("qnn-htp", {})
     wanted = (
         "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
     )
     assert (row.usable, row.says) == (True, wanted)
     monkeypatch.setattr(hardware, "no_gpu_of", lambda *_: "")
     fails = BackendRow("openvino", False, "", "openvino is not installed")
-    assert doctor.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
+    assert manage.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
 
 
 def test_without_a_gpu_its_benchmark_says_so_and_ends(
