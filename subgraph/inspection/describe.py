@@ -20,7 +20,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import format_type, type_text
 from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.graph.value_types import read_type
+from subgraph.graph.value_types import holds_maps, read_type
 from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
@@ -322,6 +322,11 @@ class _Facts:
     feeding: Feeding | None
 
     def head(self, view: str) -> InspectDocument:
+        run = None
+        measured = self.measured
+        if self.feeding and measured.samples:
+            fed = [FedValue(name, str(origin)) for name, origin in measured.origins.items()]
+            run = RunEntry(len(measured.tensors), measured.samples, self.feeding.seed, fed)
         return InspectDocument(
             schema=SCHEMA,
             exit_code=INVALID if any(p.fatal for p in self.problems) else 0,
@@ -329,32 +334,19 @@ class _Facts:
             problems=[self._problem(p) for p in self.problems],
             notes=list(self.notes),
             model=summary.file_summary(self.graph),
-            run=self._run(),
+            run=run,
         )
 
-    def _run(self) -> RunEntry | None:
-        if self.feeding is None or not self.measured.samples:
-            return None
-        fed = [FedValue(name, str(origin)) for name, origin in self.measured.origins.items()]
-        return RunEntry(len(self.measured.tensors), self.measured.samples, self.feeding.seed, fed)
-
     def _problem(self, p: Problem) -> ProblemEntry:
-        if p.node is None:
-            return ProblemEntry(p.kind, p.fatal, None, p.tensor, p.what, p.hint)
-        what = f"{node_title(self.graph, p.node)}: {p.what}"
-        return ProblemEntry(p.kind, p.fatal, self.node(p.node), p.tensor, what, p.hint)
+        node = None if p.node is None else self.node(p.node)
+        where = "" if p.node is None else f"{node_title(self.graph, p.node)}: "
+        return ProblemEntry(p.kind, p.fatal, node, p.tensor, where + p.what, p.hint)
 
     def node(self, i: int) -> NodeInfo:
         node = self.graph.nodes[i]
         label = self.graph.label(i)
-        return NodeInfo(
-            i,
-            label,
-            str(node.name),
-            str(node.op_type),
-            str(node.domain),
-            find_source(self.graph, i),
-        )
+        source = find_source(self.graph, i)
+        return NodeInfo(i, label, node.name, node.op_type, node.domain, source)
 
     def details(self, i: int) -> NodeDetails:
         node = self.graph.nodes[i]
@@ -370,51 +362,40 @@ class _Facts:
     def tensor(self, name: str) -> TensorInfo:
         """Type and shape as measured, else as inferred or declared."""
         proto = self.types.declared.get(name)
-        entry = TensorInfo(
-            name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None
-        )
+        entry = TensorInfo(name, None, None, None, None, None, _type(proto) if proto else None)
         is_weight = name in self.graph.weights
         measured = self.measured.tensors.get(name) or (
             measure_weight(self.graph, name) if is_weight else None
         )
         if measured:
+            is_tensor = measured.form == "tensor"
             return replace(
                 entry,
                 source="weight" if is_weight else "run",
-                type=(
-                    measured.dtype
-                    if measured.form == "tensor"
-                    else f"{measured.form} of {measured.dtype}"
-                ),
+                type=measured.dtype if is_tensor else f"{measured.form} of {measured.dtype}",
                 shape=None if measured.shape is None else list(measured.shape),
                 range=None if measured.range is None else measured.range.summary(),
                 value=measured.value,
             )
         if known := self.types.type_of(name):
-            dtype, shape = _type(known)
-            return replace(
-                entry, source="declared" if proto else "inferred", type=dtype, shape=shape
-            )
+            source = "declared" if proto else "inferred"
+            return replace(entry, source=source, **vars(_type(known)))
         return entry
 
     def entering(self, name: str) -> EnteringTensor:
-        graph = self.graph
-        if name in graph.inputs:
-            kind = "input"
-        elif graph.is_weight(name):
-            kind = "weight"
-        else:
-            kind = None
-        maker = graph.maker.get(name)
-        return EnteringTensor(
-            **vars(self.tensor(name)), made_by=kind if maker is None else self.node(maker)
-        )
+        made_by: NodeInfo | str | None = None
+        if name in self.graph.maker:
+            made_by = self.node(self.graph.maker[name])
+        elif name in self.graph.inputs:
+            made_by = "input"
+        elif self.graph.is_weight(name):
+            made_by = "weight"
+        return EnteringTensor(**vars(self.tensor(name)), made_by=made_by)
 
     def leaving(self, name: str) -> LeavingTensor:
         readers = [self.node(i) for i in self.graph.readers.get(name, ())]
-        return LeavingTensor(
-            **vars(self.tensor(name)), read_by=readers, is_output=name in self.graph.outputs
-        )
+        is_output = name in self.graph.outputs
+        return LeavingTensor(**vars(self.tensor(name)), read_by=readers, is_output=is_output)
 
 
 def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
@@ -435,10 +416,9 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
     affected = find_affected_nodes(graph, facts.problems)
     made = [n for n in names if n in graph.maker]
-    maps = {
-        n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)
-    }  # they cannot be stored
-    runnable = [n for n in made if graph.maker[n] not in affected and n not in maps]
+    known = {n: types.type_of(n) for n in made if graph.maker[n] not in affected}
+    # maps cannot be stored
+    runnable = [n for n, proto in known.items() if not (proto and holds_maps(proto))]
     runnable.sort(key=lambda n: graph.rank[graph.maker[n]])
     try:
         measured = measure(graph, runnable, feeding, types)
@@ -464,11 +444,11 @@ def _sentence(error: ModelError | InputError) -> str:
     return f"{error.what} ({error.hint})" if error.hint else error.what
 
 
-def _type(proto: protobuf.TypeProto) -> tuple[str | None, list[Any] | None]:
+def _type(proto: protobuf.TypeProto) -> TypeEntry:
     """(float32, [1, 3, "H", None]) of a type, without symbols that shape inference invents."""
     try:
         dims = read_type(proto).known_dims
     except InputError:
         dims = None
     text = type_text(proto)
-    return (format_type(text) if text else None), dims
+    return TypeEntry(format_type(text) if text else None, dims)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -34,7 +34,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
 
 if TYPE_CHECKING:
-    from subgraph.types import Array
+    pass
 
 
 # metadata of a node: a list of the scopes around it, its own name last
@@ -71,17 +71,17 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
         sizes: The sizes of symbols in shapes, as far as they are known.
     """
     types = graph.declared_types()
+    is_named = any("/" in name for name in graph.node_names)
+    scopes = [] if is_named else list(map(_scope, graph.nodes))
     return Network(
-        names=(
-            [name.removeprefix(prefix) for name in graph.node_names] if prefix else graph.node_names
-        ),
+        names=[name.removeprefix(prefix) for name in graph.node_names],
         ops=graph.ops,
         reads=graph.reads,
         makes=graph.makes,
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
         types={name: type_text(proto, sizes or {}) for name, proto in types.items()},
-        scopes=_scopes(graph.nodes) if not any("/" in n for n in graph.node_names) else (),
+        scopes=scopes if any(scopes) else (),
     )
 
 
@@ -126,18 +126,9 @@ def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
     dims = declared.known_dims
     if dims is None:
         return declared.text
-    shape = [None if _is_computed(dim) else dim for dim in known_dims(dims, sizes)]
+    shape = known_dims(dims, sizes)
+    shape = [None if isinstance(d, str) and not d.isidentifier() else d for d in shape]
     return f"{declared.text} {shape_text(shape)}"
-
-
-def _is_computed(dim: object) -> bool:
-    return isinstance(dim, str) and not dim.isidentifier()
-
-
-def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[Strings]:
-    """Per node, its scopes; empty if no node says any."""
-    found = [_scope(node) for node in nodes]
-    return found if any(found) else []
 
 
 def _scope(node: protobuf.NodeProto) -> Strings:
@@ -250,29 +241,20 @@ def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
     low = measured.min
     high = measured.max
     mean = measured.mean
-    if (
-        tensor is None
-        or low is None
-        or high is None
-        or mean is None
-        or not high - low < math.inf
-        or low == high
-    ):
+    if tensor is None or low is None or high is None or mean is None:
+        return None
+    if not 0 < high - low < math.inf:
         return None
     counts = np.zeros(BINS, np.int64)
     squares = 0.0
     number = 0
-    for piece in _numbers(tensor, graph):
-        counts += np.histogram(piece, BINS, (low, high))[0]
-        squares += float(np.square(piece - mean).sum())
-        number += piece.size
-    return Spread(math.sqrt(squares / number), counts.tolist())
-
-
-def _numbers(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
     for piece in protobuf.pieces(tensor, graph.path, PIECE):
         values = (np.abs(piece) if piece.dtype.kind == "c" else piece).astype(np.float64)
-        yield values[np.isfinite(values)]
+        finite = values[np.isfinite(values)]
+        counts += np.histogram(finite, BINS, (low, high))[0]
+        squares += float(np.square(finite - mean).sum())
+        number += finite.size
+    return Spread(math.sqrt(squares / number), counts.tolist())
 
 
 def weight_notes(graph: Graph) -> dict[int, str]:

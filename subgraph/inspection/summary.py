@@ -12,7 +12,7 @@ from typing import Any
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import operator
+from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, operator
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count
@@ -171,18 +171,10 @@ def attribute_text(attribute: Any) -> str:
         return _tensor_text(attribute.t)
     if kind == pb.GRAPH:
         return f"graph of {count(len(attribute.g.node), 'node')}"
-    plain = {
-        pb.FLOAT: "f",
-        pb.INT: "i",
-        pb.STRING: "s",
-        pb.FLOATS: "floats",
-        pb.INTS: "ints",
-        pb.STRINGS: "strings",
-    }
-    if kind not in plain:
+    if kind not in VALUE_FIELDS:
         return str(pb.AttributeType.Name(kind)).lower()
-    value = getattr(attribute, plain[kind])
-    if kind in (pb.FLOAT, pb.INT, pb.STRING):
+    value = getattr(attribute, VALUE_FIELDS[kind])
+    if VALUE_FIELDS[kind] not in LIST_FIELDS:
         return _short(_plain(value))
     items = [_plain(v) for v in value[:MAX_LISTED]]
     items += [f"… {len(value)} in all"] if len(value) > MAX_LISTED else []

@@ -58,9 +58,9 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
     problems = [*_find_disconnected(graph), *_newer_opsets(graph), *_unreadable_weights(graph)]
     explained = any(p.fatal for p in problems)
     complaints = [c for c in types.complaints if not (explained and c.from_checker)]
-    refused = {
-        node for c in complaints if c.from_checker for node in (c.node, None)
-    }  # inference would only repeat it
+    refused = {c.node for c in complaints if c.from_checker}
+    refused |= {None} if refused else set()
+    # inference would only repeat it
     complaints = [c for c in complaints if c.from_checker or c.node not in refused]
     problems += [problem for c in complaints if (problem := _convert_complaint(graph, types, c))]
     return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
@@ -105,18 +105,14 @@ def _find_disconnected(graph: Graph) -> Iterator[Problem]:
         yield Problem("cycle", None, None, e.what, e.hint)
         return
     existing = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
-    for i, name in ((i, n) for i, names in enumerate(graph.reads) for n in names):
-        if name not in existing:
-            similar = nearest(name, list(existing))
-            hint = f"connect it; similar names: {', '.join(similar)}" if similar else "connect it"
-            yield Problem(
-                "dangling",
-                i,
-                name,
-                f"reads '{name}', which no node makes and which is not an input",
-                hint,
-            )
-            return
+    for i, names in enumerate(graph.reads):
+        for name in names:
+            if name not in existing:
+                similar = ", ".join(nearest(name, list(existing)))
+                hint = f"connect it; similar names: {similar}" if similar else "connect it"
+                what = f"reads '{name}', which no node makes and which is not an input"
+                yield Problem("dangling", i, name, what, hint)
+                return
 
 
 def _newer_opsets(graph: Graph) -> Iterator[Problem]:
@@ -127,14 +123,8 @@ def _newer_opsets(graph: Graph) -> Iterator[Problem]:
                 f"opset {version} of '{domain or 'ai.onnx'}' is newer than this onnx knows"
                 f" ({newest})"
             )
-            yield Problem(
-                "opset",
-                None,
-                None,
-                what,
-                "its nodes are not checked: pip install -U onnx",
-                fatal=False,
-            )
+            hint = "its nodes are not checked: pip install -U onnx"
+            yield Problem("opset", None, None, what, hint, fatal=False)
 
 
 def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
@@ -167,9 +157,8 @@ def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint)
     if re.search("unsupported type|inconsistent type", message):
         hint = f"{hint}{', or ' if hint else ''}put a Cast before it"
         return Problem("type", i, None, own or message, hint, complaint.certain)
-    return Problem(
-        "shape", i, None, message, hint or "compare the shapes of its inputs", complaint.certain
-    )
+    hint = hint or "compare the shapes of its inputs"
+    return Problem("shape", i, None, message, hint, complaint.certain)
 
 
 def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:
@@ -179,23 +168,14 @@ def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[st
     version = read_imports(graph.model).get(domain)
     if i is None or version is None:
         return "", ""
-    known = {
-        name: type_text(proto)
-        for name in graph.reads[i]
-        if (proto := types.type_of(name)) is not None
-    }
-    known |= {
-        name: element_text(graph.weights[name].data_type)
-        for name in graph.reads[i]
-        if name in graph.weights
-    }
+    known: dict[str, str] = {}
+    for name in graph.reads[i]:
+        proto = types.type_of(name)
+        if name in graph.weights:
+            known[name] = element_text(graph.weights[name].data_type)
+        elif proto is not None:
+            known[name] = type_text(proto)
     reason = misfit(graph.nodes[i], version, known, domain)
     later = find_next_version(graph.nodes[i], version, known, domain) if reason else None
-    return (
-        reason,
-        (
-            f"that is right from opset {later} on: convert the model (onnx.version_converter)"
-            if later
-            else ""
-        ),
-    )
+    hint = f"that is right from opset {later} on: convert the model (onnx.version_converter)"
+    return reason, hint if later else ""
