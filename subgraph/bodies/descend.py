@@ -112,19 +112,16 @@ def run_body(
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
     inside = write_body(body.model(types), body.graph)
     origins = tuple(_origin(body, run) for run in runs)
-    labels = tuple(_label(body, values, run) for run in runs) if len(runs) > 1 else ()
-    feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=labels)
+    labels = [_label(body, values, run) for run in runs if len(runs) > 1]
+    feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=tuple(labels))
     return Inside(inside, (), feeding, tuple(runs))
 
 
 def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
     """`iteration_3`, or `cat_iteration_3` of one sample among others."""
     own = values.labels[run.sample] if len(values.labels) > 1 else ""
-    return "_".join(
-        filter(
-            None, (own, f"iteration_{run.number}" if iterates(body.graph, body.name.node) else "")
-        )
-    )
+    number = f"iteration_{run.number}" if iterates(body.graph, body.name.node) else ""
+    return "_".join(filter(None, (own, number)))
 
 
 def _origin(body: Body, run: Iteration) -> str:
@@ -178,14 +175,10 @@ def _inner(body: Body, graph: Graph, rest: str) -> str:
 
 def _unrun(body: Body) -> Graph:
     """The body as a graph, its types as far as they are declared."""
-    return write_body(body.model(_find_declared(body)), body.graph)
-
-
-def _find_declared(body: Body) -> dict[str, protobuf.TypeProto]:
-    """Types of what the body reads from outside, without a run."""
-    outer = [n for n in body.outer if n not in body.graph.inputs]
-    declared = body.graph.declared_types(body.outer)
-    return {**boundary_types(body.graph, outer, [], body.graph.value_infos(outer)), **declared}
+    graph = body.graph
+    outer = [n for n in body.outer if n not in graph.inputs]
+    types = boundary_types(graph, outer, [], graph.value_infos(outer))
+    return write_body(body.model(types | graph.declared_types(body.outer)), graph)
 
 
 def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
@@ -199,11 +192,11 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
     weights = protobuf.weights_digest(large, graph.path)
     name = graph.path.name
     depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]
-    return graphs.load(convert_once(depends, name, lambda path: _write(model, graph.path, path)))
 
+    def write(path: Path) -> None:
+        protobuf.write(model, graph.path, path, external=False)
 
-def _write(model: protobuf.ModelProto, source: Path, path: Path) -> None:
-    protobuf.write(model, source, path, external=False)
+    return graphs.load(convert_once(depends, name, write))
 
 
 def _new(scratch: Path) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from subgraph.bodies.model import ALL, LAST, Body
 from subgraph.bodies.truncated import (
@@ -40,6 +40,7 @@ from subgraph.storage.tensors import Record, Records, Value, save, tensor_text
 from subgraph.text import clean, count
 from subgraph.types import Fields
 
+FedModel: TypeAlias = "tuple[protobuf.ModelProto, dict[str, Record]]"  # and a record per input
 KEY = "iterations"  # of the model in the reference process
 FIRST_SCAN = 9  # opset; Scan was another operator before
 
@@ -112,7 +113,7 @@ def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: P
 
 def truncate(
     body: Body, values: ReferenceValues, sample: int, trips: int, folder: Path
-) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+) -> FedModel:
     """The Loop or Scan as a model that runs at most `trips` times, and what it is fed.
 
     Raises: as `iterations`.
@@ -123,9 +124,7 @@ def truncate(
         return source.truncated(sample, trips)
 
 
-def counting(
-    body: Body, values: ReferenceValues, sample: int
-) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+def counting(body: Body, values: ReferenceValues, sample: int) -> FedModel:
     """A Loop as a model whose only output, `RAN`, is how often it runs, plus `BEGIN`; and what it
     is fed.
 
@@ -212,9 +211,8 @@ class _Source:
                 code="weight.sparse",
             )
         tensor = self.graph.weights[name]
-        return self.saved(
-            name, protobuf.to_array(tensor, self.graph.path), dtypes.TYPES[tensor.data_type][0]
-        )
+        value = protobuf.to_array(tensor, self.graph.path)
+        return self.saved(name, value, dtypes.name_of(tensor.data_type))
 
 
 class _Branch(_Source):
@@ -263,11 +261,9 @@ class _Iterated(_Source, ABC):
     def states(self, sample: int, number: int) -> list[Record]:
         """Return the state that the body is fed in this iteration, which runs or is the first that
         does not."""
-        return (
-            self.after(sample, number)
-            if number
-            else [self.record(n, sample) for n in self.first_states]
-        )
+        if number:
+            return self.after(sample, number)
+        return [self.record(name, sample) for name in self.first_states]
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
         """Return the outputs of the loaded model: its states, then these other outputs."""
@@ -284,7 +280,7 @@ class _Iterated(_Source, ABC):
         """Return how many iterations run, at most `most`."""
 
     @abstractmethod
-    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    def truncated(self, sample: int, trips: int) -> FedModel:
         """The node as a model that runs at most `trips` times, and what it is fed."""
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
@@ -317,12 +313,8 @@ class _Loop(_Iterated):
     def opened(self) -> Iterator[None]:
         with super().opened():
             self._types = _boundary(self.body.graph, self.body.name.node, self.values)
-            with _load_run(
-                self.values,
-                counting_loop(self.body, self._types, truncated=True),
-                self.graph,
-                self.folder,
-            ):
+            model = counting_loop(self.body, self._types, truncated=True)
+            with _load_run(self.values, model, self.graph, self.folder):
                 yield
 
     @property
@@ -338,14 +330,11 @@ class _Loop(_Iterated):
 
     def _run(self, sample: int, trips: int) -> tuple[int, list[Record]]:
         """(iterations that ran, states after them) where at most `trips` may run."""
-        feeds = [
-            *self._around(sample).values(),
-            self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64"),
-        ]
-        *states, ran = self.run_truncated(feeds, RAN)
+        most = self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")
+        *states, ran = self.run_truncated([*self._around(sample).values(), most], RAN)
         return int(ran.array().reshape(-1)[0]), states
 
-    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    def truncated(self, sample: int, trips: int) -> FedModel:
         return truncate_loop(self.body, self._types, trips), self._around(sample)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
@@ -380,9 +369,8 @@ class _Scan(_Iterated):
                 open_dimensions(common_type([self.record(n, k) for k in samples]))
                 for n in self._scanned
             ]
-            with _load_run(
-                self.values, scan_states(self.body, self._types, slices), self.graph, self.folder
-            ):
+            model = scan_states(self.body, self._types, slices)
+            with _load_run(self.values, model, self.graph, self.folder):
                 yield
 
     @property
@@ -417,12 +405,11 @@ class _Scan(_Iterated):
         """Return the inputs of the Scan, with only the first slices of the scanned ones."""
         begun = self._around(sample)
         for k, name in enumerate(self._scanned):
-            begun[slices_name(k)] = replace(
-                self._part(name, k, sample, number, before=True), name=slices_name(k)
-            )
+            part = self._part(name, k, sample, number, before=True)
+            begun[slices_name(k)] = replace(part, name=slices_name(k))
         return begun
 
-    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    def truncated(self, sample: int, trips: int) -> FedModel:
         feeds = self._begun(sample, trips)
         types = {n: common_type([r]) for n, r in feeds.items()}
         slices = [types.pop(slices_name(k)) for k in range(len(self._scanned))]
@@ -446,9 +433,8 @@ class _Scan(_Iterated):
         for formal, record in zip(formals, self.states(sample, number), strict=False):
             feeds[formal] = replace(record, name=formal)
         for k, formal in enumerate(formals[self._state_count :]):
-            feeds[formal] = replace(
-                self._part(self._scanned[k], k, sample, number, before=False), name=formal
-            )
+            part = self._part(self._scanned[k], k, sample, number, before=False)
+            feeds[formal] = replace(part, name=formal)
         return feeds
 
 

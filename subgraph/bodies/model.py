@@ -162,8 +162,10 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
     own = {n for node in proto.node for n in node.output} | {v.name for v in proto.input}
-    clash = set(graph.iter_outputs(graph.ancestors(graph.producers(constant))))
-    if own & clash:  # a constant is computed from one that is called as a tensor in here
+    made_before = graph.iter_outputs(graph.ancestors(graph.producers(constant)))
+    if not own.isdisjoint(
+        made_before
+    ):  # a constant is computed from one that is called as a tensor in here
         constant -= set(made)
     return Body(
         graph,
@@ -320,11 +322,8 @@ def holds_bodies(graph: Graph, i: int) -> bool:
     """Return whether node `i` is an If, Loop or Scan, or a call of a local function."""
     if calls_function(graph, i):
         return True
-    return (
-        graph.ops[i] in ("If", "Loop", "Scan")
-        and graph.nodes[i].domain in STANDARD
-        and bool(attributes(graph, i))
-    )
+    is_standard = graph.ops[i] in ("If", "Loop", "Scan") and graph.nodes[i].domain in STANDARD
+    return is_standard and bool(attributes(graph, i))
 
 
 def bodies_of(graph: Graph, i: int) -> Iterator[str]:
@@ -397,7 +396,9 @@ def _fill(part: Part, most: int) -> Part:
     if not graph.functions and not {"If", "Loop", "Scan"}.intersection(graph.ops):
         return part
     for i in range(len(graph.nodes)):
-        for name in _names(graph, i) if holds_bodies(graph, i) else ():
+        for text in bodies_of(graph, i) if holds_bodies(graph, i) else ():
+            attribute = text.removeprefix(f"{graph.label(i)}/")
+            name = BodyName(i, attribute, FIRST, text.removesuffix("/"))
             body = look_into(graph, name)
             if part.first + part.size + len(body.proto.node) > most:
                 continue
@@ -407,21 +408,8 @@ def _fill(part: Part, most: int) -> Part:
                 log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
                 continue
             inner = Graph(protobuf.Skeleton(graph.path, model, 0, ""))
-            found = Part(
-                inner,
-                f"{name.text.rstrip('/')}/",
-                name.attribute or "function",
-                part.first + part.size,
-            )
+            prefix = f"{name.text.rstrip('/')}/"
+            found = Part(inner, prefix, name.attribute or "function", part.first + part.size)
             part.inside.setdefault(i, []).append(_fill(found, most))
             part.size += found.size
     return part
-
-
-def _names(graph: Graph, i: int) -> list[BodyName]:
-    label = graph.label(i)
-    if calls_function(graph, i):
-        return [BodyName(i, "", FIRST, label)]
-    return [
-        BodyName(i, attribute, FIRST, f"{label}/{attribute}") for attribute in attributes(graph, i)
-    ]

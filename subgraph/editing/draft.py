@@ -77,27 +77,18 @@ class Draft:
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
         read = {name for node in nodes for name in (*node.input, *list_captured(node))} | set(kept)
-        read |= {v.name for v in graph.output} | {
-            entry.value
-            for annotation in graph.quantization_annotation
-            if annotation.tensor_name not in gone
-            for entry in annotation.quant_parameter_tensor_names
-        }
+        read |= {v.name for v in graph.output}
+        annotations = [a for a in graph.quantization_annotation if a.tensor_name not in gone]
+        for annotation in annotations:
+            read |= {entry.value for entry in annotation.quant_parameter_tensor_names}
         unread = {t for t in touched if t not in read and self.graph.is_weight(t)}
-        for part in ("initializer", "value_info"):
-            assign(
-                getattr(graph, part),
-                [t for t in getattr(graph, part) if t.name not in unread | gone],
-            )
-        assign(
-            graph.sparse_initializer,
-            [s for s in graph.sparse_initializer if s.values.name not in unread],
-        )
+        for part in (graph.initializer, graph.value_info):
+            assign(part, [t for t in part if t.name not in unread | gone])
+        sparse = [s for s in graph.sparse_initializer if s.values.name not in unread]
+        assign(graph.sparse_initializer, sparse)
         assign(graph.input, [v for v in graph.input if v.name not in unread])
-        assign(
-            graph.quantization_annotation,
-            [a for a in graph.quantization_annotation if a.tensor_name not in unread | gone],
-        )
+        kept_annotations = [a for a in annotations if a.tensor_name not in unread]
+        assign(graph.quantization_annotation, kept_annotations)
 
     def drop_unread(self) -> None:
         """Remove the weights of the original model that nothing reads any more."""
@@ -112,10 +103,8 @@ class Draft:
         """Remove the local functions that were called, directly or through others, and no longer
         are."""
         gone = self._called - _called(self.model)
-        assign(
-            self.model.functions,
-            [f for key, f in functions_of(self.model).items() if key not in gone],
-        )
+        kept = [f for key, f in functions_of(self.model).items() if key not in gone]
+        assign(self.model.functions, kept)
 
     # ------------------------------------------------------------ putting in
 
@@ -224,9 +213,8 @@ class Draft:
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
             elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
-                theirs = self._converted(
-                    theirs, other, domain, (entry.version, ours[domain]), changed
-                )
+                versions = (entry.version, ours[domain])
+                theirs = self._converted(theirs, other, domain, versions, changed)
         return theirs
 
     def _converted(

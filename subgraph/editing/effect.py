@@ -44,27 +44,27 @@ def effect(
         SubcutError: a model cannot be run; inputs do not fit.
     """
     changed = load(after)
+    stored = _storable(before)
+    stored_after = _storable(changed)
+    both = [name for name in before.outputs if name in changed.outputs]
     with folders.temporary() as temporary:
         places = [temporary / name for name in ("before", "after")]
-        ours = run_outputs(before, _storable(before), feeding, reference, places[0])
-        fed = replace(
-            feeding, shapes={k: v for k, v in feeding.shapes.items() if k in changed.inputs}
+        ours = run_outputs(before, stored, feeding, reference, places[0])
+        shapes = {k: v for k, v in feeding.shapes.items() if k in changed.inputs}
+        theirs = run_outputs(
+            changed, stored_after, replace(feeding, shapes=shapes), reference, places[1]
         )
-        theirs = run_outputs(changed, _storable(changed), fed, reference, places[1])
-        both = [name for name in _storable(before) if name in _storable(changed)]
         rows = [
-            _row(n, ours, theirs, places)
-            for n in both
-            if not (before.is_weight(n) or changed.is_weight(n))
+            _row(name, ours, theirs, places)
+            for name in both
+            if name in stored
+            and name in stored_after
+            and not (before.is_weight(name) or changed.is_weight(name))
         ]
-    maps = [
-        name for name in before.outputs if name in changed.outputs and name not in _storable(before)
-    ]
-    rows += [OutputEffect(name, "same", "not compared: maps, which no file holds") for name in maps]
-    rows += [OutputEffect(name, "gone") for name in before.outputs if name not in changed.outputs]
-    return rows + [
-        OutputEffect(name, "new") for name in changed.outputs if name not in before.outputs
-    ]
+    maps = "not compared: maps, which no file holds"
+    rows += [OutputEffect(name, "same", maps) for name in both if name not in stored]
+    rows += [OutputEffect(name, "gone") for name in before.outputs if name not in both]
+    return rows + [OutputEffect(name, "new") for name in changed.outputs if name not in both]
 
 
 def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str]:
@@ -96,13 +96,13 @@ def frozen_as_before(
     with folders.temporary() as temporary:
         folder = temporary / "boundary"
         captured = run_outputs(graph, names, feeding, reference, folder)
-        values = {n: tensors.load(captured[0].tensors[n], folder / "0") for n in names}
-        constants = {n: protobuf.to_array(piece.weights[n], piece.path) for n in names}
-        return [
-            n
-            for n, v in values.items()
-            if isinstance(v, np.ndarray) and np.array_equal(v, constants[n])
-        ]
+        same = []
+        for name in names:
+            value = tensors.load(captured[0].tensors[name], folder / "0")
+            constant = protobuf.to_array(piece.weights[name], piece.path)
+            if isinstance(value, np.ndarray) and np.array_equal(value, constant):
+                same.append(name)
+        return same
 
 
 @contextmanager
@@ -170,10 +170,5 @@ def _difference(name: str, a: object, b: object) -> OutputEffect:
         most = float(np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max())
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
     relative = most / scale if scale else most
-    return OutputEffect(
-        name,
-        "changed",
-        f"differs by at most {most:.2g}, {relative:.1e} of its scale",
-        most,
-        relative,
-    )
+    what = f"differs by at most {most:.2g}, {relative:.1e} of its scale"
+    return OutputEffect(name, "changed", what, most, relative)

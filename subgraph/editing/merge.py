@@ -60,15 +60,13 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
     )
     _add_metadata(draft.model, other.model)
     if joined:
-        draft.remarks.append(
-            "joined: " + ", ".join(f"{clean(o)} → {clean(i)}" for i, o in joined.items())
-        )
+        pairs = (f"{clean(output)} → {clean(taker)}" for taker, output in joined.items())
+        draft.remarks.append(f"joined: {', '.join(pairs)}")
     if shared:
         draft.remarks.append(f"{describe(list(shared), 'input')} of both")
     if moved := [n for n in other.outputs if called[n] != n and n in one.outputs]:
-        draft.remarks.append(
-            f"output {', '.join(f'{clean(n)} of the second is {clean(called[n])}' for n in moved)}"
-        )
+        names_now = (f"{clean(n)} of the second is {clean(called[n])}" for n in moved)
+        draft.remarks.append(f"output {', '.join(names_now)}")
     return draft
 
 

@@ -7,6 +7,7 @@ topologically.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -53,17 +54,11 @@ def replace(
     infos = list(draft.model.graph.value_info)
     gone = find_owned_nodes(graph, region)
     draft.drop_nodes(gone)
-    kept = [i for i in range(len(graph.nodes)) if i not in gone]
-    made = {
-        name: name
-        for i in region.pulled
-        if i not in gone
-        for name in graph.makes[i]
-        if name in piece.maker
-    }
+    kept_makers = [i for i in region.pulled if i not in gone]
+    made = {name: name for name in graph.iter_outputs(kept_makers) if name in piece.maker}
     frozen = {name: name for name in computed if name in piece.weights}
     called = draft.insert(piece, connected | made | frozen)
-    _drop_twins(draft, len(kept))
+    _drop_twins(draft, len(graph.nodes) - len(gone))
     _declare(draft.model.graph, inputs, [v for v in infos if v.name in connected.values()])
     draft.sort()
     draft.drop_unused_functions()
@@ -83,7 +78,7 @@ def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
     for i in reversed(region.pulled):
         readers = graph.readers_of(graph.makes[i])
         outputs = set(graph.makes[i]).intersection(graph.outputs)
-        if not outputs and gone.issuperset(r for found in readers.values() for r in found):
+        if not outputs and gone.issuperset(chain.from_iterable(readers.values())):
             gone.add(i)
     return gone
 
@@ -97,9 +92,8 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     within = set(graph.iter_outputs(region.nodes))
     connected = {name: ours.get(name, name) for name in piece.inputs}
     for theirs, name in connected.items():
-        if name in within or (
-            name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)
-        ):
+        is_known = name in graph.inputs or name in graph.maker or graph.is_weight(name)
+        if name in within or not is_known:
             known = [*region.inputs, *region.shapes]
             what = f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region"
             raise UnknownName(
@@ -126,15 +120,13 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: String
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as
             far as declared.
     """
-    infos = {**graph.value_infos(set(connected.values())), **graph.inputs}
-    theirs = {v.name: v for v in (*piece.model.graph.input, *piece.model.graph.output)}
+    ours = graph.declared_types(connected.values())
+    theirs = piece.declared_types({*piece.inputs, *piece.outputs})
     for name, our_name in connected.items():
-        if our_name not in infos or name not in theirs:
+        if our_name not in ours or name not in theirs:
             continue
-        protos = (infos[our_name].type, theirs[name].type)
-        if not all(proto.WhichOneof("value") for proto in protos):
-            continue
-        one, other = map(read_type, protos)
+        one = read_type(ours[our_name])
+        other = read_type(theirs[name])
         if not _fits(one, other):
             raise ModelError(
                 f"'{our_name}' is {_show(one)} in {graph.path.name}, and"

@@ -83,9 +83,8 @@ def narrow(value: Array) -> Array:
     [5.960464477539063e-08, -65504.0, 0.0, inf]
     """  # noqa: E501
     info = np.finfo(np.float16)
-    finite = np.clip(
-        value, -float(info.max), float(info.max), where=np.isfinite(value), out=value.copy()
-    )
+    most = float(info.max)
+    finite = np.clip(value, -most, most, where=np.isfinite(value), out=value.copy())
     small = (value != 0) & (np.abs(value) < float(info.smallest_subnormal))
     return np.where(small, np.copysign(info.smallest_subnormal, value), finite).astype(np.float16)
 
@@ -133,9 +132,8 @@ class _Drafting:
         imported = {entry.domain for entry in self.draft.model.opset_import}
         if {node.domain for node in self.made} - imported >= {MICROSOFT}:
             self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
-        self.draft.model.ir_version = max(
-            self.draft.model.ir_version, 4
-        )  # a weight need not be an input
+        # a weight need not be an input
+        self.draft.model.ir_version = max(self.draft.model.ir_version, 4)
         self.draft.sort()
         return self.draft
 
@@ -144,16 +142,12 @@ class _Drafting:
     def _lowered(self, name: str, form: Form) -> str:
         """The name of a tensor's lowered value; made once."""
         if (key := (name, form)) not in self.names:
-            weight = self.graph.constant(name)
             if isinstance(form, Dynamic):
                 self.names[key] = self._dynamic(name)
-            elif weight is not None:
-                value = protobuf.to_array(weight, self.graph.path)
-                self.names[key] = self._dequantized(
-                    name, form, codes=form.scale.quantize(value, form.dtype)
-                )
             else:
-                self.names[key] = self._dequantized(name, form)
+                value = self.graph.array(name)
+                codes = None if value is None else form.scale.quantize(value, form.dtype)
+                self.names[key] = self._dequantized(name, form, codes)
         return self.names[key]
 
     def _stem(self, name: str, form: Quantized) -> str:
@@ -199,7 +193,7 @@ class _Drafting:
         """An output of the model keeps its name; its own value gets another one."""
         raw = f"{name}:float"
         outputs = list(self.proto.output)
-        rename(self.proto, lambda n: raw if n == name else n, lambda n: n)
+        rename(self.proto, lambda n: raw if n == name else n, str)
         for node in self.made:
             for names in (node.input, node.output):
                 names[:] = [raw if n == name else n for n in names]
@@ -232,9 +226,9 @@ class _Drafting:
         if name not in self.narrow:
             made = f"{name}:{'rounded' if is_float else dtype}"
             self.narrow[name] = made
-            weight = self.graph.constant(name) if dtype == "float16" else None
+            weight = self.graph.array(name) if dtype == "float16" else None
             if weight is not None:
-                value = narrow(protobuf.to_array(weight, self.graph.path))
+                value = narrow(weight)
                 self._constant(made, value.astype(np.float32) if is_float else value)
             elif is_float:
                 self._cast_twice(name, made, dtype)

@@ -119,7 +119,7 @@ class Twin:
 
     def reads(self, graph: Graph) -> Iterator[Read]:
         """All that can be lowered, in the order of the nodes; the model's outputs last."""
-        for i in graph.in_order(range(len(graph.nodes))):
+        for i in graph.order:
             if i in self.rounded or i in self.by_command:
                 yield i, ""
             yield from (
@@ -158,7 +158,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     A residual block or a layer of a transformer is one, or a convolution with what follows it.
     Inputs of the model and shapes may pass by. Linear in the nodes.
     """
-    order = graph.in_order(range(len(graph.nodes)))
+    order = graph.order
     kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
     last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(
         graph.outputs, len(order)
@@ -248,16 +248,15 @@ def _widen(form: Form) -> Form | None:
     steps = tuple(s * (info.max - info.min) / (2**16 - 1) for s in form.scale.step)
     lows = [(info.min - z) * s for s, z in zip(form.scale.step, form.scale.zero, strict=True)]
     zeros = tuple(round(-(2**15) - low / s) for low, s in zip(lows, steps, strict=True))
-    return Quantized(
-        Scale(tuple(float(f"{s:.9g}") for s in steps), zeros, form.scale.axis), "int16"
-    )
+    steps = tuple(float(f"{s:.9g}") for s in steps)
+    return Quantized(Scale(steps, zeros, form.scale.axis), "int16")
 
 
 def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
     """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their
     form."""
     known: dict[str, Form] = {}
-    for i in twin.in_order(range(len(twin.nodes))):
+    for i in twin.order:
         node = twin.nodes[i]
         op = twin.ops[i]
         if op == "DynamicQuantizeLinear":
@@ -275,8 +274,8 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
 def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
     """The integer type of the codes, which is that of the zero point; uint8 without one."""
     name = node.input[position] if len(node.input) > position else ""
-    zero = graph.constant(name) if name else None
-    return str(protobuf.to_array(zero, graph.path).dtype) if zero is not None else "uint8"
+    zero = graph.array(name)
+    return "uint8" if zero is None else str(zero.dtype)
 
 
 def _weights(
@@ -291,11 +290,8 @@ def _weights(
         if graph.ops[i] not in CHANNEL_AXES or node.input[0] not in forms:
             continue
         name = node.input[1]
-        tensor = graph.constant(name)
-        if tensor is None or name in found:
-            continue
-        value = protobuf.to_array(tensor, graph.path)
-        if value.dtype != np.float32:
+        value = graph.array(name) if name not in found else None
+        if value is None or value.dtype != np.float32:
             continue
         held = next((form for form, stored in codes if _is_code_of(stored, form, value)), None)
         found[name] = held or Quantized(symmetric(value, *CHANNEL_AXES[graph.ops[i]]), "int8")
@@ -308,11 +304,10 @@ def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
     """The quantized weights of a model."""
     for i, node in enumerate(twin.nodes):
         if (positions := QUANTIZED_WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
-            tensor = twin.constant(node.input[positions[0]])
             scale = constant_scale(twin, node, *positions[1:])
-            if tensor is None or scale is None:
+            stored = twin.array(node.input[positions[0]]) if scale else None
+            if scale is None or stored is None:
                 continue
-            stored = protobuf.to_array(tensor, twin.path)
             if twin.ops[i] not in AXIS:
                 axis = 0 if twin.ops[i] == "QLinearConv" else stored.ndim - 1
                 scale = Scale(scale.step, scale.zero, axis)
@@ -355,20 +350,15 @@ def narrowable(graph: Graph) -> dict[int, Rounded]:
 
     def is_float(name: str) -> bool:
         tensor = graph.constant(name)
+        if tensor is not None:
+            return tensor.data_type == FLOAT
         proto = types.type_of(name)
-        return (
-            tensor.data_type == FLOAT
-            if tensor is not None
-            else proto is not None and read_type(proto)[1] == "float32"
-        )
+        return proto is not None and read_type(proto).dtype == "float32"
 
     found = {}
     for i, node in enumerate(graph.nodes):
-        known = (
-            schema(node.op_type, opset_of(graph.model), node.domain)
-            if node.domain in STANDARD
-            else None
-        )
+        is_standard = node.domain in STANDARD
+        known = schema(node.op_type, opset_of(graph.model)) if is_standard else None
         if known is None or any(True for _ in bodies(node)):
             continue
         free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}

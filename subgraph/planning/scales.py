@@ -14,7 +14,6 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 from subgraph.editing.draft import Draft
-from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, attribute
 from subgraph.graph.shape_inference import infer_types
@@ -46,7 +45,7 @@ def scale_model(
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
     """
-    names = list(graph.iter_outputs(graph.in_order(range(len(graph.nodes)))))
+    names = list(graph.iter_outputs(graph.order))
     found = Overflow(graph, measure(graph, names, feeding, infer_types(graph)), precision)
     scales = PlanScales(
         [
@@ -81,12 +80,11 @@ class Rescaled:
     def scale(self, name: str, exponent: int, output: str) -> None:
         """Add a tensor divided by 2 to the power of an exponent."""
         proto = self.draft.model.graph
-        tensor = self.draft.graph.constant(name)
+        value = self.draft.graph.array(name)
         factor = np.float32(2.0**-exponent)
-        if tensor is not None:
+        if value is not None:
             self.weights.append(name)
-            value = protobuf.to_array(tensor, self.draft.graph.path) * factor
-            proto.initializer.append(numpy_helper.from_array(np.asarray(value), output))
+            proto.initializer.append(numpy_helper.from_array(np.asarray(value * factor), output))
             return
         self.factors.append(name)
         proto.initializer.append(numpy_helper.from_array(np.asarray(factor), f"{output}_factor"))
@@ -164,11 +162,9 @@ def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
         conv = graph.maker.get(name)
         if conv is None or graph.ops[conv] != "Conv" or name in graph.outputs:
             continue
-        constants = [*node.input[1:], *graph.nodes[conv].input[1:]]
-        is_constant = all(
-            graph.constant(constant) is not None for constant in constants if constant
-        )
-        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
+        constants = filter(None, (*node.input[1:], *graph.nodes[conv].input[1:]))
+        is_constant = all(graph.constant(constant) is not None for constant in constants)
+        trains = attribute(node, "training_mode", 0)
         if is_constant and len(graph.readers[name]) == 1 and not trains:
             yield conv, norm
 
@@ -177,7 +173,7 @@ def _fold(graph: Graph, conv: int, norm: int) -> tuple[Array, Array]:
     """Return the weight and the bias of a Conv with its BatchNormalization in them."""
     node = graph.nodes[norm]
     scale, shift, mean, variance = (_value(graph, name) for name in node.input[1:5])
-    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), EPSILON)
+    epsilon = attribute(node, "epsilon", EPSILON)
     _, weight_name, *bias_name = graph.nodes[conv].input
     weight = _value(graph, weight_name)
     bias = _value(graph, bias_name[0]) if bias_name and bias_name[0] else np.zeros(len(weight))
@@ -187,6 +183,6 @@ def _fold(graph: Graph, conv: int, norm: int) -> tuple[Array, Array]:
 
 
 def _value(graph: Graph, name: str) -> Array:
-    tensor = graph.constant(name)
-    assert tensor is not None
-    return protobuf.to_array(tensor, graph.path).astype(np.float64)
+    value = graph.array(name)
+    assert value is not None
+    return value.astype(np.float64)
