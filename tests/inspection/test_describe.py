@@ -11,7 +11,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,182 +139,98 @@ def _external(model: onnx.ModelProto) -> None:
     tensor.external_data.add(key="location", value="absent.data")
 
 
-IF = (
-    "y = If (p) <then_branch = a () => (float[2,3] z) {{ {0} }}, else_branch = b () => (float[2,3]"
-    " z) {{ z = Abs(x) }}>"
-)
-CHOOSE = "g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) {{ {0} }}"
-
-WRONG = {
-    "type the opset does not take": Wrong(
-        "type",
-        1,
-        None,
-        ("Clip 'clip' (#1)", "'k' as int64", "opset 11", "float16, float32", "opset 12"),
-        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y,'
-        " int64[2,3] c){ y = Relu(x) [clip] c = Clip(k) }",
-    ),
-    "two types where one is wanted": Wrong(
-        "type",
-        0,
-        None,
-        ("Add 'mix' (#0)", "type tensor(int64)", "Cast"),
-        "g (float[2,3] x, int64[2,3] k) => (float[2,3] y) { [mix] y = Add(x, k) }",
-    ),
-    "type of a weight": Wrong(
-        "type",
-        0,
-        None,
-        ("type tensor(double)",),
-        ONE + "{ y = Add(x, w) }",
-        _weight(data_type=TensorProto.DOUBLE, raw_data=bytes(48)),
-    ),
-    "output declared as another type": Wrong(
-        "type",
-        0,
-        None,
-        ("Relu (#0)", "declared type"),
-        "g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }",
-    ),
-    "weight declared as another type": Wrong(
-        "type",
-        None,
-        None,
-        ("elem type",),
-        "g (float[2,3] x, double[2,3] w) => (float[2,3] y) { y = Add(x, w) }",
-        _weight(),
-    ),
-    "type in a body": Wrong(
-        "type",
-        0,
-        None,
-        ("If 'choose' (#0)", "type tensor(int64)"),
-        CHOOSE.format("[choose] " + IF.format("z = Add(x, k)")),
-    ),
-    "no such op": Wrong("checker", 0, None, ("Rleu (#0)", "of opset 17"), ONE + "{ y = Rleu(x) }"),
-    "op of a later opset": Wrong(
-        "checker", 0, None, ("Gelu", "opset 17", "opset 20"), ONE + "{ y = Gelu(x) }"
-    ),
-    "op that was taken out": Wrong(
-        "checker",
-        0,
-        None,
-        ("of opset 17",),
-        ONE + '{ y = Upsample <mode = "nearest"> (x, x) }',
-    ),
-    "too many inputs": Wrong(
-        "checker", 0, None, ("2 inputs", "it has 1"), ONE + "{ y = Relu(x, x) }"
-    ),
-    "input left out": Wrong(
-        "checker", 0, None, ("Add (#0)", "empty string"), ONE + '{ y = Add(x, "") }'
-    ),
-    "too many outputs": Wrong("checker", 0, None, ("2 outputs",), ONE + "{ y, z = Relu(x) }"),
-    "attribute of another name": Wrong(
-        "checker", 0, None, ("'alhpa'",), ONE + "{ y = LeakyRelu <alhpa = 0.1> (x) }"
-    ),
-    "attribute of a later opset": Wrong(
-        "checker",
-        0,
-        None,
-        ("'antialias'", "opset 17", "opset 18"),
-        ONE + '{ y = Resize <antialias = 1> (x, "", "", n) }',
-        lambda m: m.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "n")),
-    ),
-    "attribute of another type": Wrong(
-        "checker",
-        0,
-        None,
-        ("'alpha' of type INT", "FLOAT"),
-        ONE + "{ y = LeakyRelu <alpha = 1> (x) }",
-    ),
-    "attribute missing": Wrong("checker", 0, None, ("attribute 'to'",), ONE + "{ y = Cast(x) }"),
-    "attribute in a body": Wrong(
-        "checker", 0, None, ("If (#0)", "foo"), CHOOSE.format(IF.format("z = Relu <foo = 1> (x)"))
-    ),
-    "dangling input": Wrong(
-        "dangling",
-        1,
-        "hidden_",
-        ("Relu 'b' (#1)", "reads 'hidden_'", "similar names: hidden"),
-        ONE + "{ hidden = Relu(x) [b] y = Relu(hidden_) }",
-    ),
-    "dangling in a body": Wrong(
-        "dangling", 0, "ghost", ("If", "'ghost'"), CHOOSE.format(IF.format("z = Add(x, ghost)"))
-    ),
-    "tensor made twice": Wrong(
-        "checker",
-        None,
-        None,
-        ("'t'", "multiple times"),
-        ONE + "{ y = Relu(x) [a] t = Relu(x) [b] t = Neg(x) }",
-    ),
-    "node makes an input": Wrong(
-        "cycle", None, None, ("#0 → #0",), ONE + "{ y = Relu(x) }", _rename_output
-    ),
-    "input listed twice": Wrong(
-        "checker", None, None, ("'x'",), ONE + "{ y = Relu(x) }", _repeat("input")
-    ),
-    "cycle": Wrong(
-        "cycle",
-        None,
-        None,
-        ("b → c → d → b",),
-        ONE
-        + "{ [a] h = Relu(x) [b] b = Add(h, d) [c] c = Relu(b) [d] d = Neg(c) [e] y = Relu(d) }",
-    ),
-    "output that no node makes": Wrong(
-        "checker",
-        None,
-        None,
-        ("'results'",),
-        "g (float[2,3] x) => (float[2,3] results) { result = Relu(x) }",
-    ),
-    "input without a type": Wrong(
-        "checker",
-        None,
-        None,
-        ("'type'", "missing"),
-        ONE + "{ y = Relu(x) }",
-        lambda m: m.graph.input[0].ClearField("type"),
-    ),
-    "weight without a type": Wrong(
-        "checker", None, None, ("UNDEFINED",), ONE + "{ y = Add(x, w) }", _weight(data_type=0)
-    ),
-    "no opset": Wrong(
-        "checker",
-        0,
-        None,
-        ("No opset import",),
-        ONE + "{ y = Relu(x) }",
-        lambda m: m.ClearField("opset_import"),
-    ),
-    "weight of the wrong size": Wrong(
-        "checker",
-        None,
-        None,
-        ("24 bytes", "48 bytes"),
-        ONE + "{ y = Add(x, w) }",
-        _weight(dims=[4, 3]),
-    ),
-    "weight's file missing": Wrong(
-        "weight", None, "w", ("absent.data", "missing"), ONE + "{ y = Add(x, w) }", _external
-    ),
-    "shapes that do not fit": Wrong(
-        "shape",
-        1,
-        None,
-        ("MatMul 'mm' (#1)", "Incompatible dimensions"),
-        "g (float[2,3] x) => (float y) { h = Relu(x) [mm] y = MatMul(h, x) }",
-    ),
-    "shape declared wrong": Wrong(
-        "shape",
-        0,
-        None,
-        ("Relu (#0)", "(3) vs (4)"),
-        "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }",
-        fatal=False,
-    ),
+# A name, the kind, node and tensor of the problem, words of its message or hint; and the model.
+TABLE = """
+type the opset does not take | type 1 - | Clip 'clip' (#1); 'k' as int64; opset 11; float16, float32; opset 12
+    <ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y, int64[2,3] c){ y = Relu(x) [clip] c = Clip(k) }
+two types where one is wanted | type 0 - | Add 'mix' (#0); type tensor(int64); Cast
+    g (float[2,3] x, int64[2,3] k) => (float[2,3] y) { [mix] y = Add(x, k) }
+type of a weight | type 0 - | type tensor(double)
+    g (float[2,3] x) => (float[2,3] y){ y = Add(x, w) }
+output declared as another type | type 0 - | Relu (#0); declared type
+    g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }
+weight declared as another type | type - - | elem type
+    g (float[2,3] x, double[2,3] w) => (float[2,3] y) { y = Add(x, w) }
+type in a body | type 0 - | If 'choose' (#0); type tensor(int64)
+    g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) { [choose] y = If (p) <then_branch = a () => (float[2,3] z) { z = Add(x, k) }, else_branch = b () => (float[2,3] z) { z = Abs(x) }> }
+no such op | checker 0 - | Rleu (#0); of opset 17
+    g (float[2,3] x) => (float[2,3] y){ y = Rleu(x) }
+op of a later opset | checker 0 - | Gelu; opset 17; opset 20
+    g (float[2,3] x) => (float[2,3] y){ y = Gelu(x) }
+op that was taken out | checker 0 - | of opset 17
+    g (float[2,3] x) => (float[2,3] y){ y = Upsample <mode = "nearest"> (x, x) }
+too many inputs | checker 0 - | 2 inputs; it has 1
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x, x) }
+input left out | checker 0 - | Add (#0); empty string
+    g (float[2,3] x) => (float[2,3] y){ y = Add(x, "") }
+too many outputs | checker 0 - | 2 outputs
+    g (float[2,3] x) => (float[2,3] y){ y, z = Relu(x) }
+attribute of another name | checker 0 - | 'alhpa'
+    g (float[2,3] x) => (float[2,3] y){ y = LeakyRelu <alhpa = 0.1> (x) }
+attribute of a later opset | checker 0 - | 'antialias'; opset 17; opset 18
+    g (float[2,3] x) => (float[2,3] y){ y = Resize <antialias = 1> (x, "", "", n) }
+attribute of another type | checker 0 - | 'alpha' of type INT; FLOAT
+    g (float[2,3] x) => (float[2,3] y){ y = LeakyRelu <alpha = 1> (x) }
+attribute missing | checker 0 - | attribute 'to'
+    g (float[2,3] x) => (float[2,3] y){ y = Cast(x) }
+attribute in a body | checker 0 - | If (#0); foo
+    g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) { y = If (p) <then_branch = a () => (float[2,3] z) { z = Relu <foo = 1> (x) }, else_branch = b () => (float[2,3] z) { z = Abs(x) }> }
+dangling input | dangling 1 hidden_ | Relu 'b' (#1); reads 'hidden_'; similar names: hidden
+    g (float[2,3] x) => (float[2,3] y){ hidden = Relu(x) [b] y = Relu(hidden_) }
+dangling in a body | dangling 0 ghost | If; 'ghost'
+    g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) { y = If (p) <then_branch = a () => (float[2,3] z) { z = Add(x, ghost) }, else_branch = b () => (float[2,3] z) { z = Abs(x) }> }
+tensor made twice | checker - - | 't'; multiple times
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x) [a] t = Relu(x) [b] t = Neg(x) }
+node makes an input | cycle - - | #0 → #0
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x) }
+input listed twice | checker - - | 'x'
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x) }
+cycle | cycle - - | b → c → d → b
+    g (float[2,3] x) => (float[2,3] y){ [a] h = Relu(x) [b] b = Add(h, d) [c] c = Relu(b) [d] d = Neg(c) [e] y = Relu(d) }
+output that no node makes | checker - - | 'results'
+    g (float[2,3] x) => (float[2,3] results) { result = Relu(x) }
+input without a type | checker - - | 'type'; missing
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x) }
+weight without a type | checker - - | UNDEFINED
+    g (float[2,3] x) => (float[2,3] y){ y = Add(x, w) }
+no opset | checker 0 - | No opset import
+    g (float[2,3] x) => (float[2,3] y){ y = Relu(x) }
+weight of the wrong size | checker - - | 24 bytes; 48 bytes
+    g (float[2,3] x) => (float[2,3] y){ y = Add(x, w) }
+weight's file missing | weight - w | absent.data; missing
+    g (float[2,3] x) => (float[2,3] y){ y = Add(x, w) }
+shapes that do not fit | shape 1 - | MatMul 'mm' (#1); Incompatible dimensions
+    g (float[2,3] x) => (float y) { h = Relu(x) [mm] y = MatMul(h, x) }
+shape declared wrong | shape 0 - | Relu (#0); (3) vs (4)
+    g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }
+"""  # noqa: E501
+SIZES = numpy_helper.from_array(np.array([2, 3]), "n")
+EDITS: dict[str, Edit] = {
+    "type of a weight": _weight(data_type=TensorProto.DOUBLE, raw_data=bytes(48)),
+    "weight declared as another type": _weight(),
+    "attribute of a later opset": lambda m: m.graph.initializer.append(SIZES),
+    "node makes an input": _rename_output,
+    "input listed twice": _repeat("input"),
+    "input without a type": lambda m: m.graph.input[0].ClearField("type"),
+    "weight without a type": _weight(data_type=0),
+    "no opset": lambda m: m.ClearField("opset_import"),
+    "weight of the wrong size": _weight(dims=[4, 3]),
+    "weight's file missing": _external,
 }
+
+
+def _read_table() -> Iterator[tuple[str, Wrong]]:
+    lines = TABLE.strip().split("\n")
+    for head, text in zip(lines[::2], lines[1::2], strict=True):
+        name, place, words = head.split(" | ")
+        kind, node, tensor = (None if word == "-" else word for word in place.split())
+        index = int(node) if node else None
+        fatal = name != "shape declared wrong"
+        found = tuple(words.split("; "))
+        yield name, Wrong(str(kind), index, tensor, found, text.strip(), EDITS.get(name), fatal)
+
+
+WRONG = dict(_read_table())
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
