@@ -118,7 +118,7 @@ def _judge_matches(
     judging = _Judging(
         judge, list(matched), recorded, Precision(run.precision or judge.precision), choice
     )
-    rows: dict[str, TensorRow] = {}
+    rows = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
         if choice.fail_fast and rows[name].failing:
@@ -370,7 +370,7 @@ class _Judging:
         unknown = {n for m in samples for n, match in m.matches.items() if match.is_order_unknown}
         if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None
-        judgements: list[Judgement] = []
+        judgements = []
         for tried in _iter_forms(samples, (*region.inputs, name)):
             judged = self._isolated_from(tried, name, meant, region)
             judgements += [judged] if judged else []

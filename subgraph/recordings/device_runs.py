@@ -208,7 +208,7 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
     Raises:
         InputError: the only folder cannot be read, or none can.
     """
-    runs: list[RecordedRun] = []
+    runs = []
     for folder, name in zip(options.folders, _choose_names(options), strict=True):
         said = folder.precision or options.precision or ""
         try:

@@ -231,7 +231,7 @@ def compare_runs(
             values.
     """
     compared: list[RunComparison] = []
-    errors: list[InputError] = []
+    errors = []
     for run in runs:
         try:
             found = compare_run(judge, run, replace(choice, earlier=compared))

@@ -93,7 +93,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
                     "save it as a binary .caffemodel: Net.save of pycaffe",
                     code="caffe.hdf5",
                 )
-            layers: dict[str, tuple[WeightBlob, ...]] = {}
+            layers = {}
             for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
                 if number in _FIELDS:
                     name, blobs = _parse_layer(file, begin, end, *_FIELDS[number])

@@ -344,7 +344,7 @@ def convert_reduction(layer: CaffeLayer) -> None:
         raise layer.refuse(f"has the operation {p.operation}", f"known: {', '.join(ops)}")
     axes = list(range(axis, len(layer.shape)))
     reduced = f"{op} <keepdims = 0, axes = {axes}> (x)"
-    values: JsonObject = {}
+    values = {}
     if op == "ReduceSum":  # has its axes as an input since opset 13
         reduced = "ReduceSum <keepdims = 0> (x, axes)"
         values["axes"] = axes

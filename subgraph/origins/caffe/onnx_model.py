@@ -268,7 +268,7 @@ def _find_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[in
 def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
     """The shapes that a data layer declares, one per top."""
     f = text.fields
-    shapes: list[list[int]] = []
+    shapes = []
     if text.type == "Input" and f.input_param:
         shapes = [shape.dim for shape in f.input_param.shape]
     elif text.type == "DummyData" and (p := f.dummy_data_param):

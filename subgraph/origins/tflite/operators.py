@@ -167,7 +167,7 @@ class _SubgraphReader:
     def _called(self, op: Any) -> list[int]:
         """The subgraphs that an operator runs, those that these run included: the branches of IF,
         the body of WHILE."""
-        found: list[int] = []
+        found = []
         waiting = [op]
         while waiting:
             for k in (k for *_, k in _iter_subgraphs(waiting.pop()) if k not in found):
@@ -284,10 +284,10 @@ def to_tflite(model: ModelProto) -> bytes:
     """
     weights = {t.name: t for t in model.graph.initializer}
     tensors: list[Any] = []
-    numbers: dict[str, int] = {}
+    numbers = {}
     buffers: list[Any] = [schema.BufferT()]
     codes: list[Any] = []
-    operators: list[Any] = []
+    operators = []
     called: list[Any] = []  # subgraphs behind the first
 
     def code_of(code: Any) -> int:

@@ -142,7 +142,7 @@ def find_places(graph: Graph, program: Program) -> dict[str, Place]:
     """Where the program makes the tensors of an ONNX graph; without those that only ONNX has,
     inside a translation."""
     own = {node.name: node.format_node() for node in program.graph.nodes}
-    found: dict[str, Place] = {}
+    found = {}
     for tensor, i in graph.maker.items():
         said = read_statement(graph, i)
         if (not said or own.get(parse_name(said)) == said) and (place := find_place(tensor, own)):

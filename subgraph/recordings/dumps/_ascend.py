@@ -146,7 +146,7 @@ plain = replace_characters(r"[/.\\: ]")
 def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
     """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged
     ones are ignored."""
-    out: dict[tuple[str, int], Origin] = {}
+    out = {}
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):
             continue

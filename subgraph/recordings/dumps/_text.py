@@ -34,7 +34,7 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     Raises:
         InputError: a word that is not a number of this type.
     """
-    pieces: list[Array] = []
+    pieces = []
     rest = b""
     head = files.head(name)
     lines = head.split(b"\n", skip)

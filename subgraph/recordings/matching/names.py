@@ -140,7 +140,7 @@ class ModelNames:
 
     def likely(self, recorded: str) -> Strings:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""
-        found: list[str] = []
+        found = []
         for stem in list_likely_names(recorded):
             form = self._plain(stem)
             if form != self._plain(recorded):
