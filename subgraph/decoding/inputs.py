@@ -220,8 +220,8 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
             values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
         except ValueError as e:
             raise UsageError(f"[constants] {name} = {number}: {e}", code="loop.wrong-value") from e
-    prompt: Any = values.pop(decoder.tokens, None)
-    mask: Any = values.pop(decoder.attention_mask, None)
+    prompt = values.pop(decoder.tokens, None)
+    mask = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
     read = LoopInputs(decoder, file, _make_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):

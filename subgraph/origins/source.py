@@ -139,7 +139,7 @@ def parse_texts(literal: str) -> list[str]:
     if len(literal) > LONGEST or not literal.startswith("["):
         return []
     try:
-        value: Any = ast.literal_eval(literal)
+        value = ast.literal_eval(literal)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []

@@ -131,7 +131,7 @@ def _parse_layer(
 
 
 def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
-    shape: list[int] | None = None
+    shape = None
     legacy = dict.fromkeys(_LEGACY_DIMS, 0)
     data: dict[int, list[Blob]] = {_DATA: [], _DOUBLE_DATA: []}
     for number, tag, at, stop in protobuf.fields(file, begin, end, "blob"):

@@ -167,7 +167,7 @@ def _iter_layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerTe
             code="caffe.mixed-forms",
         )
     messages = [value for name, value in tree.fields if name in ("layer", "layers")]
-    seen: set[str] = set()
+    seen = set()
     for fields, message in zip(net.layer or net.layers, messages, strict=True):
         assert isinstance(message, Message)
         kind = (

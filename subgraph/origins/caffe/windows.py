@@ -50,7 +50,7 @@ def _find_groups(layer: CaffeLayer, p: Parameters) -> int:
     channels = layer.shape[1]
     outputs = p.num_output
     depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
-    groups: int = channels if depthwise else p.group
+    groups = channels if depthwise else p.group
     if not outputs or not groups or channels % groups or outputs % groups:
         raise layer.refuse(
             f"cannot split {channels} channels and {outputs} outputs into {groups} groups"

@@ -285,7 +285,7 @@ def to_tflite(model: ModelProto) -> bytes:
     weights = {t.name: t for t in model.graph.initializer}
     tensors: list[Any] = []
     numbers = {}
-    buffers: list[Any] = [schema.BufferT()]
+    buffers = [schema.BufferT()]
     codes: list[Any] = []
     operators = []
     called: list[Any] = []  # subgraphs behind the first

@@ -96,7 +96,7 @@ def _read_array(files: Files, file: str) -> Array:
     ):  # a byte holds at most four values, of 2 bits each
         raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     try:
-        array: Array = numpy_helper.to_array(tensor)
+        array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
         raise files.damaged(file, e) from e
     return array

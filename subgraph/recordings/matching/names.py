@@ -152,7 +152,7 @@ class ModelNames:
         """The tensor of the last of several nodes whose names, one behind the other, are this
         name."""
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
-        ends: dict[int, str] = {0: ""}  # position -> the last node up to there
+        ends = {0: ""}  # position -> the last node up to there
         for at in range(len(name)):
             for length in lengths if at in ends else ():
                 part = name[at : at + length]
