@@ -173,7 +173,7 @@ def test_msprobe_writes_npy(dump: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["compare", "bisect"])
+@pytest.mark.parametrize("command", ["compare", pytest.param("bisect", marks=pytest.mark.slow)])
 def test_export_is_judged_without_the_floor_of_approximate_kernels(
     tmp_path: Path, command: str
 ) -> None:
@@ -242,7 +242,7 @@ def test_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
     assert compare(a, narrow.astype(np.float32), "with")[0] == 0
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True])
+@pytest.mark.parametrize("is_shuffled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> None:
     """Only the planted node is named; which tensors the entries behind it hold is told by the
     nodes."""

@@ -557,7 +557,8 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS]
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if "," in n or n == "ncnn" else ()) for n in WRITERS],
 )
 def test_tools_own_form_leads_to_the_wrong_node(
     name: str, wrong: dict[str, Array], compared: Callable[..., ComparedDump], tmp_path: Path

@@ -35,6 +35,7 @@ from tests.helpers import fake_candidate, text_models
 from tests.helpers.compared_dumps import compare_dump
 from tests.helpers.documents import problem
 from tests.helpers.dump_writers import write_ascend
+from tests.helpers.examples import ALL
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
 from tests.helpers.runs import evaluate
@@ -233,7 +234,9 @@ def test_of_two_with_the_same_value_the_other_is_a_copy(
     assert run["left_out"] == [{"why": Reason.NOTHING, "count": 1, "names": ["y"]}]
 
 
-@pytest.mark.parametrize("given", [(), ("--dump-layout", "NHWC")])
+@pytest.mark.parametrize(
+    "given", [(), pytest.param(("--dump-layout", "NHWC"), marks=pytest.mark.slow)]
+)
 def test_headerless_files_with_channels_last(
     fifty: Callable[..., Path], given: tuple[str, ...]
 ) -> None:
@@ -270,7 +273,9 @@ def test_value_of_another_kind_is_unresolved(
 
 
 @settings(
-    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=12 if ALL else 6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(seed=st.integers(0, 10**6))
 def test_law_what_is_matched_holds_that_tensor(

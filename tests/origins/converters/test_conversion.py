@@ -207,7 +207,7 @@ def test_corresponding_tensors_are_paired(
         paired("input", ours, theirs)
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> None:
     """An operator that no runtime has; --no-check asks for nothing but the file."""
     model.write_text(json.dumps({"factor": 2.0, "operator": "Nowhere"}))
