@@ -142,8 +142,7 @@ def convert_to_reference_type(array: Array, reference: Array, scale: Scale | Non
     if array.dtype == reference.dtype or "O" in (array.dtype.kind, reference.dtype.kind):
         return array
     with np.errstate(all="ignore"):
-        converted = array.astype(np_dtype(reference.dtype.name))
-        return converted
+        return array.astype(np_dtype(reference.dtype.name))
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
