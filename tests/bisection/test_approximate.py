@@ -57,6 +57,7 @@ def asked(
 
 
 @pytest.mark.slow
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")]
 )
@@ -87,6 +88,7 @@ def test_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_c
     assert lines[1].startswith("a bug") and "approximate" not in "".join(lines), lines
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("off", "kernels"), [(1e-3, ("approximate", "1 Exp", "1.0e-03")), (1e-8, None)]
 )
@@ -208,6 +210,7 @@ multi = true
 """
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("op", "off", "nodes"),
     [("Exp", 1e-3, []), pytest.param("Trilu", 1e-3, [["t"]], marks=pytest.mark.slow)],
@@ -231,6 +234,7 @@ CHOICE = """g (float[4, 16] x) => (float[4, 16] y) {
     [a] p = Abs (x) [s] q = Mul (p, w) [e] e = Greater (q, p) [c] y = Where (e, p, other) }"""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)]
 )

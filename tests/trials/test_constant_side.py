@@ -45,6 +45,7 @@ for node in sines:
 """)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("code", "nodes", "constants"),
     [(OTHER_AXIS, ["wide", "mm"], ["wide"]), (WRONG_PRODUCT, ["mm"], None)],

@@ -61,6 +61,7 @@ def test_a_setting_takes_four_runs_with_open_shapes(tmp_path: Path) -> None:
     assert document["trials"] <= 4
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("words", [["--inside"], ["--within", "a..d"]])
 def test_a_search_that_is_asked_for_is_made(words: list[str], tmp_path: Path) -> None:
     document = ask("bisect", tmp_path, IN_BF16 + SETTINGS, *words).document
@@ -68,6 +69,7 @@ def test_a_search_that_is_asked_for_is_made(words: list[str], tmp_path: Path) ->
     assert ["c"] in [f["nodes"] for f in document["findings"]]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "candidate",
     [ALWAYS + SETTINGS, ALWAYS, IN_BF16 + SETTINGS.replace('"bf16"', '"fp32"')],

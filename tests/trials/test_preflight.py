@@ -193,6 +193,7 @@ WITH_INTEGERS = (
 )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_integers_that_the_wrapper_returns_as_float64(command: str, tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", WITH_INTEGERS)
@@ -204,6 +205,7 @@ def test_integers_that_the_wrapper_returns_as_float64(command: str, tmp_path: Pa
 ROUNDS = "plain({n: v.astype('f2').astype('f4') for n, v in feeds.items()})"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_wrapper_that_rounds_its_inputs_to_float16(command: str, net: Path) -> None:
     weight = np.array([[[0.3]], [[1.7]], [[-1.1]]], np.float32)

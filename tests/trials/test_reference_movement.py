@@ -59,6 +59,7 @@ def ask(command: str, folder: Path, spec: str, *words: str) -> Done:
     return subcut(command, "m.onnx", *fed, cwd=folder)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_other_number_of_threads_is_no_fault(command: str, tmp_path: Path) -> None:
     save_lstm(tmp_path)
@@ -114,6 +115,7 @@ def load(path, options):
 """
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "code"), [("factor=1", 0), ("factor=1.5", 1), ("jump=0.02", 1)]
 )
