@@ -90,7 +90,7 @@ class Attributes:
             original = _copy_with_own_shapes(model, onnx)
             as_it_is = self._verdict(original, fed, folder / "as-it-is.onnx")
             refuses = as_it_is.signature is Signature.REFUSED
-            if as_it_is.status is not Status.FAIL and not refuses:
+            if not as_it_is.fails and not refuses:
                 return
             found = False
             single = ((place,) for place in places)
@@ -121,7 +121,7 @@ class Attributes:
         except SubcutError as e:
             log.debug("%s: %s", path.name, e.what)
             return False
-        if verdict.status is not Status.AGREE:
+        if not verdict.agrees:
             return False
         # the same error may be small beside larger values
         is_smaller = _error(verdict) * SMALLER <= _error(as_it_is)
@@ -144,7 +144,7 @@ class Attributes:
         with open_trials(load(path), setup, self.reference, self.trials.runtime.workers) as trials:
             whole = trials.model.whole()
             verdict = trials.verdict(whole)
-            if verdict.status is not Status.AGREE:
+            if not verdict.agrees:
                 return verdict
             if not _tells(trials.model):
                 return replace(verdict, status=Status.UNRESOLVED)

@@ -104,7 +104,7 @@ class Blame:
     def is_wrong(self) -> bool:
         """Return whether the candidate computes the region wrong, or refuses it while the reference
         runs it."""
-        return self.verdict.status is Status.FAIL or self.verdict.signature is Signature.REFUSED
+        return self.verdict.fails or self.verdict.signature is Signature.REFUSED
 
     @cached_property
     def is_model_wrong(self) -> bool:
@@ -184,11 +184,11 @@ class Blame:
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
             verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))
-            if verdict is None or verdict.status is Status.UNRESOLVED:
+            if verdict is None or verdict.is_unresolved:
                 continue
             if name == ALL_AT_ONCE:
-                kernels = verdict.status is Status.FAIL
-            if verdict.status is Status.AGREE:
+                kernels = verdict.fails
+            if verdict.agrees:
                 log.info("switches: right with %s off", name)
                 found[name] = options
         return found, kernels
@@ -391,7 +391,7 @@ def widen_to_surroundings(blame: Blame) -> Blame:
 def _only_rounds(trials: Trials, region: Region) -> bool:
     """Return whether rounding explains all deviations, whatever criterion judged it."""
     verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
-    return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
+    return verdict.agrees or verdict.signature is Signature.PRECISION
 
 
 def is_between(version: str, first: str, last: str) -> bool:

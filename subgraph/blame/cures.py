@@ -36,7 +36,7 @@ from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Verdict
 
 DRAWS = 3  # inputs beside the samples
 TIMED = 7  # runs of which the median counts
@@ -101,7 +101,7 @@ class Prover:
     ) -> Cure:
         """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is
         right."""
-        if verdict.status is not Status.AGREE:
+        if not verdict.agrees:
             return Cure(kind, what, how, False, "region", None, verdict.why)
         why = "" if self.draws else "no further inputs were tried"
         return Cure(kind, what, how, self.draws > 0, "whole", self._slowdown(other, path), why)

@@ -41,7 +41,7 @@ from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status
+from subgraph.verdict import Judgement
 
 MAX_PROVEN = 2  # cures by rewriting, after which no more are tried
 MAX_NODES = 64  # of a region that is rewritten
@@ -115,7 +115,7 @@ class Rewriter:
         self.tried += 1
         try:
             with self.prover.opened(path, Feeding(records=fed)) as alone:
-                if alone.verdict(alone.model.whole()).status is not Status.AGREE:
+                if not alone.verdict(alone.model.whole()).agrees:
                     return None
             equal = original.compare(form.model)
             if not equal.proven:
@@ -215,10 +215,10 @@ class OriginalRegion:
                 judgement = _judge(self._noise[k].of(name), record, theirs[name])
                 # what is a tie in one form may be none in the other
                 is_code = record.dtype in CODES
-                if judgement.status is Status.AGREE and is_code:
+                if judgement.agrees and is_code:
                     noise = self._noise_of(form, k, theirs)
                     judgement = _judge(noise.of(name), theirs[name], record)
-                if judgement.status is not Status.AGREE:
+                if not judgement.agrees:
                     return Equivalence(DIFFERENT, f"'{name}': {judgement.why}")
         return Equivalence(IDENTICAL if equal else NOISE)
 

@@ -244,12 +244,12 @@ def log_steps(bisection: Bisection) -> Result:
 def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     """`outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
     from subgraph.trials.compare_tensors import ranking
-    from subgraph.verdict import NUMBERS, Status, name_failure
+    from subgraph.verdict import NUMBERS, name_failure
 
     verdict = step.answer.verdict
-    if verdict is None or verdict.status is not Status.FAIL:
+    if verdict is None or not verdict.fails:
         return f"outputs: {step.answer.status}"
-    failing = {j.name for j in verdict.outputs if j.status is Status.FAIL}
+    failing = {j.name for j in verdict.outputs if j.fails}
     outputs = {j.name for j in verdict.outputs}
     where = f" in {len(failing)} of {len(outputs)}" if outputs else ""
     is_numeric = verdict.signature in NUMBERS

@@ -198,7 +198,7 @@ def replay(
     )
     lines = [f"{headline}: {clean(str(case.place))}/ on {clean(chosen.name)}"]
     for label, verdict, refused in zip(labels, verdicts, is_refused, strict=True):
-        word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
+        word = "FAIL" if verdict.fails else verdict.status.value
         word = "refused" if refused else word
         lines.append("  " + "  ".join(filter(None, (clean(label), word, clean(verdict.why)))))
         lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]

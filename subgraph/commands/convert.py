@@ -359,14 +359,13 @@ def _compare(
 def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
     """The outputs of the model about which the comparison with the original says nothing, and
     why."""
-    from subgraph.verdict import Status
 
     rows = {row.tensor: row.runs[0] for row in document.rows}
     found = {}
     for name in graph.outputs:
         run = rows.get(name)
         judged = run.in_place if run else None
-        if judged is None or judged.status is Status.UNRESOLVED:
+        if judged is None or judged.is_unresolved:
             telling = judged or run
             reason = telling.why if telling else ""
             found[name] = (

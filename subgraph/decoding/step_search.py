@@ -378,7 +378,7 @@ class LoopSearch:
                 self.first.judge.rule,
                 OutputContext(name, self.first.judge.precision, is_model_output=True),
             )
-            if ruling.status is Status.FAIL:
+            if ruling.fails:
                 status = Status.FAIL
             worst = max(worst, measure_relative_error(value, made))
         return StepSeen(k, worst, status)
@@ -410,7 +410,7 @@ class LoopSearch:
         with self.at(k) as (trials, _):
             verdict = trials.verdict(trials.model.whole())
         log.info("step %d alone, from the reference's state: %s", k, verdict.status.value)
-        return verdict.status is not Status.AGREE
+        return not verdict.agrees
 
     def _verdict(self, k: int, made: Records) -> Status:
         """On outputs of step k, beside what rounding does in that step."""

@@ -391,24 +391,24 @@ class Planner:
         in_float = with_own_model(self.trials, None)
         try:
             require_usable(in_float, self.run({}))
-            if self.judge({}).accepted:
+            if self.judge({}).agrees:
                 return Found((), 0)
-            if not (judged := self.judge(self.in_float(every))).accepted:
+            if not (judged := self.judge(self.in_float(every))).agrees:
                 reason = explain_full_model(in_float)
                 self.problem = f"not even with every place in float: {judged.why}"
                 self.problem += f"; {reason.says}" if reason else ""
                 is_moving = isinstance(reason, ReferenceMovement)
-                self.is_wrong = judged.status is Status.FAIL and not is_moving
+                self.is_wrong = judged.fails and not is_moving
                 return None
         except OutOfTime:
             return None
         with suppress(OutOfTime):
             self.measure()
         order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
-        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
+        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).agrees)
         levels = self._lowest_gears(self.in_float(found.kept))
         refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
-        proven = sum(one is not None and one.judged.status is Status.FAIL for one in refused)
+        proven = sum(one is not None and one.judged.fails for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
     def sensitivity(self, place: int) -> float:
@@ -432,7 +432,7 @@ class Planner:
                 lowered = False
                 for place in reversed(list(levels)):
                     while (
-                        place in levels and self.judge(lower := self._lower(levels, place)).accepted
+                        place in levels and self.judge(lower := self._lower(levels, place)).agrees
                     ):
                         levels = lower
                         lowered = True

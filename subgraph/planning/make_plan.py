@@ -41,7 +41,6 @@ from subgraph.trials.open_trials import Setup, open_reference, open_trials, with
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status
 
 SCALED = ("fp16", "bf16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
@@ -206,7 +205,7 @@ def _is_another_model(planner: Planner) -> bool:
     whole = trials.model.whole()
     result = trials.run(whole)
     verdict = trials.judge.verdict(whole, result)
-    if verdict.status is not Status.FAIL or result.failure:
+    if not verdict.fails or result.failure:
         return False
     lowered = planner.run({}).tensors
     for k, expected in enumerate(trials.model.values.records):
@@ -354,7 +353,7 @@ def _make_document(
         runs=planner.runs,
         seconds=round(time.monotonic() - began, 3),
         score=score,
-        tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
+        tried=[PlanTried(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
         weights=(
             count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
             if found and own_model
@@ -387,7 +386,7 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     is_lowered_here = not planner.trials.runtime.own_model and planner.twin.rounded
     if scales is None and is_lowered_here and math.inf in planner.errors.values():
         notes.append("values overflow or vanish: --rescale scales them by powers of two instead")
-    if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
+    if lost := sum(t.judged.is_unresolved for t in planner.tried.values()):
         notes.append(
             f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v"
             " shows why"

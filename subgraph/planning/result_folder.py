@@ -135,8 +135,8 @@ def try_list(
             listed = _judge(planner, tool, module, wider, convert)
             added = len(wider.nodes) - len(narrowest.nodes)
             log.info("%s with %d nodes more than the plan: %s", clean(tool), added, listed.why)
-            tried = TriedList(tool, added, listed.accepted, listed.score, clean(listed.why))
-            if listed.accepted:
+            tried = TriedList(tool, added, listed.agrees, listed.score, clean(listed.why))
+            if listed.agrees:
                 return wider, tried
             first = first or tried
             rounds = max(1, 2 * rounds)

@@ -260,14 +260,14 @@ class _Judging:
         )
         match = replace(match, remark=remark or told)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
-        if judgement.status is Status.FAIL and name in self._random:
+        if judgement.fails and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
-        if judgement.status is Status.AGREE and is_coarse(reference, match.entry.step):
+        if judgement.agrees and is_coarse(reference, match.entry.step):
             steps = f"printed in steps of {match.entry.step:g}"
             return TensorRow(match, why=f"{steps}: too few digits to say that it agrees")
         before, beside = self._beside(name, reference, value, k)
         is_right = name in self.judge.model.choice.may_be_empty
-        may_be_mute = judgement.status is Status.AGREE and not is_right
+        may_be_mute = judgement.agrees and not is_right
         mute = explain_mute(reference, value) if may_be_mute else ""
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
@@ -374,7 +374,7 @@ class _Judging:
         for tried in _iter_forms(samples, (*region.inputs, name)):
             judged = self._isolated_from(tried, name, meant, region)
             judgements += [judged] if judged else []
-            if judged is None or judged.status is Status.AGREE:
+            if judged is None or judged.agrees:
                 break
         return min(judgements, key=gravity, default=None)
 
@@ -426,7 +426,7 @@ class _Judging:
         )
         measured = noise.of(meant)
         judged = self._judge(meant, reference, value, k, measured)
-        is_failing = judged.status is Status.FAIL and reference.dtype.kind == "f"
+        is_failing = judged.fails and reference.dtype.kind == "f"
         if not is_failing or self.precision is not Precision.INT8:
             return judged
         graph = judge.model.graph

@@ -29,7 +29,6 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.compare import Departure
 from subgraph.trials.judge import Judge
 from subgraph.types import StringMap, Strings
-from subgraph.verdict import Status
 
 # How many times likelier than others a node is to blame:
 LINT_WEIGHT = 3.0  # with a known trouble
@@ -139,7 +138,7 @@ def _is_certain(row: TensorRow | None) -> bool:
 
 
 def _adds_error(row: TensorRow) -> bool:
-    return row.alone is not None and row.alone.status is Status.FAIL
+    return row.alone is not None and row.alone.fails
 
 
 def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
@@ -265,7 +264,7 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
     names = [c.run.name for c in earlier]
     for name in last.failing:
         row = last.rows[name]
-        if row.beside is not None and row.beside.status is not Status.FAIL:
+        if row.beside is not None and not row.beside.fails:
             known = next(c for c in earlier if c.run.name == row.before)
             if not known.rows[name].agreeing:
                 continue  # inherited; or, where rounding hides it, perhaps inherited
@@ -372,7 +371,7 @@ def _has_other_input(comparison: RunComparison) -> bool:
 def _is_inherited(comparison: RunComparison) -> bool:
     """Is every wrong tensor as wrong in an earlier recording?"""
     rows = [comparison.rows[name] for name in comparison.failing]
-    return all(row.beside is not None and row.beside.status is Status.AGREE for row in rows)
+    return all(row.beside is not None and row.beside.agrees for row in rows)
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -74,12 +74,12 @@ class TensorRow:
     @property
     def failing(self) -> bool:
         """Is it wrong in place?"""
-        return self.in_place is not None and self.in_place.status is Status.FAIL
+        return self.in_place is not None and self.in_place.fails
 
     @property
     def agreeing(self) -> bool:
         """Is it right in place?"""
-        return self.in_place is not None and self.in_place.status is Status.AGREE
+        return self.in_place is not None and self.in_place.agrees
 
     @property
     def compared(self) -> bool:
@@ -122,7 +122,7 @@ class RunComparison:
         them."""
         is_int8 = (self.run.precision or self.judge.precision) == Precision.INT8
         alone = {n: self.rows[n].alone for n in self.failing if is_int8}
-        return [n for n, judged in alone.items() if judged and judged.status is Status.AGREE]
+        return [n for n, judged in alone.items() if judged and judged.agrees]
 
     @property
     def other_input(self) -> list[str]:

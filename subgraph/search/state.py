@@ -235,18 +235,14 @@ class SearchState:
             SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
         """
         if self.seen.without_output >= self.max_without_output:
-            yield from self._require_output()
+            self.seen.without_output, self.max_without_output = 0, 2 * self.max_without_output
+            query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.max_without_output, True)
+            (answer,) = yield from self.ask(Purpose.AGAIN, [query])
+            if answer.signature in NO_OUTPUT:
+                raise SearchStopped(
+                    f"the candidate has stopped working: {answer.why or answer.signature}"
+                )
         return (yield from self.driver.ask(purpose, queries, partial(self.seen.note, self.aim)))
-
-    def _require_output(self) -> Search[None]:
-        """Run the whole again: does it still give output?"""
-        self.seen.without_output, self.max_without_output = 0, 2 * self.max_without_output
-        query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.max_without_output, True)
-        (answer,) = yield from self.ask(Purpose.AGAIN, [query])
-        if answer.signature in NO_OUTPUT:
-            raise SearchStopped(
-                f"the candidate has stopped working: {answer.why or answer.signature}"
-            )
 
     def one_by_one(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
         """As `ask`, so that a budget that ends leaves the answers before it."""

@@ -208,19 +208,17 @@ class ExpectedOutputs:
             return self._judge_without_noise(output, precision)
         judgement = output.judge(self.rule, precision, noise)
         is_possible = is_judged_by_noise_in_fp32(self.criterion, precision)
-        if judgement.status is Status.AGREE and is_possible:
+        if judgement.agrees and is_possible:
             by_rounding = output.judge(self._rounding_alone, precision, noise)
-            if by_rounding.status is Status.FAIL and self._needs_rounding(output, by_rounding):
+            if by_rounding.fails and self._needs_rounding(output, by_rounding):
                 judgement = by_rounding
-        if judgement.status is Status.AGREE or not self.by_noise:
+        if judgement.agrees or not self.by_noise:
             return judgement, CRITERION
-        if (
-            judgement.status is Status.UNRESOLVED
-        ):  # the model does not run with perturbations, for example
+        if judgement.is_unresolved:  # the model does not run with perturbations, for example
             return self._judge_without_noise(output, precision)
         if output.is_float:  # the test's author knows how exact it is
             tolerated = output.judge_by_tolerance()
-            if tolerated.status is Status.AGREE:
+            if tolerated.agrees:
                 return tolerated, TOLERANCE
         return judgement, CRITERION
 
@@ -239,16 +237,14 @@ class ExpectedOutputs:
         lower precision may cause is unresolved.
         """
         tolerated = output.judge_by_tolerance()
-        mismatch = (
-            tolerated.status is not Status.AGREE and tolerated.signature is Signature.MISMATCH
-        )
+        mismatch = not tolerated.agrees and tolerated.signature is Signature.MISMATCH
         if not mismatch or not output.is_float:
             return tolerated, TOLERANCE
         floor = FLOORS.get(output.dtype)
         judgement = output.judge(
             parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, precision
         )
-        return (tolerated, TOLERANCE) if judgement.status is Status.FAIL else (judgement, CRITERION)
+        return (tolerated, TOLERANCE) if judgement.fails else (judgement, CRITERION)
 
     def reference_result(self, example: Example) -> ReferenceResult:
         """How plain onnxruntime ends on an example."""
@@ -279,9 +275,9 @@ class ExpectedOutputs:
                 return ReferenceResult("differs", f"{record.name}: it gives none")
             values = record.value(), result.tensors[0][record.name].value()
             output = _Output(example, record.name, *values)
-            if output.judge(self._noise_rule, Precision.FP32).status is not Status.AGREE:
+            if not output.judge(self._noise_rule, Precision.FP32).agrees:
                 tolerated.append(output.judge_by_tolerance())
-        wrong = [j for j in tolerated if j.status is not Status.AGREE]
+        wrong = [j for j in tolerated if not j.agrees]
         if wrong:
             outcome = "differs"
         elif tolerated:
@@ -392,9 +388,7 @@ class _Output:
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
         context = OutputContext(self.name, precision, output_noise, is_model_output=True)
         judgement = judge(self.expected, self.value, rule, context)
-        if judgement.status is not Status.UNRESOLVED or describe_excess(
-            self.expected, self.value, 0.0, 0.0
-        ):
+        if not judgement.is_unresolved or describe_excess(self.expected, self.value, 0.0, 0.0):
             return judgement
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
 

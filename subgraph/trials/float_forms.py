@@ -119,7 +119,17 @@ def _write_float(node: protobuf.NodeProto, name: str, opset: int) -> bytes | Non
         return None
     inputs = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.output)]
-    function = _make_function(name, node, inputs, outputs, opset)
+    from onnx import NodeProto, parser
+
+    body = FORMS[node.op_type](inputs, outputs)
+    given, returned = (", ".join(filter(None, names)) for names in (inputs, outputs))
+    written = parser.parse_function(
+        f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} ({given}) => ({returned})'
+        f" {{ {body} }}"
+    )
+    if node.op_type == "DynamicQuantizeLSTM":
+        written.node[-1].attribute.extend(NodeProto.FromString(node.SerializeToString()).attribute)
+    function: bytes = written.SerializeToString()
     for values in (node.input, node.output):
         used = [name for name in values if name]
         del values[:]
@@ -150,20 +160,3 @@ def call_functions(
             node.domain = domain
     model.opset_import.add(domain=domain, version=1)
     model.ir_version = max(model.ir_version, 8)  # before it there are no functions
-
-
-def _make_function(
-    name: str, node: protobuf.NodeProto, inputs: list[str], outputs: list[str], opset: int
-) -> bytes:
-    from onnx import NodeProto, parser
-
-    body = FORMS[node.op_type](inputs, outputs)
-    given, returned = (", ".join(filter(None, names)) for names in (inputs, outputs))
-    function = parser.parse_function(
-        f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} ({given}) => ({returned})'
-        f" {{ {body} }}"
-    )
-    if node.op_type == "DynamicQuantizeLSTM":
-        function.node[-1].attribute.extend(NodeProto.FromString(node.SerializeToString()).attribute)
-    serialized: bytes = function.SerializeToString()
-    return serialized

@@ -29,7 +29,7 @@ from subgraph.text import clean, count
 from subgraph.trials import score_backend
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, StringMap, Strings, frozen
-from subgraph.verdict import Judgement, Signature, Status, Verdict
+from subgraph.verdict import Graded, Judgement, Signature, Status, Verdict
 
 TIMEOUT = 600.0  # seconds for one call of a user's score
 DRAWS = 200  # of samples, with repetition, of which each gives a score: the paired bootstrap
@@ -38,7 +38,7 @@ INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
 
 @frozen
-class Judged:
+class Judged(Graded):
     """The judgement on one model.
 
     Attributes:
@@ -49,10 +49,6 @@ class Judged:
     status: Status
     why: str
     score: float | None = None
-
-    @property
-    def accepted(self) -> bool:
-        return self.status is Status.AGREE
 
 
 def not_run(why: str) -> Judged:

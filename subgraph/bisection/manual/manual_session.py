@@ -168,27 +168,19 @@ class Session(SavedSession):
         saved = read_document(folder / STATE, SavedSession, hint)
         session = cls(folder=folder, **{f.name: getattr(saved, f.name) for f in fields(saved)})
         try:
-            session._require_consistent()
+            request = session.request
+            if not 1 <= request.batch <= MAX_BATCH:
+                raise ValueError("batch is out of bounds")
+            TaskFormat.parse(request.export)
+            for number in (*session.open, *(answer.number for answer in session.log)):
+                session.task(number)
+            for answer in session.log:
+                if answer.word != TAKEN and answer.word not in WORDS:
+                    raise ValueError(f"{answer.word} is not an answer")
         except (ValueError, KeyError) as e:
             what = f"{folder / STATE} is damaged: {type(e).__name__} {e}"
             raise UsageError(what, hint, code="manual.damaged") from e
         return session
-
-    def _require_consistent(self) -> None:
-        """Require that the parts of the session match.
-
-        Raises:
-            ValueError, KeyError, UsageError: they do not.
-        """
-        request = self.request
-        if not 1 <= request.batch <= MAX_BATCH:
-            raise ValueError("batch is out of bounds")
-        TaskFormat.parse(request.export)
-        for number in (*self.open, *(answer.number for answer in self.log)):
-            self.task(number)
-        for answer in self.log:
-            if answer.word != TAKEN and answer.word not in WORDS:
-                raise ValueError(f"{answer.word} is not an answer")
 
     def save(self) -> Session:
         """Write the state atomically, also if the power fails; return the session.

@@ -260,7 +260,21 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
     if array.shape != shape:
         what = f"{path} has the shape {shape_text(array.shape)}, not {shape_text(shape)}"
         raise InputError(what, f"expected: {file}; or say `bad`", code="manual.wrong-shape")
-    return _cast(array, file.own.dtype, path)
+    wanted = np_dtype(file.own.dtype)
+    if array.dtype == wanted or file.own.dtype == "string":
+        return array.astype(wanted)
+    are_floats = "float" in array.dtype.name and "float" in file.own.dtype
+    are_integers = array.dtype.kind in "iub" and wanted.kind in "iub"
+    if are_floats or are_integers:
+        with np.errstate(all="ignore"):
+            cast = array.astype(wanted)
+        if are_floats or np.array_equal(cast.astype(array.dtype), array):
+            return cast
+    raise InputError(
+        f"{path} holds {array.dtype.name}, not {file.own.dtype}",
+        "convert it to what the device's numbers mean",
+        code="manual.wrong-type",
+    )
 
 
 def _read_bin(path: Path, file: ExpectedFile) -> Array:
@@ -301,26 +315,3 @@ def _convert_layout(array: Array, file: ExpectedFile) -> Array:
     is_turned = array.shape == handed.shape and handed.layout == "NHWC"
     axes = find_axes(handed.shape, handed.layout, "NCHW") if is_turned else None
     return np.ascontiguousarray(array.transpose(axes)) if axes else array
-
-
-def _cast(array: Array, dtype: str, path: Path) -> Array:
-    """Convert to the model's element type: floats are rounded, other types must not lose anything.
-
-    Raises:
-        InputError: something would be lost.
-    """
-    wanted = np_dtype(dtype)
-    if array.dtype == wanted or dtype == "string":
-        return array.astype(wanted)
-    are_floats = "float" in array.dtype.name and "float" in dtype
-    are_integers = array.dtype.kind in "iub" and wanted.kind in "iub"
-    if are_floats or are_integers:
-        with np.errstate(all="ignore"):
-            cast = array.astype(wanted)
-        if are_floats or np.array_equal(cast.astype(array.dtype), array):
-            return cast
-    raise InputError(
-        f"{path} holds {array.dtype.name}, not {dtype}",
-        "convert it to what the device's numbers mean",
-        code="manual.wrong-type",
-    )

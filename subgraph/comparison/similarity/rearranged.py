@@ -111,23 +111,20 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
         if x.ndim > 2 and x.shape[axis] == COLORS:
             yield f"RGB for BGR: channels 0 and 2 of axis {axis} exchanged", np.flip(x, axis)
     if x.ndim == 4:
-        yield from _misread_layout(x)
+        last = x.shape[-1] <= COLORS + 1 < x.shape[1]
+        own, other, order = (
+            ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))
+        )
+        moved = x.transpose(order)
+        if moved.shape != x.shape and not np.array_equal(moved.reshape(-1), x.reshape(-1)):
+            yield f"laid out {other}, but read as {own}", moved.reshape(x.shape)
+            yield (
+                f"laid out {own}, but read as {other}",
+                x.reshape(moved.shape).transpose(np.argsort(order)),
+            )
     if x.dtype.kind not in "iub":
         for text, scale, offset in INPUT_CHANGES:
             yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
         codes = np.clip(np.rint(x), 0, 255)
         if not np.array_equal(codes, x):
             yield "rounded to the integers of uint8", codes
-
-
-def _misread_layout(x: Array) -> Iterator[tuple[str, Array]]:
-    """Bytes in one order of axes, read in another one; an image's channels are few."""
-    last = x.shape[-1] <= COLORS + 1 < x.shape[1]
-    own, other, order = ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))
-    moved = x.transpose(order)
-    if moved.shape != x.shape and not np.array_equal(moved.reshape(-1), x.reshape(-1)):
-        yield f"laid out {other}, but read as {own}", moved.reshape(x.shape)
-        yield (
-            f"laid out {own}, but read as {other}",
-            x.reshape(moved.shape).transpose(np.argsort(order)),
-        )

@@ -93,7 +93,14 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
             region = yield from gallop_forth(state, region)
         if gradual and len(region) > 1 and (yield from _ends_gradually(state, region)):
             return Smallest(region, graded=True)
-    region = yield from _drop_components(state, region)
+    smallers: list[Callable[[Items], set[int]]] = [
+        lambda r: next(split_components(state.parents, r)),
+        lambda r: find_upstream(state.parents, r, r[-1]),
+    ]
+    for smaller in smallers:
+        component = tuple(sorted(smaller(region)))
+        while len(component) < len(region) and (yield from state.fails(Purpose.SHRINK, component)):
+            region, component = component, tuple(sorted(smaller(component)))
     region, whole = yield from _drop_chunks(state, region)
     while True:
         smallest = yield from _drop_single(state, region, whole)
@@ -121,18 +128,6 @@ def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
     if rest is None:
         rest = part.share.of_target
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
-
-
-def _drop_components(state: SearchState, region: Items) -> Search[Items]:
-    smallers: list[Callable[[Items], set[int]]] = [
-        lambda r: next(split_components(state.parents, r)),
-        lambda r: find_upstream(state.parents, r, r[-1]),
-    ]
-    for smaller in smallers:
-        component = tuple(sorted(smaller(region)))
-        while len(component) < len(region) and (yield from state.fails(Purpose.SHRINK, component)):
-            region, component = component, tuple(sorted(smaller(component)))
-    return region
 
 
 def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]]:
