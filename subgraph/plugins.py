@@ -80,7 +80,14 @@ def load(kind: str, name: str) -> ModuleType:
             return import_module(own)
     entry_points = _entry_points(kind)
     if name in entry_points:
-        return _load_from_package(name, entry_points[name])
+        try:
+            return import_module(entry_points[name])
+        except (Exception, SystemExit) as e:
+            raise UsageError(
+                f"plugin '{name}': {entry_points[name]} fails while it is imported: {_one_line(e)}",
+                "reinstall it",
+                code="plugin.import-failed",
+            ) from e
     noun = {
         "criteria": "criterion",
         "dumps": "dump format",
@@ -151,17 +158,6 @@ def _folder(kind: str) -> Path:
 def _entry_points(kind: str) -> StringMap:
     """Name → module of the plugins of installed packages, none of which is imported."""
     return {e.name: e.value for e in metadata.entry_points(group=f"subcut.{kind}")}
-
-
-def _load_from_package(name: str, module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except (Exception, SystemExit) as e:
-        raise UsageError(
-            f"plugin '{name}': {module} fails while it is imported: {_one_line(e)}",
-            "reinstall it",
-            code="plugin.import-failed",
-        ) from e
 
 
 class _FromSource(SourceFileLoader):

@@ -102,15 +102,14 @@ class Installation:
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
         make = children.python("-m", "venv", folder)
-        options = list(QUIET)
         if util.find_spec("pip") is None:
             return [
                 make,
-                [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted],
+                [*children.python("-m", "pip", of=folder / PYTHON), "install", *QUIET, *wanted],
             ]
         make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
         pip = children.python("-m", "pip", "--python", python)
-        return [make, [*pip, "install", *options, "--no-compile", *wanted]]
+        return [make, [*pip, "install", *QUIET, "--no-compile", *wanted]]
 
 
 def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:

@@ -125,14 +125,9 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
     """Warn where samples of one input are of different scales, or lie beyond what the model
     quantizes it to."""
     for spec in specs:
-        told = [
-            (c.origins[spec.name], c.origins[spec.name].range)
-            for c in captured
-            if spec.name in c.origins
-        ]
+        origins = [c.origins[spec.name] for c in captured if spec.name in c.origins]
         known = sorted(
-            ((max(map(abs, ends)), ends, origin) for origin, ends in told if ends),
-            key=itemgetter(0),
+            ((max(map(abs, o.range)), o.range, o) for o in origins if o.range), key=itemgetter(0)
         )
         if not known:
             continue

@@ -386,7 +386,7 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
             f"check type and layout, or give --shape {spec.name}=…",
             code="tensor.wrong-size",
         )
-    return np.frombuffer(flat.tobytes(), dtype).reshape(dims)
+    return flat.view(dtype).reshape(dims)
 
 
 def _load_pb(path: Path) -> tuple[str, Array]:

@@ -307,8 +307,9 @@ class _Nodes:
     def _read_for_constant(self, name: str) -> Sequence[str]:
         """Return the tensors from which a constant is computed; none for another tensor."""
         maker = self.graph.maker.get(name)
-        is_computed = maker is not None and self.graph.kinds([name])[name] == CONSTANT
-        return self.graph.reads[maker] if maker is not None and is_computed else ()
+        if maker is None or self.graph.kinds([name])[name] != CONSTANT:
+            return ()
+        return self.graph.reads[maker]
 
     def live(self, records: Records) -> list[int]:
         """Bytes of the tensors that are alive before each node; one of unknown size counts as the

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,7 +87,10 @@ def main() -> None:
     server = Server(sys.argv[1])
     lines = _requests(requests)
     word = next(lines)
-    for number, reply in enumerate(_replies(server, lines)):
+    _import_numpy()  # slow, and needed by every request: while the first one is on its way
+    server.warm()
+    answers = (_reply(server, line) for line in lines)
+    for number, reply in enumerate(chain([Done()], answers)):
         _exit_if_forked(server.process)
         try:
             replies.write(seal(word, number) + json.dumps(to_json(reply)).encode() + b"\n")
@@ -94,13 +98,6 @@ def main() -> None:
         except OSError:
             os._exit(CHANNEL_LOST)
         server.held = ()  # freed after the reply: large arrays take a while
-
-
-def _version(module: ModuleType, options: Fields) -> str:
-    """Return the version that a backend reports, for these options if its function takes them."""
-    version: Callable[..., object] = getattr(module, "version", lambda: "")
-    takes = getattr(version, "__code__", None)
-    return str(version(options) if takes and takes.co_argcount else version())
 
 
 def _exit_if_forked(process: int) -> None:
@@ -124,15 +121,6 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
         sys.stdout.reconfigure(line_buffering=True)
     system.buffer_lines()
     return requests, replies
-
-
-def _replies(server: Server, lines: Iterator[bytes]) -> Iterator[object]:
-    """Reply that the process has started, then to each request."""
-    _import_numpy()  # slow, and needed by every request: while the first one is on its way
-    server.warm()
-    yield Done()
-    for line in lines:
-        yield _reply(server, line)
 
 
 def _import_numpy() -> None:
@@ -318,9 +306,11 @@ class Server:
         with self._guard_backend(
             BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
         ):
+            version: Callable[..., object] = getattr(module, "version", lambda: "")
+            takes = getattr(version, "__code__", None)
             exact = (module.exact(options) or {}) if hasattr(module, "exact") else {}
             return BackendInfo(
-                _version(module, options),
+                str(version(options) if takes and takes.co_argcount else version()),
                 (
                     Precision(module.precision(options))
                     if hasattr(module, "precision")

@@ -101,7 +101,8 @@ class Sweep:
             BackendError: a candidate cannot be used at all. OutputError: nothing can be written.
         """
         tests = self.tests.tests
-        progress = _Progress(len(self.tests.tests) * len(self.candidates))
+        total = len(tests) * len(self.candidates)
+        outcomes = Counter[SweepOutcome]()
         columns = []
         for runtime in self.candidates:
             # twice as many threads: some unpack and judge while the candidate runs the tests of
@@ -112,7 +113,8 @@ class Sweep:
                 column = []
                 for cell in executor.map(lambda test, r=limited: self._run(r, test), tests):
                     column.append(cell)
-                    progress.count(runtime.candidate.name, cell[1].outcome)
+                    outcomes[cell[1].outcome] += 1
+                    _log_progress(outcomes, total, runtime.candidate.name)
                 columns.append(column)
             except BaseException:
                 runtime.workers.close()  # threads that wait for a result stop at once
@@ -188,20 +190,11 @@ def choose_outcome(verdict: Verdict) -> SweepOutcome:
     return OF_STATUS[verdict.status]
 
 
-class _Progress:
-    """Progress as log lines."""
-
-    def __init__(self, of: int) -> None:
-        self._step = 0
-        self._of = of
-        self._outcomes: Counter[SweepOutcome] = Counter()
-
-    def count(self, name: str, outcome: SweepOutcome) -> None:
-        self._step += 1
-        self._outcomes[outcome] += 1
-        so_far = ", ".join(f"{n} {o}" for o in SweepOutcome if (n := self._outcomes[o]))
-        extra = {"step": self._step, "of": self._of, "sparse": True}
-        log.info("%d of %d on %s: %s", self._step, self._of, name, so_far, extra=extra)
+def _log_progress(outcomes: Counter[SweepOutcome], total: int, candidate: str) -> None:
+    step = outcomes.total()
+    so_far = ", ".join(f"{n} {o}" for o in SweepOutcome if (n := outcomes[o]))
+    extra = {"step": step, "of": total, "sparse": True}
+    log.info("%d of %d on %s: %s", step, total, candidate, so_far, extra=extra)
 
 
 @contextmanager
