@@ -151,7 +151,7 @@ def test_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> N
 def test_right_candidate_passes_all_tests(here: Path) -> None:
     done = subcut("sweep", "--only", "Conv", "--only", "test_elu", cwd=here)
     assert done.code == 0
-    assert done.out.splitlines()[0].split()[:2] == ["candidate", "ort"]
+    assert done.out.splitlines()[0].startswith("7 tests of 2 operators: 7 right")
     assert has_line(done.err, "7 of 7")
     assert "subcut_out/sweep-ort-Conv+test_elu/report.html" in done.err
     assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(
@@ -345,11 +345,11 @@ def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]
 @pytest.mark.slow
 def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
     text = subcut("sweep", "-c", faulty_spec(op="Elu"), *FEW, cwd=here).out.splitlines()
-    assert [line.split()[:3] for line in text[2:5]] == [
+    assert [line.split()[:3] for line in text if line.startswith("wrong")] == [
         ["wrong", "Elu", name] for name in sorted(n for n in ELU if "exp" not in n)
     ]
-    assert text[7].split() == ["Elu", "6", "3", "3"]
-    assert has_line(text[-1], "subcut_out/")
+    assert ["Elu", "6", "3", "3"] in [line.split() for line in text]
+    assert has_line(text[1], "cases", "subcut_out/")
 
 
 @pytest.mark.slow
