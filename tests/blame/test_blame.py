@@ -1,6 +1,6 @@
 """What is to blame, and what cures it, for faults that are planted.
 
-Covers `blame.blame`, `blame.cures`, `blame.draws`, `results.blame`, `blame.answer`,
+Covers `blame.blame`, `blame.cures`, `results.blame`, `blame.answer`,
 `blame.rewritten` and `commands.blame`.
 """
 

@@ -1,7 +1,7 @@
 """Two models joined: end to end, side by side, as a batch; and nodes taken out, one by one or as a
 tail.
 
-Covers `editing.merge` and `editing.remove`.
+Covers `editing.merge`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`subcut inspect`: documents, ranges and problems of a model.
 
-Covers `inspection.describe`, `inspection.ranges`, `inspection.validate`, `graph.operators`,
+Covers `inspection.describe`, `inspection.ranges`, `inspection.validate`, `graph.opsets`,
 `inspection.summary` and `commands.inspect`.
 """
 

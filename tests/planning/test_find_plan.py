@@ -1,6 +1,6 @@
 """Plans as a user asks for them.
 
-Covers `planning.result_folder`, `planning.quantize`, `planning.quantize_main`,
+Covers `planning.result_folder`, `planning.lower`, `planning.quantize_main`,
 `results.plan`.
 """
 
