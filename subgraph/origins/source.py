@@ -90,9 +90,12 @@ def _read_own_source(graph: Graph, index: int) -> Source | None:
     )
     if not module and not file:
         return None
-    modules = [*_list_weight_modules(graph, index, module), module]
+    # A fused node holds the work of several modules: those whose weights it reads.
+    weights = (PARAMETER.fullmatch(name) for name in graph.reads[index] if graph.is_weight(name))
+    others = dict.fromkeys(m[1] for m in weights if m and module and m[1] != module)
     kind = classes[len(scopes) - 1].rpartition(".")[2] if 0 < len(scopes) <= len(classes) else None
-    return Source(" + ".join(filter(None, modules)), kind or None, file, line, code)
+    modules = " + ".join(filter(None, (*others, module)))
+    return Source(modules, kind or None, file, line, code)
 
 
 def find_sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] | None:
@@ -151,15 +154,6 @@ def find_innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, 
     frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
     return own[-1] if own else (None, None, None)
-
-
-def _list_weight_modules(graph: Graph, index: int, module: str) -> list[str]:
-    """Modules whose weights a node reads, apart from its own: a fused node holds the work of
-    several."""
-    names = (PARAMETER.fullmatch(name) for name in graph.reads[index] if graph.is_weight(name))
-    return [
-        other for other in dict.fromkeys(m[1] for m in names if m) if module and other != module
-    ]
 
 
 KEPT = f"{PREFIX}name_scopes"

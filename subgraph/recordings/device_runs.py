@@ -332,23 +332,15 @@ def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
-    out = [
-        replace(
-            run,
-            samples=tuple(
-                (*_iter_inputs(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)
-            ),
-        )
-        for run in others
-    ]
+    out = []
+    for run in others:
+        samples = []
+        for k, sample in enumerate(run.samples):
+            # where a run of inputs has fewer samples, its first one
+            fed = [r.samples[k if len(r.samples) == len(run.samples) else 0] for r in inputs]
+            samples.append((*chain.from_iterable(fed), *sample))
+        out.append(replace(run, samples=tuple(samples)))
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
-
-
-def _iter_inputs(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
-    """The entries that runs of inputs hold for sample `k` of so many; the first ones where they
-    hold fewer."""
-    for run in inputs:
-        yield from run.samples[k if len(run.samples) == samples else 0]
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:

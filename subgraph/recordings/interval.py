@@ -120,6 +120,15 @@ def _make_interval(
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
     inner = [n for n in graph.iter_outputs(region.nodes) if n not in names]
     kinds = graph.kinds(inner)
+    # A node weighs more the more bad tensors depend on it, and in regions that add an error.
+    above = [graph.ancestors([graph.maker[n]]) for n in names]
+    # Of equal nodes, the nearest to the end of the region is first.
+    nearest_first = reversed(region.nodes)
+    total = {i: weights.get(i, 1.0) * sum(i in a for a in above) for i in nearest_first}
+    for nodes, is_failing in witnesses:
+        for i in nodes & total.keys():
+            total[i] *= WITNESS_WEIGHT if is_failing else 1 / WITNESS_WEIGHT
+    suspects = sorted(total.items(), key=lambda item: -item[1])
     return Interval(
         region,
         tuple(names),
@@ -127,7 +136,7 @@ def _make_interval(
         tuple(n for n in region.inputs if n in rows and rows[n].failing),
         tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
         first,
-        _rank_nodes(graph, region, names, witnesses, weights),
+        tuple(suspects),
         any(adds_error) if adds_error else None,
     )
 
@@ -151,27 +160,6 @@ def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> l
         merged = set().union(regions[name], *(g[0] for g in touching))
         groups.append((merged, [*chain.from_iterable(g[1] for g in touching), name]))
     return [names for _, names in groups]
-
-
-def _rank_nodes(
-    graph: Graph,
-    region: Region,
-    bad: Sequence[str],
-    witnesses: Sequence[tuple[set[int], bool]],
-    weights: Mapping[int, float],
-) -> tuple[tuple[int, float], ...]:
-    """The nodes of a region with their weights, the heaviest first; of equal ones the nearest to
-    its end.
-
-    A node weighs more the more bad tensors depend on it, and in regions that add an error.
-    """
-    above = [graph.ancestors([graph.maker[n]]) for n in bad]
-    rank = {i: k for k, i in enumerate(region.nodes)}
-    total = {i: weights.get(i, 1.0) * sum(i in a for a in above) for i in region.nodes}
-    for nodes, adds_error in witnesses:
-        for i in nodes & total.keys():
-            total[i] *= WITNESS_WEIGHT if adds_error else 1 / WITNESS_WEIGHT
-    return tuple(sorted(total.items(), key=lambda item: (-item[1], -rank[item[0]])))
 
 
 def weigh_intervals(comparisons: Sequence[RunComparison]) -> dict[int, float]:

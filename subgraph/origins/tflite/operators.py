@@ -334,14 +334,6 @@ def to_tflite(model: ModelProto) -> bytes:
     return _pack_model(codes, tensors, inputs, outputs, operators, buffers, called)
 
 
-def _add_buffer(buffers: list[Any], data: Array | None) -> int:
-    """The number of these bytes among the buffers of a new model; 0 for none."""
-    if data is None or not len(data):
-        return 0
-    buffers.append(_make_buffer(data))
-    return len(buffers) - 1
-
-
 def _read_values(model: Any, data: bytes, tensor: Any) -> Array:
     """Return the bytes of a tensor of any subgraph; none for one that is computed.
 
@@ -396,7 +388,11 @@ def _relink(
         number_of: The number of a subgraph in the new model.
     """
     for tensor in _get_vector(graph.tensors):
-        tensor.buffer = _add_buffer(buffers, _read_values(model, data, tensor))
+        values = _read_values(model, data, tensor)
+        tensor.buffer = 0
+        if len(values):
+            tensor.buffer = len(buffers)
+            buffers.append(_make_buffer(values))
     for op in _get_vector(graph.operators):
         op.opcodeIndex = add_code(model.operatorCodes[op.opcodeIndex])
         _renumber_subgraphs(op, number_of)

@@ -61,6 +61,7 @@ _WORDS = parse_pairs(
 )
 _ROLES = {"in": "input", "out": "output", "blb": "constant"}
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
+Header = tuple[int, Shape, int, int]  # number of the element type, shape, offset, bytes
 
 
 def detect(files: Files) -> int:
@@ -118,8 +119,8 @@ def _is_binary(files: Files, file: str) -> bool:
     return files.head(file, 4) == MAGIC
 
 
-def _read_header(files: Files, file: str) -> tuple[int, Shape, int, int]:
-    """(number of the element type, shape, offset, bytes). Raises InputError: it is damaged."""
+def _read_header(files: Files, file: str) -> Header:
+    """The header of a blob. Raises InputError: it is damaged."""
     short = _HEADER.size + _SHORT_PLACES.size
     if files.sizes[file] < short:
         raise files.damaged(file, "it ends within its header")
@@ -138,7 +139,7 @@ def _read_header(files: Files, file: str) -> tuple[int, Shape, int, int]:
     return precision, tuple(dims[:rank]), offset, size
 
 
-def _find_fitting_type(header: tuple[int, Shape, int, int], numbering: Mapping[int, str]) -> str:
+def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
@@ -146,7 +147,7 @@ def _find_fitting_type(header: tuple[int, Shape, int, int], numbering: Mapping[i
     return dtype if is_type and _raw.count_bytes(dtype, math.prod(shape)) == size else ""
 
 
-def _choose_numbering(headers: list[tuple[int, Shape, int, int]]) -> Mapping[int, str]:
+def _choose_numbering(headers: list[Header]) -> Mapping[int, str]:
     """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16
     today.
 
