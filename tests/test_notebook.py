@@ -24,12 +24,14 @@ import subgraph
 from fixtures import ROOT
 from fixtures.notebook import CELLS, document
 from subgraph import notebook
-from subgraph.demo.files import files
 from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
 from subgraph.search.oracle import Counts, Finding, FindingKind, Findings, Outcome
+from tests.helpers import fake_candidate
+from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
+from tests.helpers.open_trials import spec_of
 
 VOID = {"br", "meta"}
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
@@ -187,16 +189,15 @@ def test_another_thing_in_place_of_a_model_is_refused(odd: subgraph.Graph, funct
 
 
 def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: Path) -> None:
-    for name, content in files().items():
-        (tmp_path / name).write_bytes(content)
-    model, wrong = tmp_path / "model.onnx", str(tmp_path / "wrong.py")
+    model = chain(tmp_path / "m.onnx", ["a", "b", "c"])
+    wrong = spec_of(fake_candidate.HERE, add="b:9")
     output = tmp_path / "out"
     search = subgraph.bisect(model, wrong, output=output)
     assert repr(search) == "Bisection('0 steps so far')"
-    assert search.result.findings[0].nodes == ["stem/pad", "stem/pool"], "it runs to its end"
+    assert search.result.findings[0].nodes == ["b"], "it runs to its end"
     assert search.result.says in repr(search)
-    comparison = subgraph.compare(model, wrong, at=["stem/*"], output=output)
-    piece = subgraph.cut(model, "stem/pad", "stem/pool")
+    comparison = subgraph.compare(model, wrong, at=["b"], output=output)
+    piece = subgraph.cut(model, "b", "c")
     for shown in (search, search.steps[0], comparison, piece):
         assert "\n" not in repr(shown)
         assert len(repr(shown)) < 200

@@ -12,6 +12,9 @@ import pytest
 
 from subgraph.demo.files import files
 from subgraph.results import brief
+from tests.helpers import fake_candidate
+from tests.helpers.chain_models import chain
+from tests.helpers.open_trials import spec_of
 from tests.helpers.run_command import subcut
 
 FULL = {
@@ -24,6 +27,16 @@ FULL = {
     "report": "out/report.html",
     "steps": [{"number": n} for n in range(1000)],
 }
+
+
+WRONG = spec_of(fake_candidate.HERE, add="b:9")
+
+
+@pytest.fixture
+def chained(tmp_path: Path) -> Path:
+    """A folder with a model of three nodes, of which `WRONG` computes one wrong."""
+    chain(tmp_path / "m.onnx", ["a", "b", "c"])
+    return tmp_path
 
 
 @pytest.fixture
@@ -48,15 +61,14 @@ def test_a_document_without_a_headline_has_the_first_line_of_its_text() -> None:
     assert not short.findings
 
 
-def test_an_answer_is_short_and_its_next_commands_run(demo: Path) -> None:
-    words = ("bisect", "model.onnx", "-c", "wrong.py", "--within", "stem/pad..stem/pool")
-    done = subcut(*words, "--keep-input", "-q", "--brief", cwd=demo)
+def test_an_answer_is_short_and_its_next_commands_run(chained: Path) -> None:
+    done = subcut("bisect", "m.onnx", "-c", WRONG, "-q", "--brief", cwd=chained)
     assert done.code == 1
     assert len(done.out) <= 2_048
     answer = done.document
-    assert answer["findings"][0]["nodes"] == ["stem/pad", "stem/pool"]
+    assert answer["findings"][0]["nodes"] == ["b"]
     assert all("--brief" not in one["argv"] for one in answer["next"])
-    again = subcut(*answer["next"][0]["argv"][1:], "--brief", cwd=demo)
+    again = subcut(*answer["next"][0]["argv"][1:], "--brief", cwd=chained)
     assert again.code == 1
     assert again.document["of"] == "subcut.replay/1"
 
@@ -72,16 +84,25 @@ def test_a_typo_is_answered_with_the_command_that_was_meant(demo: Path) -> None:
 
 
 def test_a_workflow_shows_the_answer_and_the_document_stays_whole(
-    demo: Path, monkeypatch: pytest.MonkeyPatch
+    chained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary = demo / "summary.md"
+    summary = chained / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    words = ("compare", "model.onnx", "-c", "wrong.py", "--at", "stem/pool", "-q", "--json")
-    done = subcut(*words, cwd=demo)
+    done = subcut("compare", "m.onnx", "-c", WRONG, "--at", "b", "-q", "--json", cwd=chained)
     json.loads(done.out)
     assert f"::error title=subcut::{done.document['says']}" in done.err
-    assert "stem/pool" in summary.read_text(encoding="utf-8")
+    assert "node b " in summary.read_text(encoding="utf-8")
+
+
+def test_a_summary_that_cannot_be_written_is_named(
+    chained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(chained / "none" / "summary.md"))
+    done = subcut("compare", "m.onnx", "-c", WRONG, "--at", "b", "-q", cwd=chained)
+    assert done.code == 74
+    assert "summary.md" in done.err
 
 
 def test_names_end_neither_an_annotation_nor_a_block_of_the_summary(
@@ -106,13 +127,3 @@ def test_the_skill_is_short_and_its_commands_run(demo: Path) -> None:
     assert (done.code, done.out.splitlines()[0][:5]) == (0, "right")
     for line in skill.partition("```sh\n")[2].partition("```")[0].splitlines():
         assert subcut(*line.split()[1:], cwd=demo).code in (0, 1), line
-
-
-def test_a_summary_that_cannot_be_written_is_named(
-    demo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(demo / "none" / "summary.md"))
-    done = subcut("compare", "model.onnx", "-c", "wrong.py", "--at", "stem/pool", "-q", cwd=demo)
-    assert done.code == 74
-    assert "summary.md" in done.err
