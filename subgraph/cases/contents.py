@@ -8,6 +8,7 @@ lists are left out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from subgraph.types import Fields, Strings
 
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
 LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data", ".tflite"), FROM_DEVICE: (".npy", ".bin")}
+SKIPPED = ("__pycache__",)  # folders of the candidate, besides hidden ones
 UNCHANGED = (".npy", ".bin", ".onnx", ".data", ".tflite", ".prototxt", ".caffemodel")
 
 
@@ -255,7 +257,10 @@ def redacted(
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
     if document_name:
-        files |= _render_reports(json.loads(data_of(files[document_name])))
+        document = json.loads(data_of(files[document_name]))
+        with contextlib.suppress(SubcutError, TypeError):  # one of another version has no reports
+            texts = rendered_reports(results.parse(document))
+            files |= {file: text.encode() for file, text in texts.items()}
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
@@ -289,18 +294,6 @@ def _redact_document(name: str, document: Any, redactor: Redactor) -> Any:
                 if result.get("case"):
                     result["case"] = Path(result["case"]).name
     return redacted_document
-
-
-def _render_reports(document: Any) -> dict[str, bytes]:
-    """The reports of a redacted document; none where it is of another version."""
-    try:
-        texts = rendered_reports(results.parse(document))
-    except (SubcutError, TypeError):
-        return {}
-    return {file: text.encode() for file, text in texts.items()}
-
-
-SKIPPED = ("__pycache__",)  # folders, besides hidden ones
 
 
 def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) -> dict[str, Path]:

@@ -8,6 +8,7 @@ printed, sentences, paths. With the user's consent (`keep`) it leaves as a comma
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import platform
@@ -35,6 +36,7 @@ REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out"  # replaces a text
 ALL = "all"  # keeps every text
 USER = "USER"
+USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")
 HOST = "HOST"
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins"
@@ -336,7 +338,10 @@ def this_machine(secrets: Iterable[str] = ()) -> Redactor:
     folders = {
         str(Path(home)) for home in homes if Path(home).is_absolute() and len(Path(home).parts) > 1
     }
-    users = _users() | {Path(home).name for home in folders}
+    users = {os.environ.get(name, "") for name in USER_VARIABLES}
+    users |= {Path(home).name for home in folders}
+    with contextlib.suppress(OSError, KeyError, ImportError):  # the user's number has no name
+        users.add(getpass.getuser())
     hosts = {platform.node(), platform.node().partition(".")[0]}
     in_environment = {
         v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH
@@ -356,16 +361,6 @@ def _longest_first(texts: Iterable[str]) -> Strings:
 
 def _personal(words: Iterable[str]) -> Iterable[str]:
     return (w for w in words if len(w) >= MIN_LENGTH and w.lower() not in NOT_PERSONAL)
-
-
-def _users() -> set[str]:
-    users = {
-        os.environ.get(name, "") for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")
-    }
-    try:
-        return users | {getpass.getuser()}
-    except (OSError, KeyError, ImportError):  # the user's number has no name
-        return users
 
 
 # ------------------------------------------------------------ the machine

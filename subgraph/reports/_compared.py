@@ -287,16 +287,13 @@ def _next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
     if document.exit_code != 1:
         return []
-    if isinstance(document, ComparisonDocument):
+    # a document of before has texts
+    following = [_read_text(one) if isinstance(one, str) else one for one in document.next]
+    if isinstance(document, ComparisonDocument) and not following:
         model = document.model.path or document.model.file
         words = ["subcut", "bisect", model, "-c", document.candidate.name]
-        return _read(document.next) or [NextCommand("find the smallest region", words)]
-    return _read(document.next)
-
-
-def _read(written: Sequence[NextCommand | str]) -> list[NextCommand]:
-    """Return the commands of a document; a document of before has texts."""
-    return [_read_text(one) if isinstance(one, str) else one for one in written]
+        following.append(NextCommand("find the smallest region", words))
+    return following
 
 
 def _read_text(text: str) -> NextCommand:

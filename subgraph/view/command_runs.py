@@ -168,7 +168,9 @@ class Runs:
         last = ""
         with process:  # closes the pipes
             for line in process.stderr:
-                fields = _event(line)
+                fields = _parse(line) or {}
+                if not isinstance(fields.get("text"), str):  # of some library
+                    fields = {"text": clean(line.strip())}
                 last = fields["text"] or last
                 with self._changed:
                     self._add(number, "progress", **fields)
@@ -178,26 +180,19 @@ class Runs:
             self._add_end(number, _document("".join(output), process.returncode, last), run.words)
 
 
-def _event(line: str) -> JsonObject:
-    """A line of the child: an event, or a text of some library."""
+def _parse(text: str) -> JsonObject | None:
+    """Return the JSON object in a text; None for any other text."""
     try:
-        event = json.loads(line)
+        value = json.loads(text)
     except ValueError:
-        event = None
-    return (
-        event
-        if isinstance(event, dict) and isinstance(event.get("text"), str)
-        else {"text": clean(line.strip())}
-    )
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _document(text: str, code: int, last: str) -> JsonObject:
     """The document that the child printed, or one that says why there is none."""
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    if isinstance(document, dict):
+    document = _parse(text)
+    if document is not None:
         return document
     what = f"the run ended with code {code} and without a result: {last}"
     error = {"kind": "CrashError", "code": "run.no-result", "what": what, "hint": ""}
