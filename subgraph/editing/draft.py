@@ -173,9 +173,8 @@ class Draft:
         """Return whether two weights are the same, byte for byte."""
         if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
             return False
-        if not dtypes.TYPES.get(ours.data_type, ("", 0))[
-            1
-        ]:  # strings, or an element type newer than subcut
+        # strings, or an element type newer than subcut
+        if not dtypes.bits_of_number(ours.data_type):
             return bool(ours == theirs)
         places = ((ours, self._files[ours.name]), (theirs, path))
         parts = (protobuf.pieces(tensor, file, protobuf.CHUNK) for tensor, file in places)

@@ -465,10 +465,9 @@ def consistent_infos(
     """
     boundary = {n: v for n, v in infos.items() if n in types}
     if pinned:
-        fits = all(map(is_fixed, (v.type for v in graph.inputs.values())))
-        fits = fits and all(
-            allows(v.type, types[n]) for n, v in boundary.items() if is_complete(v.type)
-        )
+        complete = [n for n, v in boundary.items() if is_complete(v.type)]
+        fits = all(is_fixed(v.type) for v in graph.inputs.values())
+        fits = fits and all(allows(boundary[n].type, types[n]) for n in complete)
         return {n: v for n, v in infos.items() if n in types or (fits and is_fixed(v.type))}
     return dict(infos) if all(v.type == types[n] for n, v in boundary.items()) else boundary
 
@@ -595,16 +594,12 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
         if first is None or second is None or min(len(first), len(second)) < 2:
             return False
         if node.op_type == "Conv":
-            return len(first) != len(second) or _differ(
-                first[1], second[1], attribute(node, "group", 1)
-            )
+            groups = attribute(node, "group", 1)
+            return len(first) != len(second) or _differ(first[1], second[1], groups)
         if node.op_type == "ConvTranspose":
             return len(first) != len(second) or _differ(first[1], second[0])
-        inner = (
-            -2 if attribute(node, "transA", 0) else -1,
-            -1 if attribute(node, "transB", 0) else -2,
-        )
-        return _differ(first[inner[0]], second[inner[1]])
+        columns = first[-2 if attribute(node, "transA", 0) else -1]
+        return _differ(columns, second[-1 if attribute(node, "transB", 0) else -2])
     if attribute(node, "axis", None) is not None:  # as broadcasting was before opset 7
         return False
     axes = zip_longest(*(reversed(dims) for dims in shapes if dims is not None), fillvalue=1)

@@ -111,15 +111,13 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
         ModelError: the shape of a constant is invalid.
     """  # noqa: E501
     _require_disjoint(cuts)
-    model = protobuf.protos().ModelProto()
-    model.CopyFrom(cuts[0].model)
+    model = protobuf.clone(cuts[0].model)
     model.ClearField("functions")
     for part in GRAPH_PARTS:
         model.graph.ClearField(part)
     functions: dict[FunctionKey, Any] = {}
     for i, cut in enumerate(cuts):
-        piece = protobuf.protos().GraphProto()
-        piece.CopyFrom(cut.model.graph)
+        piece = protobuf.clone(cut.model.graph)
         rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
         for part in GRAPH_PARTS:
             getattr(model.graph, part).MergeFrom(getattr(piece, part))
@@ -204,10 +202,8 @@ def _find_owned(cut: Cut) -> dict[OwnedKey, str]:
     small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
     constants = [i for i in cut.region.pulled if _is_small_constant(graph.nodes[i])]
     small |= set(graph.iter_outputs(constants))
-    nodes = [
-        *cut.region.nodes,
-        *(i for i in cut.region.pulled if not small.issuperset(graph.makes[i])),
-    ]
+    absorbed = [i for i in cut.region.pulled if not small.issuperset(graph.makes[i])]
+    nodes = [*cut.region.nodes, *absorbed]
     owned: dict[OwnedKey, str] = {i: f"node '{graph.label(i)}'" for i in nodes}
     for tensor in _large_weights(cut):
         owned[tensor.name] = f"a constant of {_size(tensor)} bytes: '{tensor.name}'"
@@ -240,14 +236,13 @@ def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     without a shape."""
     tensor = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
-    bits = dtypes.TYPES.get(tensor.elem_type, ("", 0))[1]
+    bits = dtypes.bits_of_number(tensor.elem_type)
     return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
 
 
 def _size(tensor: protobuf.TensorProto) -> int:
     """Bytes of a constant."""
-    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[
-        1
-    ]:  # strings, or an element type newer than subcut
+    # strings, or an element type newer than subcut
+    if not dtypes.bits_of_number(tensor.data_type):
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
     return protobuf.nbytes(tensor)

@@ -26,6 +26,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -152,18 +153,15 @@ def _reading_pool() -> Any:
     file.options.features.enum_type = features.CLOSED
     file.options.features.repeated_field_encoding = features.EXPANDED
     for message in file.message_type:
-        for field in (
-            *message.field,
-            *chain.from_iterable(nested.field for nested in message.nested_type),
-        ):
+        inner = chain.from_iterable(nested.field for nested in message.nested_type)
+        for field in (*message.field, *inner):
             if field.type_name:
                 field.type_name = field.type_name.replace(".onnx.", ".subcut.")
             if field.options.packed:
                 field.options.ClearField("packed")
                 field.options.features.repeated_field_encoding = features.PACKED
-            if field.name == "doc_string" or (
-                message.name == "GraphProto" and field.name == "value_info"
-            ):
+            qualified = f"{message.name}.{field.name}"
+            if field.name == "doc_string" or qualified == "GraphProto.value_info":
                 field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
     pool = descriptor_pool.DescriptorPool()
@@ -280,11 +278,10 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     rest.append(file.cut(start, size))
     for part in (*rest, *graph, *stubs):
         digest.update(part)
-    length = sum(len(part) for part in graph)
+    length = sum(map(len, graph))
     head = file.cut(0, min(size, HEAD))
-    model = _parse(
-        path, b"".join((*rest, *([tag_of(GRAPH, length)] if length else []), *graph)), head
-    )
+    header = tag_of(GRAPH, length) if length else b""
+    model = _parse(path, b"".join((*rest, header, *graph)), head)
     for stub in stubs:
         model.graph.initializer.add().MergeFromString(stub)
     _require_graph(path, model, head)
@@ -357,9 +354,8 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
                 at = base + i
                 stop = at + (4 if wire == FIXED32 else 8)
             else:
-                raise make_damage_error(
-                    file.path, tag_at, f"unknown wire type {wire} in the {what}"
-                )
+                why = f"unknown wire type {wire} in the {what}"
+                raise make_damage_error(file.path, tag_at, why)
         except IndexError:
             raise make_damage_error(file.path, tag_at, f"the {what} ends inside a field") from None
         if stop > end:
@@ -539,7 +535,7 @@ def nbytes(tensor: TensorProto) -> int:
         ModelError: strings, or an unknown element type, which have no raw data; a negative
             dimension.
     """
-    bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
+    bits = dtypes.bits_of_number(tensor.data_type)
     if not bits:
         raise ModelError(
             f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw"
@@ -678,8 +674,8 @@ def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
 def _bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
     """Return a copy of an on-disk weight without the place of its bytes."""
     copy: TensorProto = cls.FromString(tensor.SerializeToString())
-    for field in ("external_data", "data_location"):
-        copy.ClearField(field)
+    copy.ClearField("external_data")
+    copy.ClearField("data_location")
     return copy
 
 
@@ -711,10 +707,8 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     name, bits = dtypes.TYPES[tensor.data_type]
     if on_disk(tensor) and bits >= 8:
         dtype = np_dtype(name)
-        yield from (
-            np.frombuffer(c, dtype)
-            for c in locate(tensor, model).chunks(size=size * dtype.itemsize)
-        )
+        chunks = locate(tensor, model).chunks(size * dtype.itemsize)
+        yield from (np.frombuffer(chunk, dtype) for chunk in chunks)
     else:
         flat = to_array(tensor, model).ravel("K")
         yield from (flat[k : k + size] for k in range(0, flat.size, size))
@@ -749,20 +743,14 @@ def write(
     ]
     if external is None:
         external = any(map(in_other_file, tensors))
-    try:
+    with _writing(path):
         if weights and (external or sum(blob.length for _, blob in weights) > INLINE_LIMIT):
             data = path.with_name(path.name + ".data")
             _write_data(weights, data)
             path.write_bytes(copy.SerializeToString(deterministic=True))
             return [path, data]
         _write_inline(copy, weights, path)
-        return [path]
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {path}: {e.strerror or e}",
-            "free some space or choose another -o",
-            code="output.unwritable",
-        ) from e
+    return [path]
 
 
 def rewrite(model: ModelProto, source: Path, path: Path) -> None:
@@ -775,8 +763,15 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
         OutputError: As `write`.
     """
     weights = [t for t in model.graph.initializer if on_disk(t) and not in_other_file(t)]
-    try:
+    with _writing(path):
         _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Report an error of the operating system in a block as one of the file that is written."""
+    try:
+        yield
     except OSError as e:
         raise OutputError(
             f"cannot write {path}: {e.strerror or e}",

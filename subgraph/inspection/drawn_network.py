@@ -276,7 +276,7 @@ def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
     """Return the shape of a constant, or its value if it has one element; "" without its bytes."""
     if math.prod(tensor.dims) != 1:
         return f"⟨{shape_text(tuple(tensor.dims))}⟩"
-    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
+    if not dtypes.bits_of_number(tensor.data_type):
         return ""
     try:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()

@@ -353,7 +353,7 @@ def held_bytes(weight: protobuf.TensorProto) -> int:
 
 def raw_bytes(weight: protobuf.TensorProto) -> int:
     """Bytes of a weight as it is stored; 0 for strings."""
-    return protobuf.nbytes(weight) if dtypes.TYPES.get(weight.data_type, ("", 0))[1] else 0
+    return protobuf.nbytes(weight) if dtypes.bits_of_number(weight.data_type) else 0
 
 
 def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:

@@ -49,6 +49,12 @@ def code_range(dtype: str) -> tuple[int, int]:
     return low, low + codes - 1
 
 
+def bits_of_number(number: int) -> int:
+    """Bits of one element of the type with this `TensorProto.DataType`; 0 for strings, and for a
+    number that ONNX does not define (yet)."""
+    return TYPES.get(number, ("", 0))[1]
+
+
 def name_of(number: int, default: str = "") -> str:
     """Name of the type with this `TensorProto.DataType`; `default` for a number that ONNX does not
     define (yet)."""

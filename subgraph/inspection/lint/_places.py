@@ -246,16 +246,15 @@ def _constant_value(node: LintNode) -> Array | None:
 def _small_array(tensor: TensorProto, graph: Graph) -> Array | None:
     """The numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be read."""
     try:
-        return (
-            number_array(tensor, graph) if protobuf.element_count(tensor) <= MAX_CONSTANT else None
-        )
+        is_small = protobuf.element_count(tensor) <= MAX_CONSTANT
+        return number_array(tensor, graph) if is_small else None
     except UNREADABLE:
         return None
 
 
 def number_array(tensor: TensorProto, graph: Graph) -> Array:
     """The numbers of a tensor, all in memory. Raises one of UNREADABLE."""
-    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
+    if not dtypes.bits_of_number(tensor.data_type):
         raise ValueError(tensor.data_type)
     return protobuf.to_array(tensor, graph.path)
 

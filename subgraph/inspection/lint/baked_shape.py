@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from subgraph.errors import InputError, SubcutError
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked
@@ -49,32 +50,24 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         return
     if any(form != "tensor" or dims is None for form, _, dims in shapes.values()):
         yield unchecked("an input is not a tensor of known rank")
-    elif context.second_sizes:
-        resized = _resize(context.graph, context.second_sizes)
-        yield from _try(
-            context,
-            resized,
-            context.second_sizes,
-            "fails with {}, another size than its own",
-            WARNING,
-        )
-    elif open_dims := [
-        OpenDim(name, k, d or "")
-        for name, (_, _, dims) in shapes.items()
-        for k, d in enumerate(dims or ())
-        if not isinstance(d, int)
-    ]:
-        yield from _check_open(context, open_dims)
+    elif sizes := context.second_sizes:
+        reason = "fails with {}, another size than its own"
+        yield from _try(context, _resize(context.graph, sizes), sizes, reason, WARNING)
+    else:
+        open_dims: list[OpenDim] = []
+        for name, (_, _, dims) in shapes.items():
+            sizes_of = enumerate(dims or ())
+            open_dims += [OpenDim(name, k, d or "") for k, d in sizes_of if not isinstance(d, int)]
+        if open_dims:
+            yield from _check_open(context, open_dims)
 
 
 def _resize(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
     """The graph with these sizes of its inputs."""
-    model = type(graph.model)()
-    model.CopyFrom(graph.model)
+    model = protobuf.clone(graph.model)
     for value in model.graph.input:
-        for dim, size in zip(
-            value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False
-        ):
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
     return Graph(replace(graph.skeleton, model=model))
 
@@ -82,11 +75,8 @@ def _resize(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
 def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintIssue]:
     """Run at the user's sizes, or likely ones; then with another size of each open dimension."""
     chosen = context.feeding if context.feeding and not context.feeding.is_default else None
-    first = _run(
-        context,
-        context.graph,
-        chosen or Feeding(shapes=_likely_sizes(context.graph), seed=context.seed),
-    )
+    likely = Feeding(shapes=_likely_sizes(context.graph), seed=context.seed)
+    first = _run(context, context.graph, chosen or likely)
     if isinstance(first, SubcutError):
         if chosen and isinstance(first, InputError):
             raise first
@@ -98,16 +88,11 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintI
     for d in changed:
         sizes[d.input][d.axis] = _other_size(sizes[d.input][d.axis])
     reason = "fails with {}, though these dimensions are declared open"
-    if not _may_depend(changed):
-        yield from _try(context, context.graph, sizes, reason, WARNING)
-    else:
-        yield from _try(
-            context,
-            context.graph,
-            sizes,
-            f"{reason} (unless their sizes must fit each other)",
-            NOTE,
-        )
+    severity = WARNING
+    if _may_depend(changed):
+        reason += " (unless their sizes must fit each other)"
+        severity = NOTE
+    yield from _try(context, context.graph, sizes, reason, severity)
 
 
 def _try(
@@ -139,13 +124,10 @@ def _likely_sizes(graph: Graph) -> Sizes:
     sizes: Sizes = {}
     of_symbol: dict[str, int] = {}
     for name, value in graph.inputs.items():
-        dims = read_type(value.type)[2] or []
-        image = len(dims) == IMAGE_RANK
-        likely = (
-            [1, CHANNELS, IMAGE_SIZE, IMAGE_SIZE]
-            if image
-            else [1, *[OTHER_SIZE] * len(dims)][: len(dims)]
-        )
+        dims = read_type(value.type).dims or []
+        likely = [1, *[OTHER_SIZE] * len(dims)][: len(dims)]
+        if len(dims) == IMAGE_RANK:
+            likely = [1, CHANNELS, IMAGE_SIZE, IMAGE_SIZE]
         sizes[name] = [
             d if isinstance(d, int) else of_symbol.setdefault(d or f"{name} {k}", size)
             for k, (d, size) in enumerate(zip(dims, likely, strict=True))
@@ -174,17 +156,14 @@ def _may_depend(changed: Sequence[OpenDim]) -> bool:
 def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensors | SubcutError:
     """The model's outputs, or the error with which the run fails."""
     outputs = [n for n in context.made if n in set(graph.outputs)]
+    types = context.types if graph is context.graph else None
     try:
-        measured = measure(
-            graph, outputs, feeding, context.types if graph is context.graph else None
-        )
+        measured = measure(graph, outputs, feeding, types)
     except SubcutError as e:
         return e
-    return (
-        SubcutError(measured.failures[0].what, code="reference.run-failed")
-        if measured.failures
-        else measured
-    )
+    if measured.failures:
+        return SubcutError(measured.failures[0].what, code="reference.run-failed")
+    return measured
 
 
 def _short(message: str) -> str:
@@ -195,11 +174,9 @@ def _short(message: str) -> str:
 
 def _find_fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
     """The sizes of the inputs in a run; inputs whose sizes differ between samples are left out."""
-    shapes = {
-        n: t.shape
-        for n, t in run.tensors.items()
-        if n in context.graph.inputs and t.shape is not None
-    }
-    return {
-        n: [d for d in shape if d is not None] for n, shape in shapes.items() if None not in shape
-    }
+    sizes: Sizes = {}
+    for name, tensor in run.tensors.items():
+        known = [size for size in tensor.shape or () if size is not None]
+        if name in context.graph.inputs and tensor.shape == tuple(known):
+            sizes[name] = known
+    return sizes
