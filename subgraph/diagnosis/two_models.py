@@ -18,12 +18,12 @@ from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
-from subgraph.graph.properties import OUTPUT_SCALES
+from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
 from subgraph.reach import reach
-from subgraph.results.bisect import ModelDifference
+from subgraph.results.bisect import READS, ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
@@ -46,23 +46,35 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
         region: The region, as one of the reference's model.
 
     Returns:
-        The differences, those of paired nodes first, constants by how far they are apart. None if
-        both run the same model, the region has no counterpart, or is too large.
+        The differences, those of paired nodes first: what they read, attributes, constants by how
+        far they are apart. None if both run the same model, or the region is too large.
     """
     other = trials.runtime.own_model
-    if other is None or other.problem(region):
-        return []
-    ours = _side(trials.graph, trials.model.values, region)
-    theirs = _side(other.graph, other.values, other.region(region))
-    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
+    if other is None:
         return []
     names = {name: match.name for name, match in other.matches.items()}
+    graph = trials.graph
+    nodes = (*region.nodes, *region.pulled)
+    if other.problem(region):
+        made = [names.get(name, name) for i in nodes for name in graph.makes[i]]
+        makers = other.graph.maker
+        theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
+    else:
+        theirs_region = other.region(region)
+        theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
+    ours = _side(graph, trials.model.values, nodes)
+    theirs = _side(other.graph, other.values, theirs_nodes)
+    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
+        return []
     pairs = _pair_nodes(ours, theirs, names)
     paired = set(pairs.values())
-    nodes = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
+    both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = list(_iter_missing_inputs(theirs))
-    found += [row for pair in nodes for row in _iter_node(*pair)]
-    found += _list_constants(nodes)
+    values = trials.model.values
+    for pair in both:
+        found += [row for row in _iter_reads(*pair, names) if not _are_equal(values, row)]
+    found += [row for pair in both for row in _iter_node(*pair)]
+    found += _list_constants(both)
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
     return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
@@ -89,10 +101,8 @@ class _Side:
         return _Node(self, self.graph.nodes[i], clean(self.graph.label(i)))
 
 
-def _side(graph: Graph, values: ReferenceValues | None, region: Region) -> _Side:
-    nodes = [
-        i for i in graph.in_order((*region.nodes, *region.pulled)) if graph.ops[i] != "Constant"
-    ]
+def _side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
+    nodes = [i for i in graph.in_order(nodes) if graph.ops[i] != "Constant"]
     kinds = graph.kinds(graph.iter_inputs(nodes))
     constants: dict[str, Array] = {}
     computed = []
@@ -201,6 +211,44 @@ def _list_carried(graph: Graph, j: int) -> set[str]:
 
 
 # ------------------------------------------------------------ differences
+
+
+def _iter_reads(ours: _Node, theirs: _Node, names: StringMap) -> Iterator[ModelDifference]:
+    """Yield the inputs at which one of two paired nodes reads another tensor than the other."""
+    if ours.operator != theirs.operator:
+        return
+    held: dict[str, set[str]] = {}  # by tensor of theirs, those of ours that it is
+    for name, other in names.items():
+        held.setdefault(other, set()).add(name)
+    own = [name for name in ours.proto.input if name not in ours.side.constants]
+    for k, (name, read) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
+        if name not in own or read in theirs.side.constants:
+            continue
+        carried = _list_sources(theirs.side.graph, read)
+        found = set[str]().union(*(held.get(tensor, {tensor}) for tensor in carried))
+        found &= ours.side.graph.maker.keys() | ours.side.graph.inputs.keys()
+        is_exchanged = ours.proto.op_type in COMMUTES and not found.isdisjoint(own)
+        if found and name not in found and not is_exchanged:
+            tensors = (READS + clean(tensor) for tensor in (name, min(found)))
+            yield ModelDifference(ours.label, ours.input_name(k), *tensors)
+
+
+def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:
+    """Return whether the two tensors that nodes read have the same values in ours."""
+    names = [text.removeprefix(READS) for text in (row.ours, row.theirs)]
+    with suppress(SubcutError):
+        values.need(names)
+        ours, theirs = names
+        return all(np.array_equal(r[ours].array(), r[theirs].array()) for r in values.records)
+    return False
+
+
+def _list_sources(graph: Graph, name: str) -> list[str]:
+    """List a tensor, and those that quantizers before it carry on."""
+    found = [name]
+    while (i := graph.maker.get(found[-1])) is not None and graph.ops[i] in AXIS:
+        found.append(graph.nodes[i].input[0])
+    return found
 
 
 def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:

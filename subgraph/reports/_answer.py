@@ -38,7 +38,13 @@ from subgraph.reports._words import (
     stderr,
     title,
 )
-from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument
+from subgraph.results.bisect import (
+    READS,
+    BisectDocument,
+    FindingDocument,
+    InnerFinding,
+    InsideDocument,
+)
 from subgraph.results.common import NextCommand, RuntimeDocument
 from subgraph.search.oracle import FindingKind, Outcome
 from subgraph.text import agreement, behind_colon, count, from_run, prediction
@@ -165,9 +171,15 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
 def _say_first(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of the first finding."""
     finding = document.findings[0]
+    whole = document.whole
+    misreads = [row for row in finding.differences or () if row.misread]
+    if misreads and not finding.certified and whole.status is Status.FAIL:
+        row = misreads[0]
+        what = f"{row.node} reads {row.misread} in the candidate's model"
+        what += f", and {row.ours.removeprefix(READS)} in ours"
+        return _fails(name_failure(whole.signature, whole.process), what)
     if finding.kind is FindingKind.UNRESOLVED:
         why = finding.reason or ""
-        whole = document.whole
         if whole.status is Status.FAIL:
             how = name_failure(whole.signature, whole.process)
             return _fails(how, f"cause not found: {why}")

@@ -284,6 +284,9 @@ class Contributor:
     explains: Number | None
 
 
+READS = "reads "  # before the tensor, in a difference of what nodes read
+
+
 @dataclass(frozen=True)
 class ModelDifference:
     """A difference between the reference's model and the candidate's.
@@ -298,6 +301,12 @@ class ModelDifference:
     part: Name
     ours: str
     theirs: str
+
+    @property
+    def misread(self) -> str:
+        """The tensor that the candidate's node reads in place of another one; "" if it reads the
+        same."""
+        return self.theirs.removeprefix(READS) if self.theirs.startswith(READS) else ""
 
     @property
     def text(self) -> str:

@@ -173,3 +173,26 @@ def test_at_most_twelve_differences_are_listed(number: int, tmp_path: Path) -> N
     found = finding(tmp_path, (same, {}), (text, {}))
     assert len(found["differences"]) == min(number + 1, 12)
     assert found.get("more_differences", 0) == max(number + 1 - 12, 0)
+
+
+def test_node_that_reads_another_tensor_is_the_headline(tmp_path: Path) -> None:
+    """Its piece cannot be cut between the same tensors, so that no search finds it."""
+    text = TYPES + (
+        "{ [mm] a = MatMul (x, w) [act] b = Tanh (a) [next] c = MatMul (b, w)"
+        " [sum] y = Add (c, %s) }"
+    )
+    theirs = {"w": WEIGHT}
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    text_models.save(tmp_path / "m.onnx", text % "b", **theirs)
+    text_models.save(tmp_path / "other.onnx", text % "a", **theirs)
+    np.save(tmp_path / "x.npy", VALUES)
+    done = subcut(*command, cwd=tmp_path)
+    assert done.code == 1 and has_line(done.document["says"], "sum", "reads a", "b in ours"), done
+    found = done.document["findings"][0]
+    assert ("sum", "B", "reads b", "reads a") in rows(found)
+
+
+def test_exchanged_inputs_of_a_sum_are_the_same(tmp_path: Path) -> None:
+    text = TYPES + "{ [mm] a = MatMul (x, w) [act] b = Tanh (a) [sum] y = Add (%s) }"
+    weights = (text % "a, b", {"w": WEIGHT}), (text % "b, a", {"w": WEIGHT * 2})
+    assert [row[:2] for row in rows(finding(tmp_path, *weights))] == [("mm", "B")]

@@ -23,6 +23,7 @@ from subgraph.types import Array
 from tests.helpers import text_models
 from tests.helpers.compared_dumps import compare_dump
 from tests.helpers.facts import has_line
+from tests.helpers.run_command import subcut
 from tests.helpers.runs import evaluate
 
 SHAPE = (1, 3, 12, 10)
@@ -218,3 +219,22 @@ def test_match_by_values_on_one_side_is_used_on_the_other(
         and places == [["mid"]]
     )
     assert "as in dump:golden" in found.rows["mid"].match.note
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect"])
+def test_file_of_the_tensors_own_shape_is_not_turned(command: str, tmp_path: Path) -> None:
+    """A Transpose that the device leaves out shows in its values alone, and axes that differ in a
+    file of another shape are a layout."""
+    text = (
+        "g (float[1,5,5] x) => (float[1,5,5] y)"
+        " { [abs] a = Abs(x) [turn] y = Transpose<perm=[0,2,1]>(a) }"
+    )
+    text_models.save(tmp_path / "m.onnx", text)
+    x = np.random.default_rng(0).standard_normal((1, 5, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "dump").mkdir()
+    for name, value in {"a": np.abs(x), "y": np.abs(x)}.items():
+        np.save(tmp_path / "dump" / f"{name}.npy", value)
+    words = (command, "m.onnx", "--recorded", "dump", "-i", "x.npy", "--json")
+    done = subcut(*words, cwd=tmp_path)
+    assert done.code == 1 and has_line(done.document["says"], "y"), done

@@ -336,7 +336,10 @@ class Fit:
             away = _measure_distance(value, reference, voted, best.scale)
             is_sure = not self.mixed and tensor in self._images
             best = replace(best, alignment=voted, distance=away, is_order_unknown=not is_sure)
-        for way in iter_foldings(value.size, reference.shape) if best.distance > NEAR else ():
+        # A file that has the tensor's own shape holds other values where its axes are exchanged.
+        is_folded = entry.guessed or value.shape != reference.shape
+        may_be_folded = is_folded and best.distance > NEAR
+        for way in iter_foldings(value.size, reference.shape) if may_be_folded else ():
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
