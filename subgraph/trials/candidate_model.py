@@ -38,10 +38,10 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record, Records, written
 from subgraph.text import short
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
-from subgraph.types import Array, Strings
+from subgraph.types import Array, StringMap, Strings
 
 # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
 BOUNDARY_MATCHES = "edge.json"
@@ -86,13 +86,13 @@ class CandidateModel:
         )
 
     @cached_property
-    def _names(self) -> dict[str, str]:
+    def _names(self) -> StringMap:
         """Names in the reference's model by those in the candidate's."""
         read = {m.name: name for name, m in self._read_outputs.items()}
         return read | {m.name: name for name, m in self.matches.items()}
 
     @cached_property
-    def _read_outputs(self) -> dict[str, MatchedTensor]:
+    def _read_outputs(self) -> Matches:
         """Codes that nodes of the candidate's model read, by the output that is dequantized of
         them."""
         found: dict[str, MatchedTensor] = {}
@@ -276,7 +276,7 @@ class CandidateModel:
                 set_tensor(infos[name].type, number, None)
         return infos
 
-    def feeds(self, region: Region, records: Feeds, folder: Path) -> list[dict[str, Record]]:
+    def feeds(self, region: Region, records: Feeds, folder: Path) -> list[Records]:
         """Per sample the tensors that the region of the candidate's model is fed; their files go to
         `folder`."""
         names = [(n, self._names[n]) for n in self.region(region).inputs]
@@ -349,7 +349,7 @@ class CandidateModel:
 
     # ------------------------------------------------------------ reports
 
-    def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
+    def boundary_matches(self, region: Region) -> Matches:
         """The matches of a region's boundary, which `load_own_model` reads back."""
         entering = {n: self._entering(n) for n in region.inputs if n in self.matches}
         return entering | {n: self.matches[n] for n in region.outputs if n in self.matches}

@@ -35,7 +35,7 @@ from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Processes, Trials
-from subgraph.types import Array, frozen
+from subgraph.types import Array, StringMap, frozen
 
 STORE = ".store"  # within the folder of results
 
@@ -105,7 +105,7 @@ def open_trials(
         other = setup.candidate_model
         shared = None
         roundings = None
-        unrounded = dict[str, str]()
+        unrounded: StringMap = {}
         if isinstance(other, Path):
             other = _pair_with(graph, other, setup, values, stack)
         else:  # a side may have some tensors only, as the module from which the model was exported
@@ -199,7 +199,7 @@ def _pair_with(
     return pair
 
 
-def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]:
+def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> StringMap:
     """Casts to a narrow type of a translated model that the module has not, whose values these
     are."""
 

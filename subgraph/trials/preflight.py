@@ -331,7 +331,7 @@ def _values_of(result: RunResult) -> dict[str, Value]:
     return {of: record.value() for tensors in result.tensors for of, record in tensors.items()}
 
 
-def _compute_probe(fed: Arrays) -> dict[str, Array]:
+def _compute_probe(fed: Arrays) -> Arrays:
     return {"y": np.maximum(fed["x"], 0), "z": fed["w"] + _make_constant(fed["w"].dtype)}
 
 
@@ -368,7 +368,7 @@ def _probe_type(model: ReferenceModel) -> str:
     return next((dtype for dtype in inputs if dtype in TYPES), TYPES[0])
 
 
-def _probe_inputs(dtype: str) -> dict[str, Array]:
+def _probe_inputs(dtype: str) -> Arrays:
     """Return two inputs of which all values differ."""
     ramp = np.linspace(-1, 1, int(np.prod(SHAPE)))
     return {

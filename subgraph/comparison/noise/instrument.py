@@ -394,9 +394,7 @@ def element_types(
     return types
 
 
-def body_inputs(
-    node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap
-) -> dict[str, str]:
+def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: StringMap) -> StringMap:
     """Types of a body's inputs, from the values that the node feeds into it."""
     first = FIRST_CARRIED.get(node.op_type)
     fed = list(node.input)[first:] if first is not None else []
@@ -426,7 +424,7 @@ def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list
     return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 
-def _bound_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> dict[str, str]:
+def _bound_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> StringMap:
     """The schema's type variables, as far as the inputs bind them."""
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):

@@ -48,7 +48,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records, copied, load, save, type_of, written
-from subgraph.types import Array, Strings, frozen
+from subgraph.types import Array, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.comparison.noise.instrument import Instrumented
@@ -205,7 +205,7 @@ class NoiseSampler:
         return cut_region(self.graph, self.region, [self.tensors], Path("/"))
 
     @cached_property
-    def _types(self) -> dict[str, str]:
+    def _types(self) -> StringMap:
         """Element types by name; of tensors whose operators have no schema, as a run gives them. ""
         for sequences."""
         # these load onnx: 30 ms that most verdicts save
@@ -220,12 +220,12 @@ class NoiseSampler:
         known = {n: r.dtype if r.form == "tensor" else r.form for n, r in records.items()}
         return element_types(model.graph, {}, opset, known)
 
-    def _floats(self, names: Iterable[str]) -> dict[str, str]:
+    def _floats(self, names: Iterable[str]) -> StringMap:
         """Types of the float tensors among tensors that nodes make."""
         made = (n for n in names if n in self.graph.maker and n not in self.region.inputs)
         return {n: self._types[n] for n in made if self._types.get(n) in FLOATS}
 
-    def _unperturbed(self, names: Iterable[str]) -> dict[str, Record]:
+    def _unperturbed(self, names: Iterable[str]) -> Records:
         """Values of tensors that are made inside; absolute files."""
         inside = [
             n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs
@@ -250,7 +250,7 @@ class NoiseSampler:
         return load_array(record)
 
     @cached_property
-    def _untied(self) -> dict[str, Record]:
+    def _untied(self) -> Records:
         """Values from which the shifts of untied runs, and of TensorFlow Lite's floats, are
         computed."""
         if not self._is_tflite:
@@ -394,7 +394,7 @@ class NoiseSampler:
 
     def _draw(
         self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
-    ) -> dict[str, Record]:
+    ) -> Records:
         """One run of the instrumented model; what leaves it is perturbed as well."""
         feeds = numbered_folder(self.scratch, "feeds")
         try:

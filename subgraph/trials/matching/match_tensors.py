@@ -145,7 +145,7 @@ def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matc
     return found
 
 
-def read_map(path: Path, graph: Graph | None = None) -> dict[str, str]:
+def read_map(path: Path, graph: Graph | None = None) -> StringMap:
     """A file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a
     remark. Or onnx2tf's report on the tensors of a model, which is `graph`.
 
@@ -178,7 +178,7 @@ def read_map(path: Path, graph: Graph | None = None) -> dict[str, str]:
     return tensor_map
 
 
-def _read_report(text: str, path: Path, graph: Graph) -> dict[str, str]:
+def _read_report(text: str, path: Path, graph: Graph) -> StringMap:
     """The pairs of onnx2tf's `model_tensor_correspondence_report.json`.
 
     It writes `conv:0` as `conv__0`, so that the node and the position tell the tensor. Of several
