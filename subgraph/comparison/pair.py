@@ -205,7 +205,7 @@ class Pair:
         a, b = self._vectors
         return np.asarray(~(self.finite | (a == b) | (np.isnan(a) & np.isnan(b))))
 
-    @cached_property
+    @property
     def worst(self) -> Worst | None:
         """The element that differs most, NaN and infinities before numbers; None if all are
         equal."""

@@ -89,7 +89,7 @@ class Judge:
         is_quantized_itself = not other and quantizes_itself(self.model.graph)
         return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
 
-    @cached_property
+    @property
     def _declared(self) -> Precision:
         """The precision that the user, the candidate's own model or the backend declares."""
         other = self.runtime.own_model

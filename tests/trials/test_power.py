@@ -57,16 +57,12 @@ def trials(
 EXACT = "numpy:rtol=1e-3,atol=1e-5"
 
 
-@pytest.mark.parametrize("trials", [(CHAIN, EXACT)], indirect=True)
+@pytest.mark.parametrize(
+    "trials", [(CHAIN, EXACT), (SPLIT, EXACT)], indirect=True, ids=["chain", "several outputs"]
+)
 def test_every_kind_is_planted_and_shown(trials: Trials) -> None:
     found = measure_power(trials.judge, 12)
     assert (found.planted, found.shown, list(found.missed)) == (12, 12, [])
-
-
-@pytest.mark.parametrize("trials", [(SPLIT, EXACT)], indirect=True)
-def test_node_with_several_outputs(trials: Trials) -> None:
-    found = measure_power(trials.judge, 12)
-    assert (found.planted, found.shown) == (12, 12)
 
 
 @pytest.mark.parametrize("trials", [(CHAIN, "cosine>0.5")], indirect=True)

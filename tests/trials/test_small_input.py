@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,76 +35,69 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 MAX_RUNS = 40
 
 
-def shrunk(
-    text: str,
-    folder: Path,
-    reference: Reference,
-    workers: Workers,
-    runs: int = MAX_RUNS,
-    nodes: str = "",
-    fault: str = "wrong",
-) -> tuple[list[tuple[int, ...]], list[float], int, Signature | None] | None:
+Small = tuple[list[tuple[int, ...]], list[float], int, Signature | None]
+Shrink = Callable[..., Small | None]
+
+
+@pytest.fixture
+def shrink(tmp_path: Path, reference: Reference, workers: Workers) -> Shrink:
     """Return shapes, values, runs and signature of the small input of the node `act`."""
-    graph = text_models.load(folder, text, **WEIGHTS[text])
-    with faulty_trials(graph, reference, workers, nodes=nodes, fault=fault) as trials:
-        region = region_of(graph, "act")
-        verdict = trials.verdict(region)
-        with open_small_input(trials, region, verdict, runs) as small:
-            if small is None:
-                return None
-            records = small.trials.model.values.records[0]
-            inputs = [records[name] for name in small.trials.model.whole().inputs]
-            values = np.concatenate([record.array().reshape(-1) for record in inputs]).tolist()
-            shapes = [record.shapes[0] for record in inputs]
-            return shapes, values, small.runs, small.verdict.signature
+
+    def shrink(
+        text: str, runs: int = MAX_RUNS, *, nodes: str = "act", **fault: str
+    ) -> Small | None:
+        graph = text_models.load(tmp_path, text, **WEIGHTS[text])
+        with faulty_trials(graph, reference, workers, nodes=nodes, fault=fault) as trials:
+            region = region_of(graph, "act")
+            verdict = trials.verdict(region)
+            with open_small_input(trials, region, verdict, runs) as small:
+                if small is None:
+                    return None
+                model = small.trials.model
+                inputs = [model.values.records[0][name] for name in model.whole().inputs]
+                values = np.concatenate([record.array().reshape(-1) for record in inputs])
+                shapes = [record.shapes[0] for record in inputs]
+                return shapes, values.tolist(), small.runs, small.verdict.signature
+
+    return shrink
 
 
-def test_one_element_is_left_of_an_elementwise_operator(
-    tmp_path: Path, reference: Reference, workers: Workers
-) -> None:
-    found = shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act")
+def test_one_element_is_left_of_an_elementwise_operator(shrink: Shrink) -> None:
+    found = shrink(ACTIVATION)
     assert found and found[:2] == ([(1, 1, 1, 1)], [1.0])
 
 
-def test_axis_that_a_weight_fixes_keeps_its_size(
-    tmp_path: Path, reference: Reference, workers: Workers
-) -> None:
-    found = shrunk(PRODUCT, tmp_path, reference, workers, nodes="act")
+def test_axis_that_a_weight_fixes_keeps_its_size(shrink: Shrink) -> None:
+    found = shrink(PRODUCT)
     assert found and found[0] == [(1, 4)]
 
 
-def test_axes_of_the_same_size_become_shorter_together(
-    tmp_path: Path, reference: Reference, workers: Workers
-) -> None:
-    found = shrunk(SUM, tmp_path, reference, workers, nodes="act")
+def test_axes_of_the_same_size_become_shorter_together(shrink: Shrink) -> None:
+    found = shrink(SUM)
     assert found
     sizes = {shape[0] for shape in found[0]}
     assert len(sizes) == 1 and sum(map(math.prod, found[0])) <= 4
 
 
-def test_failure_stays_of_the_same_kind(
-    tmp_path: Path, reference: Reference, workers: Workers
-) -> None:
-    found = shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act", fault="nan")
+def test_failure_stays_of_the_same_kind(shrink: Shrink) -> None:
+    found = shrink(ACTIVATION, fault="nan")
     assert found and found[3] is Signature.NAN
 
 
-def test_number_of_runs_is_limited(tmp_path: Path, reference: Reference, workers: Workers) -> None:
-    found = shrunk(ACTIVATION, tmp_path, reference, workers, runs=18, nodes="act")
+def test_number_of_runs_is_limited(shrink: Shrink) -> None:
+    found = shrink(ACTIVATION, 18)
     assert found and found[2] <= 18
 
 
 def test_search_ends_when_its_time_is_used_up(
-    tmp_path: Path, reference: Reference, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    shrink: Shrink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_input, "MAX_SECONDS", 0.0)
-    assert shrunk(ACTIVATION, tmp_path, reference, workers, nodes="act") is None
+    assert shrink(ACTIVATION) is None
 
 
-def test_region_that_agrees_has_no_small_input(
-    tmp_path: Path, reference: Reference, workers: Workers
-) -> None:
-    assert shrunk(ACTIVATION, tmp_path, reference, workers) is None
+def test_region_that_agrees_has_no_small_input(shrink: Shrink) -> None:
+    assert shrink(ACTIVATION, nodes="") is None
 
 
 def test_refusal_has_no_small_input(tmp_path: Path, reference: Reference, workers: Workers) -> None:

@@ -43,7 +43,7 @@ class Profile:
     """
 
     outcome: ProfileOutcome
-    hints: tuple[int, ...] = ()
+    hints: Items = ()
     everywhere: bool = False
     local: Mapping[int, float] | None = None
     wrong: Items = ()

@@ -29,7 +29,7 @@ from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest
-from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
+from subgraph.trials.matching.matched_tensor import Axes, MatchedTensor, Matches
 from subgraph.types import Array, Shape, StringMap, frozen
 
 NEAR = (
@@ -85,7 +85,7 @@ def match_tensors(
     own = scales_of(reference.graph)
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches = dict(known or {})
-    orders: dict[str, tuple[int, ...]] = {}
+    orders: dict[str, Axes] = {}
     for name in names:
         expected = reference.value(name)
         order = (
@@ -245,9 +245,9 @@ def _pair_ends(reference: ModelValues, candidate: ModelValues) -> dict[str, tupl
     return {name: (target, "place") for name, target in pairs}
 
 
-def _group_outputs(model: ModelValues, other: Graph) -> dict[tuple[int, ...], list[str]]:
+def _group_outputs(model: ModelValues, other: Graph) -> dict[Axes, list[str]]:
     """Group the outputs that the other model does not compute under this name by their sizes."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[Axes, list[str]] = {}
     for name in model.graph.outputs:
         value = model.value(name)
         if name not in other.maker and value is not None:
@@ -317,9 +317,7 @@ def _real(
     return scales[name].dequantize(stored) if stored is not None and name in scales else stored
 
 
-def _inherit_order(
-    graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], rank: int
-) -> tuple[int, ...]:
+def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: int) -> Axes:
     """The order of axes that a tensor has in the candidate's model if nothing but a Transpose
     changes it on the way.
 
@@ -348,13 +346,13 @@ def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matche
     return before is not None and not before.perm
 
 
-def _turn(order: tuple[int, ...]) -> tuple[int, ...]:
+def _turn(order: Axes) -> Axes:
     """Return an order of axes as `MatchedTensor.perm`: () if it changes nothing."""
     return () if order == tuple(range(len(order))) else order
 
 
 def _fit(
-    match: MatchedTensor, expected: Array | None, value: Array | None, likely: tuple[int, ...] = ()
+    match: MatchedTensor, expected: Array | None, value: Array | None, likely: Axes = ()
 ) -> MatchedTensor | None:
     """The match with its type and order of axes; None where the two cannot be the same tensor.
 
@@ -404,7 +402,7 @@ def _near_values(
 ) -> dict[str, list[Near]]:
     """By tensor of the reference's model, the matches whose values are near."""
     by_sizes: dict[Shape, list[MatchedTensor]] = {}
-    profiles: dict[tuple[int, ...], list[Array]] = {}
+    profiles: dict[Axes, list[Array]] = {}
     for match in free:
         value = candidate.value(match.name)
         if value is not None and value.dtype.kind in "fiuV":

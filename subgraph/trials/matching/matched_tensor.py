@@ -15,6 +15,8 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, np_dtype, written
 from subgraph.types import Array, frozen
 
+Axes: TypeAlias = tuple[int, ...]  # an order of axes, or their lengths in order
+
 
 @frozen
 class MatchedTensor:
@@ -31,7 +33,7 @@ class MatchedTensor:
 
     name: str = field(metadata={KEY: "other"})
     how: str
-    perm: tuple[int, ...] = ()
+    perm: Axes = ()
     dtype: str = ""
     scale: Scale | None = None
     reference_scale: Scale | None = field(default=None, metadata={KEY: "own"})
