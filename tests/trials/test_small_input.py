@@ -44,7 +44,7 @@ def shrink(tmp_path: Path, reference: Reference, workers: Workers) -> Shrink:
     """Return shapes, values, runs and signature of the small input of the node `act`."""
 
     def shrink(
-        text: str, runs: int = MAX_RUNS, *, nodes: str = "act", **fault: str
+        text: str, runs: int = MAX_RUNS, *, nodes: str = "act", fault: str = "wrong"
     ) -> Small | None:
         graph = text_models.load(tmp_path, text, **WEIGHTS[text])
         with faulty_trials(graph, reference, workers, nodes=nodes, fault=fault) as trials:
