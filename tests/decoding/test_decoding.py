@@ -93,7 +93,8 @@ def test_fault_at_one_token_comes_down_to_its_node(
     (finding,) = document["bisection"]["findings"]
     assert finding["nodes"] == [node] and finding["certified"]
     assert document["walks"] <= 12
-    assert "<svg" in (here / document["report"]).read_text(encoding="utf-8")
+    kept = json.loads((here / document["report"]).read_text(encoding="utf-8"))
+    assert kept["first_wrong"] == document["first_wrong"]
     again, same = looped(
         here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy"
     )
