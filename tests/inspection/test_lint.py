@@ -8,9 +8,9 @@ rules, and `commands.lint`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,6 @@ class Case:
             unless said.
     """
 
-    rule: str
-    node: str
     bad: str
     good: str = ""
     severity: str = WARNING
@@ -72,6 +70,8 @@ class Case:
     mended: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     fine: dict[str, Any] | None = None
+    node: str = "n"
+    rule: str = ""
 
     def __str__(self) -> str:
         return f"{self.rule}-{self.says or self.node}"
@@ -103,7 +103,7 @@ def resized(
     node_says: str, settings: str, good: str, scale: float | None = None, **more: Any
 ) -> Case:
     (bad, weights), (fine, _) = resize(settings, scale), resize(good, scale)
-    return Case("resize", "n", bad, fine, says=node_says, more=weights, **more)
+    return Case(bad, fine, says=node_says, more=weights, **more)
 
 
 LINEAR = 'mode="linear", coordinate_transformation_mode'
@@ -119,441 +119,397 @@ BAKED = "g (float[N,4] x) => (float[N,2,2] y) { [r] t = Reshape(x, s) [n] y = Re
 GROWN = "g (float[4] x) => (float[4] y) { [n] y = Mul(x, w) }"
 SIX = np.array([6, 3e5, 1, 1], np.float32)
 
-CASES = [
-    Case(
-        "known",
-        "n",
-        pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"),
-        pool("strides=[1,1]", 8, 6, "MaxPool"),
-        NOTE,
-        "known of mnn",
-        options={"runtime": "mnn"},
-    ),
-    Case(
-        "asymmetric-pads",
-        "n",
-        pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
-        pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"),
-        NOTE,
-        "0 at the beginning and 1 at the end",
-    ),
-    Case(
-        "asymmetric-pads",
-        "n",
-        pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),
-        pool('auto_pad="SAME_LOWER", strides=[1,1]', op="MaxPool"),
-        NOTE,
-        "SAME_LOWER",
-    ),
-    Case(
-        "average-pool",
-        "n",
-        pool("pads=[1,1,1,1], count_include_pad=1"),
-        pool("count_include_pad=1", 8, 6),
-        says="count_include_pad=1",
-    ),
-    Case(
-        "average-pool",
-        "n",
-        pool("pads=[1,1,1,1]"),
-        pool("pads=[0,0,0,0]", 8, 6),
-        NOTE,
-        "count_include_pad=0",
-    ),
-    Case(
-        "average-pool",
-        "n",
-        pool('auto_pad="SAME_UPPER", count_include_pad=1'),
-        pool('auto_pad="VALID", count_include_pad=1', 8, 6),
-        says="differ along the edge",
-    ),
-    Case(
-        "ceil-mode",
-        "n",
-        pool("ceil_mode=1, strides=[2,2]", 8, 4, "MaxPool"),
-        pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
-        says="4×4",
-    ),
-    Case(
-        "ceil-mode",
-        "n",
-        unary("MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x)", "1,3,H,W", "1,3,P,Q"),
-        pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
-        NOTE,
-        "open",
-        options={"skip": "baked-shape"},
-    ),
-    Case(
-        "custom-domain",
-        "n",
-        unary("my.Op(x)"),
-        unary("Relu(x)"),
-        says="custom domain 'my'",
-        more={"domains": ("my",)},
-    ),
-    Case(
-        "custom-domain",
-        "n",
-        unary("com.microsoft.Gelu(x)"),
-        unary("Gelu(x)"),
-        says="operator of onnxruntime",
-        more={"domains": ("com.microsoft",), "opset": 20, "ir": 9},
-    ),
-    Case(
-        "custom-domain",
-        "n",
-        unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"),
-        unary("Relu(x)"),
-        NOTE,
-        "ai.onnx.ml",
-        more={"domains": ("ai.onnx.ml",)},
-    ),
-    Case(
-        "data-dependent",
-        "n",
-        "g (float[4] x) => (int64[1,k] y) { [n] y = NonZero(x) }",
-        "g (float[4] x) => (int64[4] y) { [n] y = Cast<to=7>(x) }",
-        says="depends on values",
-    ),
-    Case(
-        "data-dependent",
-        "n",
-        "g (float[4] x, int64[1] k) => (float[a] v, int64[b] i) { [n] v, i = TopK(x, k) }",
-        "g (float[4] x, int64[1] k) => (float[4] v) { [n] c = Cast<to=1>(k) [m] v = Add(x, c) }",
-        says="static shapes",
-    ),
-    Case(
-        "data-dependent",
-        "n",
-        "g (float[4] x) => (float[2] v, int64[2] i) { [n] v, i = TopK(x, k) }",
-        "g (float[4] x) => (float[4] v) { [n] v = Relu(x) }",
-        NOTE,
-        "lower index",
-        more={"k": np.array([2])},
-        mended={},
-    ),
-    Case(
-        "denormals",
-        "n",
-        ADD,
-        severity=WARNING,
-        says="4 of 4",
-        more={"w": np.full(4, 1e-40, np.float32)},
-        mended={"w": np.ones(4, np.float32)},
-        options={"skip": "underflow"},
-    ),
-    Case(
-        "denormals",
-        "n",
-        ADD,
-        severity=NOTE,
-        says="1 of 4",
-        more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
-        mended={"w": np.array([0, 1, 1, 1], np.float32)},
-        options={"skip": "underflow"},
-    ),
-    Case(
-        "double-normalization", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN
-    ),
-    Case(
-        "double-normalization",
-        "a",
-        PLAIN,
-        says="--mean",
-        more=MEAN,
-        fine={},
-        options={"image_options": ImageOptions(mean=(120.0,))},
-    ),
-    Case(
-        "double-normalization",
-        "b",
-        "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
-        "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }",
-        says="divided by 64",
-        more={"s": np.float32(255)},
-    ),
-    Case(
-        "double-normalization",
-        "n",
-        unary("Div(x, s)"),
-        says="--scale",
-        more={"s": np.float32(255)},
-        options={"image_options": ImageOptions(scale=(1 / 255,))},
-        fine={},
-    ),
-    Case(
-        "duplicate-names",
-        "#1",
-        "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }",
-        says="#0",
-        more={"change": all_called_a},
-        mended={},
-    ),
-    Case(
-        "overflow",
-        "n",
-        ADD,
-        says="infinite in float16",
-        more={"w": SIX},
-        mended={"w": np.ones(4, np.float32)},
-    ),
-    Case(
-        "overflow",
-        "m",
-        "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
-        "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }",
-        says="-1e4",
-    ),
-    Case(
-        "overflow",
-        "n",
-        GROWN.replace("Mul(x, w)", "Exp(x)"),
-        says="on these inputs",
-        options={"feeding": Feeding(("x.npy",))},
-        fine={},
-    ),
-    Case(
-        "underflow",
-        "n",
-        ADD,
-        says="1e-12",
-        more={"w": np.float32(1e-12)},
-        mended={"w": np.float32(1e-5)},
-    ),
-    Case(
-        "underflow",
-        "n",
-        ADD,
-        severity=NOTE,
-        says="25%",
-        more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
-        mended={"w": np.ones(4, np.float32)},
-    ),
-    Case(
-        "coarse-step",
-        "n",
-        "g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) { [n] y = Conv(x, w) }",
-        says="1 channel below 0.039 zero in int8",
-        more={"w": np.array([10, 0.01], np.float32).repeat(2).reshape(2, 2, 1, 1)},
-        mended={"w": np.array([10, 0.1], np.float32).repeat(2).reshape(2, 2, 1, 1)},
-        options={"for_int8": True},
-    ),
-    Case(
-        "coarse-step",
-        "n",
-        GROWN,
-        says="at least 75 % of its values",
-        more={"w": np.array([1000, 1, 1, 1], np.float32)},
-        mended={"w": np.array([20, 1, 1, 1], np.float32)},
-        options={"for_int8": True, "feeding": Feeding(("x.npy",))},
-    ),
-    Case(
-        "integer-clip",
-        "n",
-        unary("Clip(x, w)", "4", dtype="int64"),
-        unary("Max(x, w)", "4", dtype="int64"),
-        says="int64",
-        more={"w": np.int64(0)},
-    ),
-    Case("invalid", "n", unary("Relu<alpha=1.0>(x)"), unary("Relu(x)"), says="alpha"),
-    Case("invalid", "n", unary("Relux(x)"), unary("Relu(x)"), says="not part of opset"),
-    Case(
-        "nan-weights",
-        "n",
-        ADD,
-        says="1 values of constant 'w' are NaN",
-        more={"w": np.array([np.nan, 1, 1, 1], np.float32)},
-        mended={"w": np.array([-np.inf, 1, 1, 1], np.float32)},
-    ),
-    Case(
-        "nan-weights",
-        "n",
-        unary("Conv(x, w)"),
-        says="9 values of weight 'w' are infinite",
-        more={"w": np.full((3, 3, 1, 1), np.inf, np.float32)},
-        mended={"w": np.ones((3, 3, 1, 1), np.float32)},
-    ),
-    Case(
-        "nan-weights",
-        "n",
-        unary("Mul(x, w)"),
-        says="1 values of weight 'w' are infinite",
-        more={"w": np.array(np.inf, np.float32)},
-        mended={"w": np.array(2, np.float32)},
-    ),
-    Case(
-        "nan-weights",
-        "n",
-        unary("BatchNormalization(x, s, s, s, w)"),
-        says="2 values of its variance 'w'",
-        more={"w": np.array([-1, 1, -0.1], np.float32), "s": np.ones(3, np.float32)},
-        mended={"w": np.array([-1e-6, 1, 1], np.float32), "s": np.ones(3, np.float32)},
-    ),
-    Case("nameless", "#0", unary("Relu(x)"), severity=NOTE, more={"change": unnamed}, mended={}),
-    Case(
-        "opset",
-        "n",
-        unary("Gelu(x)"),
-        unary("Erf(x)"),
-        says="comes with opset 20",
-        more={"opset": 20, "ir": 9},
-        options={"target": 13},
-        mended={"opset": 13},
-    ),
-    Case(
-        "opset",
-        "n",
-        unary("ReduceSum(x, a)", out="1,1,8,8"),
-        unary("ReduceSum<axes=[1]>(x)", out="1,1,8,8"),
-        says="at opset 11",
-        more={"a": np.array([1])},
-        options={"target": 11},
-        mended={"opset": 11},
-    ),
-    Case(
-        "opset",
-        "n",
-        unary("Softmax<axis=1>(x)"),
-        unary("Softmax<axis=3>(x)"),
-        says="flattened",
-        options={"target": 12},
-        mended={"opset": 12},
-    ),
-    resized("align_corners", f'{LINEAR}="align_corners"', f'{LINEAR}="half_pixel"'),
-    resized("neither align_corners", f'{LINEAR}="asymmetric"', f'{LINEAR}="pytorch_half_pixel"'),
-    resized(
-        "asymmetric", f'{LINEAR}="asymmetric"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 2
-    ),
-    resized(
-        "half_pixel",
-        f'{NEAREST}="half_pixel"',
-        f'{NEAREST}="asymmetric", nearest_mode="floor"',
-        1.7,
-    ),
-    resized("ceil", f'{NEAREST}="asymmetric", nearest_mode="ceil"', f'{NEAREST}="half_pixel"', 2),
-    Case(
-        "resize",
-        "n",
-        unary(
-            'Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize">(x, r, s)',
-            out="1,3,12,12",
+GROUPS = {
+    "known": [
+        Case(
+            pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"),
+            pool("strides=[1,1]", 8, 6, "MaxPool"),
+            NOTE,
+            "known of mnn",
+            options={"runtime": "mnn"},
+        )
+    ],
+    "asymmetric-pads": [
+        Case(
+            pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
+            pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"),
+            NOTE,
+            "0 at the beginning and 1 at the end",
         ),
-        resize(f'{LINEAR}="half_pixel"')[0],
-        says="crop",
-        more=resize("")[1] | {"r": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)},
-        mended=resize("")[1],
-    ),
-    Case(
-        "resize",
-        "n",
-        resize('mode="cubic"')[0],
-        resize('mode="linear"')[0],
-        NOTE,
-        "cubic",
-        more=resize("")[1],
-    ),
-    Case(
-        "training",
-        "n",
-        unary(BN.format("training_mode=1")),
-        unary(BN.format("epsilon=0.1")),
-        says="training_mode=1",
-        more=STATS,
-        options={"skip": "invalid"},
-    ),
-    Case(
-        "training",
-        "n",
-        unary(BN.format("epsilon=0.1")),
-        unary(BN.format("is_test=1")),
-        says="is_test=0",
-        more=STATS | {"opset": 6},
-    ),
-    Case(
-        "training",
-        "n",
-        unary("BatchNormalization(x, w, w, w, w)").replace("y = ", "y, a, b, c, d = "),
-        unary("BatchNormalization(x, w, w, w, w)"),
-        says="5 outputs",
-        more=STATS | {"opset": 9},
-    ),
-    Case(
-        "training",
-        "n",
-        unary(BN.format("spatial=0")),
-        unary(BN.format("epsilon=0.1")),
-        says="per pixel",
-        more=STATS | {"opset": 7},
-        options={"skip": "invalid"},
-    ),
-    Case(
-        "training",
-        "n",
-        unary("Dropout(x, r, t)"),
-        says="two runs differ",
-        more={"r": np.float32(0.5), "t": np.array(True)},
-        mended={"r": np.float32(0.5), "t": np.array(False)},
-    ),
-    Case(
-        "types",
-        "n",
-        unary("Clip(x)", "4", dtype="int64"),
-        unary("Clip(x)", "4"),
-        says="int64",
-        more={"opset": 11},
-    ),
-    Case(
-        "types",
-        "n",
-        "g (float[4] x, double[4] z) => (float[4] y) { [n] y = Add(x, z) }",
-        "g (float[4] x, float[4] z) => (float[4] y) { [n] y = Add(x, z) }",
-        says="inconsistent type",
-    ),
-    Case(
-        "upsample",
-        "n",
-        unary('Upsample<mode="linear">(x, s)', out="1,3,16,16"),
-        unary('Resize<mode="linear">(x, r, s)', out="1,3,16,16"),
-        says="deprecated",
-        more={"opset": 9, "s": np.array([1, 1, 2, 2], np.float32)},
-        mended={
-            "opset": 11,
-            "s": np.array([1, 1, 2, 2], np.float32),
-            "r": np.array([], np.float32),
-        },
-    ),
-    Case(
-        "upsample",
-        "n",
-        unary('Resize<mode="nearest">(x, s)', out="1,3,16,16"),
-        unary('Resize<mode="nearest">(x, r, s)', out="1,3,16,16"),
-        NOTE,
-        "opset 10",
-        more={"opset": 10, "s": np.array([1, 1, 2, 2], np.float32)},
-        mended={
-            "opset": 11,
-            "s": np.array([1, 1, 2, 2], np.float32),
-            "r": np.array([], np.float32),
-        },
-    ),
-    Case(
-        "baked-shape",
-        "r",
-        BAKED,
-        says="declared open",
-        more={"s": np.array([1, 2, 2])},
-        mended={"s": np.array([-1, 2, 2])},
-    ),
-    Case(
-        "baked-shape",
-        "r",
-        BAKED.replace("N,", "1,"),
-        says="x=3×4",
-        more={"s": np.array([1, 2, 2])},
-        mended={"s": np.array([-1, 2, 2])},
-        options={"second_sizes": {"x": [3, 4]}},
-    ),
-]
+        Case(
+            pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),
+            pool('auto_pad="SAME_LOWER", strides=[1,1]', op="MaxPool"),
+            NOTE,
+            "SAME_LOWER",
+        ),
+    ],
+    "average-pool": [
+        Case(
+            pool("pads=[1,1,1,1], count_include_pad=1"),
+            pool("count_include_pad=1", 8, 6),
+            says="count_include_pad=1",
+        ),
+        Case(pool("pads=[1,1,1,1]"), pool("pads=[0,0,0,0]", 8, 6), NOTE, "count_include_pad=0"),
+        Case(
+            pool('auto_pad="SAME_UPPER", count_include_pad=1'),
+            pool('auto_pad="VALID", count_include_pad=1', 8, 6),
+            says="differ along the edge",
+        ),
+    ],
+    "ceil-mode": [
+        Case(
+            pool("ceil_mode=1, strides=[2,2]", 8, 4, "MaxPool"),
+            pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
+            says="4×4",
+        ),
+        Case(
+            unary(
+                "MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x)", "1,3,H,W", "1,3,P,Q"
+            ),
+            pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"),
+            NOTE,
+            "open",
+            options={"skip": "baked-shape"},
+        ),
+    ],
+    "custom-domain": [
+        Case(
+            unary("my.Op(x)"),
+            unary("Relu(x)"),
+            says="custom domain 'my'",
+            more={"domains": ("my",)},
+        ),
+        Case(
+            unary("com.microsoft.Gelu(x)"),
+            unary("Gelu(x)"),
+            says="operator of onnxruntime",
+            more={"domains": ("com.microsoft",), "opset": 20, "ir": 9},
+        ),
+        Case(
+            unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"),
+            unary("Relu(x)"),
+            NOTE,
+            "ai.onnx.ml",
+            more={"domains": ("ai.onnx.ml",)},
+        ),
+    ],
+    "data-dependent": [
+        Case(
+            "g (float[4] x) => (int64[1,k] y) { [n] y = NonZero(x) }",
+            "g (float[4] x) => (int64[4] y) { [n] y = Cast<to=7>(x) }",
+            says="depends on values",
+        ),
+        Case(
+            "g (float[4] x, int64[1] k) => (float[a] v, int64[b] i) { [n] v, i = TopK(x, k) }",
+            "g (float[4] x, int64[1] k) => (float[4] v)"
+            " { [n] c = Cast<to=1>(k) [m] v = Add(x, c) }",
+            says="static shapes",
+        ),
+        Case(
+            "g (float[4] x) => (float[2] v, int64[2] i) { [n] v, i = TopK(x, k) }",
+            "g (float[4] x) => (float[4] v) { [n] v = Relu(x) }",
+            NOTE,
+            "lower index",
+            more={"k": np.array([2])},
+            mended={},
+        ),
+    ],
+    "denormals": [
+        Case(
+            ADD,
+            severity=WARNING,
+            says="4 of 4",
+            more={"w": np.full(4, 1e-40, np.float32)},
+            mended={"w": np.ones(4, np.float32)},
+            options={"skip": "underflow"},
+        ),
+        Case(
+            ADD,
+            severity=NOTE,
+            says="1 of 4",
+            more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
+            mended={"w": np.array([0, 1, 1, 1], np.float32)},
+            options={"skip": "underflow"},
+        ),
+    ],
+    "double-normalization": [
+        Case(TWICE, PLAIN, node="c", says="subtracted by constants twice", more=MEAN),
+        Case(
+            PLAIN,
+            node="a",
+            says="--mean",
+            more=MEAN,
+            fine={},
+            options={"image_options": ImageOptions(mean=(120.0,))},
+        ),
+        Case(
+            "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
+            "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }",
+            node="b",
+            says="divided by 64",
+            more={"s": np.float32(255)},
+        ),
+        Case(
+            unary("Div(x, s)"),
+            says="--scale",
+            more={"s": np.float32(255)},
+            options={"image_options": ImageOptions(scale=(1 / 255,))},
+            fine={},
+        ),
+    ],
+    "duplicate-names": [
+        Case(
+            "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }",
+            node="#1",
+            says="#0",
+            more={"change": all_called_a},
+            mended={},
+        )
+    ],
+    "overflow": [
+        Case(
+            ADD, says="infinite in float16", more={"w": SIX}, mended={"w": np.ones(4, np.float32)}
+        ),
+        Case(
+            "g (float[1] x) => (float[1] y)"
+            " { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
+            "g (float[1] x) => (float[1] y)"
+            " { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }",
+            node="m",
+            says="-1e4",
+        ),
+        Case(
+            GROWN.replace("Mul(x, w)", "Exp(x)"),
+            says="on these inputs",
+            options={"feeding": Feeding(("x.npy",))},
+            fine={},
+        ),
+    ],
+    "underflow": [
+        Case(ADD, says="1e-12", more={"w": np.float32(1e-12)}, mended={"w": np.float32(1e-5)}),
+        Case(
+            ADD,
+            severity=NOTE,
+            says="25%",
+            more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
+            mended={"w": np.ones(4, np.float32)},
+        ),
+    ],
+    "coarse-step": [
+        Case(
+            "g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) { [n] y = Conv(x, w) }",
+            says="1 channel below 0.039 zero in int8",
+            more={"w": np.array([10, 0.01], np.float32).repeat(2).reshape(2, 2, 1, 1)},
+            mended={"w": np.array([10, 0.1], np.float32).repeat(2).reshape(2, 2, 1, 1)},
+            options={"for_int8": True},
+        ),
+        Case(
+            GROWN,
+            says="at least 75 % of its values",
+            more={"w": np.array([1000, 1, 1, 1], np.float32)},
+            mended={"w": np.array([20, 1, 1, 1], np.float32)},
+            options={"for_int8": True, "feeding": Feeding(("x.npy",))},
+        ),
+    ],
+    "integer-clip": [
+        Case(
+            unary("Clip(x, w)", "4", dtype="int64"),
+            unary("Max(x, w)", "4", dtype="int64"),
+            says="int64",
+            more={"w": np.int64(0)},
+        )
+    ],
+    "invalid": [
+        Case(unary("Relu<alpha=1.0>(x)"), unary("Relu(x)"), says="alpha"),
+        Case(unary("Relux(x)"), unary("Relu(x)"), says="not part of opset"),
+    ],
+    "nan-weights": [
+        Case(
+            ADD,
+            says="1 values of constant 'w' are NaN",
+            more={"w": np.array([np.nan, 1, 1, 1], np.float32)},
+            mended={"w": np.array([-np.inf, 1, 1, 1], np.float32)},
+        ),
+        Case(
+            unary("Conv(x, w)"),
+            says="9 values of weight 'w' are infinite",
+            more={"w": np.full((3, 3, 1, 1), np.inf, np.float32)},
+            mended={"w": np.ones((3, 3, 1, 1), np.float32)},
+        ),
+        Case(
+            unary("Mul(x, w)"),
+            says="1 values of weight 'w' are infinite",
+            more={"w": np.array(np.inf, np.float32)},
+            mended={"w": np.array(2, np.float32)},
+        ),
+        Case(
+            unary("BatchNormalization(x, s, s, s, w)"),
+            says="2 values of its variance 'w'",
+            more={"w": np.array([-1, 1, -0.1], np.float32), "s": np.ones(3, np.float32)},
+            mended={"w": np.array([-1e-6, 1, 1], np.float32), "s": np.ones(3, np.float32)},
+        ),
+    ],
+    "nameless": [
+        Case(unary("Relu(x)"), node="#0", severity=NOTE, more={"change": unnamed}, mended={})
+    ],
+    "opset": [
+        Case(
+            unary("Gelu(x)"),
+            unary("Erf(x)"),
+            says="comes with opset 20",
+            more={"opset": 20, "ir": 9},
+            options={"target": 13},
+            mended={"opset": 13},
+        ),
+        Case(
+            unary("ReduceSum(x, a)", out="1,1,8,8"),
+            unary("ReduceSum<axes=[1]>(x)", out="1,1,8,8"),
+            says="at opset 11",
+            more={"a": np.array([1])},
+            options={"target": 11},
+            mended={"opset": 11},
+        ),
+        Case(
+            unary("Softmax<axis=1>(x)"),
+            unary("Softmax<axis=3>(x)"),
+            says="flattened",
+            options={"target": 12},
+            mended={"opset": 12},
+        ),
+    ],
+    "resize": [
+        resized("align_corners", f'{LINEAR}="align_corners"', f'{LINEAR}="half_pixel"'),
+        resized(
+            "neither align_corners", f'{LINEAR}="asymmetric"', f'{LINEAR}="pytorch_half_pixel"'
+        ),
+        resized(
+            "asymmetric",
+            f'{LINEAR}="asymmetric"',
+            f'{NEAREST}="asymmetric", nearest_mode="floor"',
+            2,
+        ),
+        resized(
+            "half_pixel",
+            f'{NEAREST}="half_pixel"',
+            f'{NEAREST}="asymmetric", nearest_mode="floor"',
+            1.7,
+        ),
+        resized(
+            "ceil", f'{NEAREST}="asymmetric", nearest_mode="ceil"', f'{NEAREST}="half_pixel"', 2
+        ),
+        Case(
+            unary(
+                'Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize">(x,'
+                " r, s)",
+                out="1,3,12,12",
+            ),
+            resize(f'{LINEAR}="half_pixel"')[0],
+            says="crop",
+            more=resize("")[1] | {"r": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)},
+            mended=resize("")[1],
+        ),
+        Case(
+            resize('mode="cubic"')[0], resize('mode="linear"')[0], NOTE, "cubic", more=resize("")[1]
+        ),
+    ],
+    "training": [
+        Case(
+            unary(BN.format("training_mode=1")),
+            unary(BN.format("epsilon=0.1")),
+            says="training_mode=1",
+            more=STATS,
+            options={"skip": "invalid"},
+        ),
+        Case(
+            unary(BN.format("epsilon=0.1")),
+            unary(BN.format("is_test=1")),
+            says="is_test=0",
+            more=STATS | {"opset": 6},
+        ),
+        Case(
+            unary("BatchNormalization(x, w, w, w, w)").replace("y = ", "y, a, b, c, d = "),
+            unary("BatchNormalization(x, w, w, w, w)"),
+            says="5 outputs",
+            more=STATS | {"opset": 9},
+        ),
+        Case(
+            unary(BN.format("spatial=0")),
+            unary(BN.format("epsilon=0.1")),
+            says="per pixel",
+            more=STATS | {"opset": 7},
+            options={"skip": "invalid"},
+        ),
+        Case(
+            unary("Dropout(x, r, t)"),
+            says="two runs differ",
+            more={"r": np.float32(0.5), "t": np.array(True)},
+            mended={"r": np.float32(0.5), "t": np.array(False)},
+        ),
+    ],
+    "types": [
+        Case(
+            unary("Clip(x)", "4", dtype="int64"),
+            unary("Clip(x)", "4"),
+            says="int64",
+            more={"opset": 11},
+        ),
+        Case(
+            "g (float[4] x, double[4] z) => (float[4] y) { [n] y = Add(x, z) }",
+            "g (float[4] x, float[4] z) => (float[4] y) { [n] y = Add(x, z) }",
+            says="inconsistent type",
+        ),
+    ],
+    "upsample": [
+        Case(
+            unary('Upsample<mode="linear">(x, s)', out="1,3,16,16"),
+            unary('Resize<mode="linear">(x, r, s)', out="1,3,16,16"),
+            says="deprecated",
+            more={"opset": 9, "s": np.array([1, 1, 2, 2], np.float32)},
+            mended={
+                "opset": 11,
+                "s": np.array([1, 1, 2, 2], np.float32),
+                "r": np.array([], np.float32),
+            },
+        ),
+        Case(
+            unary('Resize<mode="nearest">(x, s)', out="1,3,16,16"),
+            unary('Resize<mode="nearest">(x, r, s)', out="1,3,16,16"),
+            NOTE,
+            "opset 10",
+            more={"opset": 10, "s": np.array([1, 1, 2, 2], np.float32)},
+            mended={
+                "opset": 11,
+                "s": np.array([1, 1, 2, 2], np.float32),
+                "r": np.array([], np.float32),
+            },
+        ),
+    ],
+    "baked-shape": [
+        Case(
+            BAKED,
+            node="r",
+            says="declared open",
+            more={"s": np.array([1, 2, 2])},
+            mended={"s": np.array([-1, 2, 2])},
+        ),
+        Case(
+            BAKED.replace("N,", "1,"),
+            node="r",
+            says="x=3×4",
+            more={"s": np.array([1, 2, 2])},
+            mended={"s": np.array([-1, 2, 2])},
+            options={"second_sizes": {"x": [3, 4]}},
+        ),
+    ],
+}
+
+
+def _iter_cases() -> Iterator[Case]:
+    for rule, cases in GROUPS.items():
+        yield from (replace(case, rule=rule) for case in cases)
+
+
+CASES = list(_iter_cases())
 
 
 def prepare(
@@ -1029,10 +985,7 @@ def test_second_size_and_ranges(folder: Path) -> None:
     assert subcut("lint", "baked.onnx", "--seed", "3", cwd=folder).code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(("nowhere.onnx",), 2), (("words.onnx",), 3)],
-)
+@pytest.mark.parametrize(("words", "code"), [(("nowhere.onnx",), 2), (("words.onnx",), 3)])
 def test_slips_have_their_exit_codes(words: tuple[str, ...], code: int, folder: Path) -> None:
     (folder / "words.onnx").write_text("<html>")
     assert subcut("lint", *words, cwd=folder).code == code
