@@ -6,7 +6,7 @@ The whole model runs once on each side. Only where that is not right, a bisectio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import field
 from pathlib import Path
@@ -32,7 +32,7 @@ from subgraph.trials.doubt import Doubt, find_doubt
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.trial import Trials
-from subgraph.types import StringMap, frozen
+from subgraph.types import Shapes, StringMap, frozen
 from subgraph.verdict import Verdict
 
 
@@ -72,7 +72,7 @@ def disagreement(
     trust: bool,
     criterion: str | None = None,
     reference: str | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     seed: int | None = None,
     may_be_empty: Sequence[str] = (),
 ) -> Disagreement | None:

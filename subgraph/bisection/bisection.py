@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.questions import age, prepare
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Processes, Trials
-from subgraph.types import JsonObject
+from subgraph.types import JsonObject, Shapes
 
 SEARCH_SHARE = (
     0.9  # of the time; the explanations of what was found have the remaining one at least
@@ -144,10 +144,11 @@ class Bisection:
         if findings.stopped and not any(
             step.query.kind is QueryKind.WHOLE for step in progress.steps
         ):
-            what = (
-                f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
+            raise OutOfTime(
+                f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}",
+                "the same command with more time",
+                code="time.used-up",
             )
-            raise OutOfTime(what, "the same command with more time", code="time.used-up")
         deadline.limit(progress.began, limit)
         document = self._describe(
             interim,
@@ -394,7 +395,7 @@ def bisect(
     inputs: Inputs = None,
     *,
     seed: int = 0,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     criterion: str = "noise",
     reference: str | Candidate = "ort",
     within: str = "",

@@ -28,7 +28,7 @@ from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 MAX_NAMES = 6  # of nodes that a note has
@@ -36,7 +36,7 @@ MAX_SETS = 4  # minimal sets of passes that are tried as cures
 ALL_AT_ONCE = "all that costs accuracy"  # optimizations, or a lower precision
 
 
-@dataclass(frozen=True)
+@frozen
 class ReleasesAsked:
     """The releases that are tried.
 
@@ -72,8 +72,11 @@ class ReleasesAsked:
         known = [releases.parse(name) for name in self.names or (first, last) if name]
         is_span = not self.names and len(known) > 1
         if is_span and known[0] > known[1] and not first.startswith(f"{last}."):
-            what = f"--versions {self.span}: the first is newer than the last"
-            raise UsageError(what, f"--versions {last}..{first}", code="blame.version-order")
+            raise UsageError(
+                f"--versions {self.span}: the first is newer than the last",
+                f"--versions {last}..{first}",
+                code="blame.version-order",
+            )
 
 
 @dataclass

@@ -14,7 +14,7 @@ and some models take them as inputs.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from subgraph.log import log
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.storage.tensors import Record, Value, save
+from subgraph.storage.tensors import Records, Value, save
 from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
@@ -103,8 +103,15 @@ class Prover:
         right."""
         if not verdict.agrees:
             return Cure(kind, what, how, False, "region", None, verdict.why)
-        why = "" if self.draws else "no further inputs were tried"
-        return Cure(kind, what, how, self.draws > 0, "whole", self._slowdown(other, path), why)
+        return Cure(
+            kind,
+            what,
+            how,
+            self.draws > 0,
+            "whole",
+            self._slowdown(other, path),
+            "" if self.draws else "no further inputs were tried",
+        )
 
     def _slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""
@@ -174,8 +181,8 @@ def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials
 
 
 def draw_samples(
-    samples: Sequence[Mapping[str, Record]], count: int, folder: Path, kept: Collection[str] = ()
-) -> Iterator[Mapping[str, Record]]:
+    samples: Sequence[Records], count: int, folder: Path, kept: Collection[str] = ()
+) -> Iterator[Records]:
     """So many more samples: the same elements in another order, backwards, and with noise, in turn;
     seeded.
 
@@ -197,7 +204,7 @@ def draw_samples(
 
 
 def extend_samples(
-    feeding: Feeding, samples: Sequence[Mapping[str, Record]], draws: Sequence[Mapping[str, Record]]
+    feeding: Feeding, samples: Sequence[Records], draws: Sequence[Records]
 ) -> Feeding:
     """The samples, and the draws after them."""
     origins = [*[""] * len(samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]

@@ -28,13 +28,13 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.folders import safe_name, scratch
 from subgraph.text import clean, count
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 from subgraph.verdict import Status, Verdict
 
 BACKEND = str(Path(str(maker_backend.__file__)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Maker:
     """A tool that writes models, in separate processes.
 

@@ -63,8 +63,10 @@ def _guarded(function: Callable[..., Any], options: Fields, *given: Any, **more:
         hint = f"pip install {package}, or {options['maker']}:python=/path/to/venv/bin/python"
         is_missing = isinstance(e, PackageNotFoundError)
         why = f"the package {package!r} is not installed" if is_missing else str(e)
-        what = f"--made-by {options['maker']}: {why}"
-        raise NotInstalled(what, hint, code="maker.not-installed") from e
+        raise NotInstalled(
+            f"--made-by {options['maker']}: {why}", hint, code="maker.not-installed"
+        ) from e
     except Exception as e:
-        what = f"{options['maker']} fails: {type(e).__name__}: {e}"
-        raise Refused(what, code="maker.failed") from e
+        raise Refused(
+            f"{options['maker']} fails: {type(e).__name__}: {e}", code="maker.failed"
+        ) from e

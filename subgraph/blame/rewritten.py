@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import filecmp
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,10 +37,11 @@ from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder, safe_name
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
 from subgraph.trials.trial import Trials
+from subgraph.types import frozen
 from subgraph.verdict import Judgement
 
 MAX_PROVEN = 2  # cures by rewriting, after which no more are tried
@@ -106,7 +107,7 @@ class Rewriter:
         self,
         form: Rewriting,
         original: OriginalRegion,
-        fed: tuple[Mapping[str, Record], ...],
+        fed: tuple[Records, ...],
         scratch: Path,
     ) -> Cure | None:
         """The cure that a form is; None where it heals nothing, or is another function."""
@@ -149,7 +150,7 @@ class Rewriter:
         return draft
 
 
-@dataclass(frozen=True)
+@frozen
 class Equivalence:
     """Attributes: status: IDENTICAL, NOISE, DIFFERENT or NOT_RUN. why: one sentence."""
 
@@ -172,7 +173,7 @@ class OriginalRegion:
     def __init__(
         self,
         model: protobuf.ModelProto,
-        samples: Sequence[Mapping[str, Record]],
+        samples: Sequence[Records],
         reference: Reference,
         scratch: Path,
     ) -> None:
@@ -230,9 +231,7 @@ class OriginalRegion:
     def _noise(self) -> list[RegionNoise]:
         return [self._noise_of(self._model, k, given) for k, given in enumerate(self._outputs)]
 
-    def _noise_of(
-        self, model: protobuf.ModelProto, k: int, outputs: Mapping[str, Record]
-    ) -> RegionNoise:
+    def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Records) -> RegionNoise:
         """The rounding noise of a model that gave these outputs for sample k.
 
         Two forms of a region are one only as far as rounding goes: a step that two runtimes may

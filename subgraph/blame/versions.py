@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from subgraph.results.blame import ReleaseState, TriedRelease
+from subgraph.types import frozen
 
 FEW = 7  # releases of which each is tried
 
 
-@dataclass(frozen=True)
+@frozen
 class History:
     """The known states of some releases.
 

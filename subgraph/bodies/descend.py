@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from subgraph.bodies.iterations import Iteration, iterations
@@ -24,10 +24,10 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.digest import Part
 from subgraph.text import clean, count
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Inside:
     """A body as a graph of its own.
 

@@ -38,14 +38,14 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records, Value, save, tensor_text
 from subgraph.text import clean, count
-from subgraph.types import Fields
+from subgraph.types import Fields, frozen
 
 FedModel: TypeAlias = "tuple[protobuf.ModelProto, dict[str, Record]]"  # and a record per input
 KEY = "iterations"  # of the model in the reference process
 FIRST_SCAN = 9  # opset; Scan was another operator before
 
 
-@dataclass(frozen=True)
+@frozen
 class Iteration:
     """One run of a body: its number (0 for a branch or a function), the sample, and a record per
     input.

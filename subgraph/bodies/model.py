@@ -40,7 +40,7 @@ from subgraph.graph.nested import (
 from subgraph.graph.opsets import STANDARD
 from subgraph.log import log
 from subgraph.text import clean, nearest
-from subgraph.types import Fields, Strings
+from subgraph.types import Fields, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
@@ -51,7 +51,7 @@ FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@
 MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
 
 
-@dataclass(frozen=True)
+@frozen
 class Body:
     """The graph inside a node.
 
@@ -229,7 +229,7 @@ def _bind(node: NodeProto, given: Fields) -> None:
     assign(node.attribute, kept)
 
 
-@dataclass(frozen=True)
+@frozen
 class BodyName:
     """A body of a node, or the function that it calls.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean, count, nearest
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields, JsonObject, frozen
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
@@ -49,7 +49,7 @@ MAX_NAME = 80  # characters of a bundle's name
 MAX_LIST = 64 << 20  # bytes of the list of files
 
 
-@dataclass(frozen=True)
+@frozen
 class BundleRequest:
     """The case that is packed, and the options.
 
@@ -79,7 +79,7 @@ class BundleRequest:
         return folders.safe_name(self.target.stem)
 
 
-@dataclass(frozen=True)
+@frozen
 class Packed:
     """A bundle that was written.
 
@@ -160,9 +160,8 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     except (InputError, ValueError, AttributeError, RecursionError):
         is_earlier = False
     if not is_earlier:
-        what = f"{target} is not an earlier bundle of {identity}"
         raise ResultExists(
-            what,
+            f"{target} is not an earlier bundle of {identity}",
             "--force replaces it; -o FILE.zip puts the new one elsewhere",
             code="output.exists",
         )
@@ -433,7 +432,8 @@ def _require_disk_space(place: Path, size: int) -> None:
     except OSError:
         return
     if size > free:
-        what = f"unpacked it has {size:,} bytes, and {above} has {free:,} left"
         raise OutputError(
-            what, "free some space, or choose another -o DIR", code="output.disk-full"
+            f"unpacked it has {size:,} bytes, and {above} has {free:,} left",
+            "free some space, or choose another -o DIR",
+            code="output.disk-full",
         )

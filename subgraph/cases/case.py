@@ -34,7 +34,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
-from subgraph.types import JsonObject, StringMap
+from subgraph.types import JsonObject, StringMap, frozen
 from subgraph.version import versions
 
 MAX_NUMBER = 99  # results of one name, side by side
@@ -45,7 +45,7 @@ KEYS = frozenset(
 )  # in the manifest of each kind of result
 
 
-@dataclass(frozen=True)
+@frozen
 class ResultPlace:
     """The place of a result; `force`: it may replace any other result of subcut there."""
 
@@ -58,7 +58,7 @@ class ResultPlace:
         return self.parent / self.name
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelSource:
     """The identity of the model or the folder that a result was made from, as a manifest has it."""
 
@@ -70,7 +70,7 @@ class ModelSource:
     path: str | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class FedInput:
     """An input of the model as it was fed; `origin`: the file, or how its values were drawn, for
     people."""
@@ -82,7 +82,7 @@ class FedInput:
     kind: OriginKind = OriginKind.FILE
 
 
-@dataclass(frozen=True)
+@frozen
 class SampleEntry:
     """One sample of a result; its label is empty where there is only one."""
 
@@ -90,7 +90,7 @@ class SampleEntry:
     fed: Sequence[FedInput] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredTensor:
     """A tensor's files of one sample; `shapes`: one per element of a sequence."""
 
@@ -100,7 +100,7 @@ class StoredTensor:
     files: Sequence[StoredFile]
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorEntry:
     """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where
     samples differ."""
@@ -113,7 +113,7 @@ class TensorEntry:
     samples: Sequence[StoredTensor] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceEntry:
     """The computation of the reference values."""
 
@@ -125,7 +125,7 @@ class ReferenceEntry:
     custom_ops: File | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordingEntry:
     """The recording that a case was cut from; `fed`: the recorded inputs were fed; `files`: input →
     recorded file."""
@@ -137,7 +137,7 @@ class RecordingEntry:
     files: Mapping[str, File] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeEntry:
     """A node of a case's region."""
 
@@ -146,7 +146,7 @@ class NodeEntry:
     index: int
 
 
-@dataclass(frozen=True)
+@frozen
 class RegionEntry:
     """The region of a case: `Region`, with what its cut changed."""
 
@@ -160,7 +160,7 @@ class RegionEntry:
     parameters: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputDifference:
     """The difference between an output of the cut and the captured one.
 
@@ -181,7 +181,7 @@ class OutputDifference:
     why: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckResult:
     """Whether the cut alone gives the captured outputs.
 
@@ -213,7 +213,7 @@ class WrittenManifest:
     files: Sequence[File] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class NewerNode:
     """A node that means what opset `since` defines."""
 
@@ -222,7 +222,7 @@ class NewerNode:
     since: int
 
 
-@dataclass(frozen=True)
+@frozen
 class TargetOpset:
     """The cut at another version of ONNX's own operators.
 
@@ -276,7 +276,7 @@ class CaseManifest(WrittenManifest):
 # ------------------------------------------------------------ as it is read
 
 
-@dataclass(frozen=True)
+@frozen
 class CaseOutcome:
     """The result of a candidate on a case.
 
@@ -295,7 +295,7 @@ class CaseOutcome:
     numbers: Name | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedTest:
     """The operator test whose expected outputs a case holds, in place of the reference's: its name
     and tolerance."""
@@ -305,7 +305,7 @@ class ExpectedTest:
     atol: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Identity(RuntimeBuild):
     """`Candidate.identity`, as far as it is read."""
 
@@ -316,7 +316,7 @@ class Identity(RuntimeBuild):
     files: StringMap = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class EvidenceRequest(ComparedOutputs):
     """A request that names a candidate; what its `precision` means is not checked."""
 
@@ -353,7 +353,7 @@ class Manifest:
 M = TypeVar("M", bound=WrittenManifest)
 
 
-@dataclass(frozen=True)
+@frozen
 class ResultFolder(Generic[M]):
     """One result folder that was written, and its manifest."""
 

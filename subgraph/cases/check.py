@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -26,7 +26,7 @@ from subgraph.graph.opsets import MIN_OPSET, newer_than, opset_of
 from subgraph.lazy import np
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, list_arrays, load, measure_distance
+from subgraph.storage.tensors import Record, Records, list_arrays, load, measure_distance
 
 # onnxruntime keeps float32 between float16 nodes at every optimization level, and where it inserts
 # its Casts depends on what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of
@@ -38,7 +38,7 @@ TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # in what onnx
 REFUSED = "refused"  # status of a cut that onnx refuses
 
 Rerun = Callable[
-    [int, Path], Mapping[str, Record]
+    [int, Path], Records
 ]  # sample and folder → outputs of a second run of the whole model
 
 
@@ -88,8 +88,12 @@ def check(
             "rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences
         )
     if not _repeats(samples, folders, rerun):
-        what = f"{how}: the reference itself gives other values each time"
-        return CheckResult("unrepeatable", what, 0.0, differences)
+        return CheckResult(
+            "unrepeatable",
+            f"{how}: the reference itself gives other values each time",
+            0.0,
+            differences,
+        )
     return CheckResult("different", f"{how}: the cut does NOT give {expected}", 0.0, differences)
 
 
@@ -166,9 +170,10 @@ def at_opset(
         return None
     own = opset_of(cut.model)
     if not MIN_OPSET <= version <= own:
-        hint = f"--target-opset {MIN_OPSET} to {own}: onnx converts to these"
         raise UsageError(
-            f"--target-opset {version}: the model has opset {own}", hint, code="opset.out-of-range"
+            f"--target-opset {version}: the model has opset {own}",
+            f"--target-opset {MIN_OPSET} to {own}: onnx converts to these",
+            code="opset.out-of-range",
         )
     newer = [
         NewerNode(str(node.name), str(node.op_type), since)

@@ -36,22 +36,21 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Record, Records, copied, from_bits, read_npy
+from subgraph.storage.tensors import Records, copied, from_bits, read_npy
 from subgraph.text import clean
-from subgraph.types import StringMap, Strings
+from subgraph.types import Array, Shapes, StringMap, Strings, frozen
 from subgraph.version import versions
 
 if TYPE_CHECKING:
     from subgraph.results.bisect import BisectDocument
     from subgraph.results.compare import ComparisonDocument, RecordedDocument
-    from subgraph.types import Array
 
 
 T = TypeVar("T", bound="BisectDocument | ComparisonDocument | RecordedDocument")
 OUTPUTS = "outputs"  # of the reference, in a case
 
 
-@dataclass(frozen=True)
+@frozen
 class CaseValue:
     """The files of a tensor of one sample in a case: numbers, of type `dtype`.
 
@@ -206,7 +205,7 @@ def add_candidate(
     case.write_manifest(replace(manifest, found=outcome), case_folder)
 
 
-def copy_tensors(tensors: Mapping[str, Record], stems: StringMap, folder: Path) -> None:
+def copy_tensors(tensors: Records, stems: StringMap, folder: Path) -> None:
     """Copy the files of tensors, with absolute paths, into a folder that is made; `stems`: tensor →
     file stem."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,13 +213,13 @@ def copy_tensors(tensors: Mapping[str, Record], stems: StringMap, folder: Path) 
         copied(record, folder, stems[name])
 
 
-@dataclass(frozen=True)
+@frozen
 class DumpRequest:
     """All that a dump depends on beside the model."""
 
     tensors: Strings
     inputs: Strings = ()
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
     formats: Strings = ("npy",)

@@ -44,7 +44,7 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
-from subgraph.types import Fields, Strings
+from subgraph.types import Fields, Strings, frozen
 
 MAX_NAMED = 8  # cases named in a hint
 
@@ -62,7 +62,7 @@ class BundleList:
     files: Mapping[str, Checksum]
 
 
-@dataclass(frozen=True)
+@frozen
 class FoundCase:
     """A case whose manifest was checked.
 
@@ -109,8 +109,11 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     place = _enter_small(place) if small else place
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:
-        hint = "name a folder that `subcut cut` or `subcut bisect` made"
-        raise UsageError(f"{place} is not a case", hint, code="case.not-a-case")
+        raise UsageError(
+            f"{place} is not a case",
+            "name a folder that `subcut cut` or `subcut bisect` made",
+            code="case.not-a-case",
+        )
     what = f"the manifest of the case {place}"
     hint = "make the case anew, or run the repro.py in it"
     try:
@@ -292,9 +295,8 @@ def candidate_of(found: FoundCase) -> Candidate | None:
             f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges"
             " what it gives"
         )
-        what = f"{described.candidate} was {how}: subcut cannot run it"
         raise UsageError(
-            what,
+            f"{described.candidate} was {how}: subcut cannot run it",
             f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example",
             code="case.not-runnable",
         )
@@ -322,9 +324,10 @@ def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     """
     home = bundle / CANDIDATE_FILES
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
-        what = f"words of candidate {candidate.name} were removed when the bundle was made"
         raise UsageError(
-            what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
+            f"words of candidate {candidate.name} were removed when the bundle was made",
+            "-c SPEC says what is to run this case",
+            code="case.candidate-incomplete",
         )
 
     def absolute(value: Any) -> Any:
@@ -346,9 +349,10 @@ def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
         )
     backend = absolute(candidate.backend)
     if backend.endswith(".py") and not Path(backend).is_file():
-        what = f"the candidate's file {Path(backend).name} is not in the bundle"
         raise UsageError(
-            what, "-c SPEC says what is to run this case", code="case.candidate-incomplete"
+            f"the candidate's file {Path(backend).name} is not in the bundle",
+            "-c SPEC says what is to run this case",
+            code="case.candidate-incomplete",
         )
     return replace(
         candidate, backend=backend, options=options, origin=f"this bundle ({seal.hexdigest()[:12]})"

@@ -4,7 +4,6 @@ to type."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from subgraph.cases.case import CaseOutcome
 from subgraph.cases.layout import CANDIDATE, CANDIDATE_FILES, REPRO
@@ -12,7 +11,7 @@ from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, shorten
-from subgraph.types import Fields, Strings
+from subgraph.types import Fields, Strings, frozen
 
 README = "README.txt"
 ENVIRONMENT = "environment.json"
@@ -32,7 +31,7 @@ FILE_KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadmeData:
     """The contents of a bundle, as its README describes them.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -44,21 +44,21 @@ from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
-from subgraph.types import StringMap, Strings
+from subgraph.types import Shapes, StringMap, Strings, frozen
 from subgraph.version import __version__
 
 OF_MODEL = "the full model's values"
 OF_RECORDING = "what the reference makes of the recorded inputs"
 
 
-@dataclass(frozen=True)
+@frozen
 class CaseRequest:
     """All that a case depends on beside the model: two equal requests give the same bytes."""
 
     start: Strings
     end: Strings
     inputs: Strings = ()
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
     formats: Strings = ("npy", "bin")
@@ -274,7 +274,7 @@ def _find_groups(
     return [tuple(group) for group in groups.values()]
 
 
-@dataclass(frozen=True)
+@frozen
 class CaseBuilder:
     """The values that all groups of samples share; `build` makes the folder of one group.
 

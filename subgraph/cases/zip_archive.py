@@ -18,13 +18,13 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from subgraph.errors import InputError, OutputError
 from subgraph.storage import folders
 from subgraph.text import clean
+from subgraph.types import frozen
 
 MAX_ENTRIES = 50_000  # a sweep where every test fails leaves 20,000 files
 MAX_NAME = 1000  # bytes
@@ -52,7 +52,7 @@ DAMAGE = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Checksum:
     """Size of one file in bytes, and its SHA-256 in hexadecimal."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from subgraph import system
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, masked
-from subgraph.types import JsonObject, Strings
+from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -41,7 +40,7 @@ MODULES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Result:
     """The result of a command: the document for `--json` (plain JSON data), the same as text, and
     the exit code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.results.common import NextCommand
 from subgraph.text import aligned, masked, short
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.results.compare import ComparisonDocument
@@ -45,7 +46,7 @@ CANDIDATE = {"--candidate", "-c"}
 SEVERITY = ("", "agree", "unresolved", "fail")
 
 
-@dataclass(frozen=True)
+@frozen
 class PartOptions:
     """What is compared of the model; without these, every tensor in place and alone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ from subgraph.origins.converters import conversion
 from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize
+from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from subgraph.origins.converters import Converter
     from subgraph.results.compare import RecordedDocument
     from subgraph.runtime.inputs import Feeding
-    from subgraph.storage.tensors import Record
 
 UNCHECKED = 5
 MAX_ROUNDING = 1e-5  # of an output's largest value: other operators for the same function
@@ -133,8 +133,11 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
 
     path = check.model_path
     if is_of_tflite(path):
-        what = f"--opset converts ONNX; {path.name} has operators of TensorFlow Lite"
-        raise UsageError(what, f"subcut convert {path.name}, without it", code="option.conflict")
+        raise UsageError(
+            f"--opset converts ONNX; {path.name} has operators of TensorFlow Lite",
+            f"subcut convert {path.name}, without it",
+            code="option.conflict",
+        )
     graph = load(path)
     draft = convert_opset(graph, opset)
     with nullcontext() if no_check else check.reference() as reference, draft.write(target) as new:
@@ -404,7 +407,7 @@ def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     )
 
 
-def _files(sample: Mapping[str, Record]) -> dict[str, Path]:
+def _files(sample: Records) -> dict[str, Path]:
     """The file of each input.
 
     Raises:

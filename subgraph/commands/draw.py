@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from subgraph.graph.region import Region, build_region, find_region
 from subgraph.log import log
 from subgraph.results.commands import DrawnModel
 from subgraph.text import clean, count, nearest
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 if TYPE_CHECKING:
     from subgraph.bodies.model import Part
@@ -30,7 +30,7 @@ SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
 LIMITS = (1, 100_000)  # pixels, levels, hops
 
 
-@dataclass(frozen=True)
+@frozen
 class ShownOptions:
     """What is shown."""
 
@@ -51,7 +51,7 @@ class ShownOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class MarkOptions:
     """What is marked."""
 
@@ -101,7 +101,7 @@ def draw(
     return Result(to_json(document), "\n".join([*drawn.lines, clean(str(path))]))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Drawn:
     """The file's text, the command's lines and its document."""
 

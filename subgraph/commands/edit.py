@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean, count
-from subgraph.types import JsonObject, Strings
+from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.editing.draft import Draft
@@ -45,7 +45,7 @@ TensorMap = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class FileOptions:
     """The new file."""
 
@@ -87,8 +87,11 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
     """
     for model_file in reads:
         if is_of_tflite(model_file):
-            what = f"{model_file.name} is TensorFlow Lite's: it is cut and run, but not edited"
-            raise UsageError(what, "edit the model that it was converted from", code="edit.tflite")
+            raise UsageError(
+                f"{model_file.name} is TensorFlow Lite's: it is cut and run, but not edited",
+                "edit the model that it was converted from",
+                code="edit.tflite",
+            )
     path = Path(chosen.output or f"{model.stem}-new.onnx")
     for file in reads:
         if path.exists() and path.samefile(file):
@@ -103,8 +106,11 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
 
 def _require_absent(path: Path, flag: str, *, force: bool) -> None:
     if path.exists() and not force:
-        hint = f"choose another {flag} FILE, or --force to replace it"
-        raise ResultExists(f"{path} exists", hint, code="output.exists")
+        raise ResultExists(
+            f"{path} exists",
+            f"choose another {flag} FILE, or --force to replace it",
+            code="output.exists",
+        )
 
 
 def compared(

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ from subgraph.text import (
     shorten,
     split_signature,
 )
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.inspection.describe import (
@@ -271,7 +271,7 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Form:
     """The extent of a table.
 

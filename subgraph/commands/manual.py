@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ from subgraph.precision import Precision
 from subgraph.results.commands import GivenAnswer, ManualLog, ManualProgress, ManualReset
 from subgraph.text import clean, count
 from subgraph.trust import remember
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -332,10 +333,9 @@ def _continue(manual: Session, trust: bool) -> Result:
     with _read_options(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
-            hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(
                 f"{path.name} has changed since this session began",
-                hint,
+                "put the old one back; or subcut manual start --force begins anew with this one",
                 code="model.changed",
             )
         with open_trials(graph, advance.options_of(manual).setup, reference) as trials:
@@ -399,7 +399,7 @@ def _advance(manual: Session, trials: Trials) -> Result:
     return Result(document, text.rstrip("\n"), finding.exit_code)
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenTask:
     """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its
     outputs."""

@@ -17,7 +17,7 @@ import os
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -29,7 +29,7 @@ from subgraph.commands import Result
 from subgraph.errors import SubcutError, UsageError
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.text import clean
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 OPTION = "option"  # key in the metadata of a field
 FROM_1 = (1, math.inf)  # the limits of a number that has no other
@@ -423,7 +423,7 @@ FindLinks = Annotated[Texts, declare("--find-links", "DIR", "Where else they may
 # ------------------------------------------------------------ groups
 
 
-@dataclass(frozen=True)
+@frozen
 class InputOptions:
     """What the model is fed."""
 
@@ -442,7 +442,7 @@ class InputOptions:
     bgr: bool = option("--bgr", None, "Images: channel order blue, green, red.")
 
 
-@dataclass(frozen=True)
+@frozen
 class CandidateOptions:
     """Candidate: what is tested."""
 
@@ -460,7 +460,7 @@ class CandidateOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class CriterionOptions:
     """What counts as agreement."""
 
@@ -475,7 +475,7 @@ class CriterionOptions:
     metric: Text = option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputOptions:
     """What of the outputs is compared."""
 
@@ -499,7 +499,7 @@ class OutputOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoreOptions:
     """A score of the task that judges the whole model."""
 
@@ -520,7 +520,7 @@ class ScoreOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class RuntimeOptions:
     """How candidate and reference run."""
 
@@ -549,7 +549,7 @@ class RuntimeOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedOptions:
     """Recording: a device's layer dumps."""
 
@@ -570,7 +570,7 @@ class RecordedOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class FormatOptions:
     """Form of the written tensors."""
 
@@ -581,7 +581,7 @@ class FormatOptions:
     layout: Text = option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")
 
 
-@dataclass(frozen=True)
+@frozen
 class ResultOptions:
     """Result, and what may run."""
 

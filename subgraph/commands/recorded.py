@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from subgraph.graph.graph import load
 from subgraph.precision import Precision
 from subgraph.results.common import NextCommand
 from subgraph.text import clean
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
@@ -39,7 +40,7 @@ MSACCUCMP = "msaccucmp"
 NEEDS_CANDIDATE = "{} goes with a candidate, not with {}"
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorChoice:
     """The tensors that `compare` compares: `at`, those between `start` and `end`, the outputs, or
     all; and whether the first bad one ends it.

@@ -70,9 +70,10 @@ def report(
     path = _document_of(Path(run))
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
-        what = f"the form {odd[0]} has no {renderer(document)}: it does not show {document.schema}"
         raise UsageError(
-            what, "choose another form, -f html for example", code="report.not-for-result"
+            f"the form {odd[0]} has no {renderer(document)}: it does not show {document.schema}",
+            "choose another form, -f html for example",
+            code="report.not-for-result",
         )
     texts = {word: rendered(module, document) for word, module in modules.items()}
     if output == STDOUT or (output is None and words == ["text"]):

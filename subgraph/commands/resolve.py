@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,7 +43,7 @@ from subgraph.storage.file_kinds import (
 )
 from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
-from subgraph.types import JsonObject, Strings
+from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
@@ -55,7 +55,7 @@ T = TypeVar("T")
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
 
 
-@dataclass(frozen=True)
+@frozen
 class Asked:
     """Options from the command line, with the project file as fallback. Each value is computed at
     its first use.
@@ -260,8 +260,11 @@ class Asked:
         with name_setting(self.settings.setting(reference=self.runtime.reference)):
             reference = candidates.parse(spec, self.settings)
         if library and not reference.can.custom_ops:
-            hint = f"give {reference.backend} its own setting for that"
-            raise UsageError("--custom-ops is for onnxruntime only", hint, code="option.conflict")
+            raise UsageError(
+                "--custom-ops is for onnxruntime only",
+                f"give {reference.backend} its own setting for that",
+                code="option.conflict",
+            )
         reference = self._add_custom_ops(reference)
         return replace(reference, origin=reference.origin or self.origin)
 
@@ -337,12 +340,12 @@ class Asked:
             "backends"
         )  # another finds model.tflite beside the model
         if model and is_of_tflite(model) and is_own and not takes_tflite:
-            what = f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators"
-            hint = (
+            raise UsageError(
+                f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators",
                 "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside"
-                " {model}"
+                " {model}",
+                code="candidate.other-format",
             )
-            raise UsageError(what, hint, code="candidate.other-format")
         require_trust(candidate.code, self.result.trust)
         if not spec:
             told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]

@@ -3,7 +3,7 @@ wrong, crashed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, command_line, options
@@ -13,12 +13,13 @@ from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.log import log
 from subgraph.text import clean
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepRuntimeOptions(options.RuntimeOptions):
     """How the candidate runs.
 

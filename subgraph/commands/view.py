@@ -8,7 +8,7 @@ import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +35,7 @@ from subgraph.results.sweep import SweepDocument
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trust import require as require_trust
-from subgraph.types import JsonObject
+from subgraph.types import JsonObject, frozen
 
 if TYPE_CHECKING:
     from subgraph.view.page_session import ViewOptions
@@ -48,7 +48,7 @@ REDIRECT = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class RunOptions:
     """What the page may run."""
 
@@ -124,8 +124,11 @@ def view(
     def open_session() -> ViewSession:
         opened = open_model(path)
         if found and found.structure != opened.graph.skeleton.structure:
-            what = f"{clean(str(model))} is of another model than {opened.graph.path.name}"
-            raise UsageError(what, "stand in the folder of its model", code="result.other-model")
+            raise UsageError(
+                f"{clean(str(model))} is of another model than {opened.graph.path.name}",
+                "stand in the folder of its model",
+                code="result.other-model",
+            )
         session = ViewSession(opened, words, typed)
         session.show_case(path.parent)
         if found:
@@ -202,7 +205,7 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     return found
 
 
-@dataclass(frozen=True)
+@frozen
 class _FoundRun:
     """The result of a bisection or a plan that is opened.
 
@@ -239,9 +242,8 @@ def _read_run(place: str | None) -> _FoundRun | None:
     if isinstance(found, (SweepDocument, PlanDocument)):
         raise InputError(f"{place} is not a bisection", hint, code="document.damaged")
     if isinstance(found, BisectDocument) and found.body:
-        what = f"{place} is the search inside {found.body}, which is not a model of its own"
         raise UsageError(
-            what,
+            f"{place} is the search inside {found.body}, which is not a model of its own",
             f"open {place}/report.html, or view the bisection of the model, or the case in it",
             code="view.body-run",
         )
@@ -282,9 +284,8 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
         with contextlib.suppress(SubcutError):  # another file here may be damaged
             if path.is_file() and load(path).skeleton.structure == structure:
                 return str(path)
-    what = f"no model here is the one of {folder}: {file} as it was then"
     raise UsageError(
-        what,
+        f"no model here is the one of {folder}: {file} as it was then",
         "stand in the folder of its model; one that was exported again is asked about again",
         code="result.model-missing",
     )

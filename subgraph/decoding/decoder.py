@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.text import clean, nearest
-from subgraph.types import Fields, StringMap
+from subgraph.types import Fields, StringMap, frozen
 
 STEPS = 64  # of a text, where neither the file nor its end says how many
 MAX_STEPS = 100_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Slicing:
     """An input that gets the next part of a longer sequence in each step.
 
@@ -38,7 +38,7 @@ class Slicing:
     axis: int = -1
 
 
-@dataclass(frozen=True)
+@frozen
 class LoopFile:
     """The file's keys.
 
@@ -129,9 +129,8 @@ def _parse_slices(file: str, name: str, value: Any) -> Slicing:
         or table.keys() - {"size", "step", "axis"}
         or min(table["size"], table.get("step", 1)) < 1
     ):
-        what = f"{file}: slices: {name} = {value}: expected a size in elements"
         raise UsageError(
-            what,
+            f"{file}: slices: {name} = {value}: expected a size in elements",
             f"{name} = 512, or {name} = {{ size = 576, step = 512, axis = -1 }}",
             code="loop.wrong-value",
         )
@@ -166,7 +165,7 @@ _TIMES = re.compile(
 Dims = Sequence[int | str | None] | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Decoder:
     """What the inputs and outputs of a model are for; "" for what it has not.
 
@@ -394,8 +393,11 @@ def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     dims = find_dims(graph, state)
     after = find_dims(graph, decoder.states[state])
     if dims is None:
-        what = f"the first value of '{state}' is not known: the model declares no shape"
-        raise UsageError(what, f"-i {state}=FILE", code="loop.no-shape")
+        raise UsageError(
+            f"the first value of '{state}' is not known: the model declares no shape",
+            f"-i {state}=FILE",
+            code="loop.no-shape",
+        )
     fed = [decoder.tokens] if decoder.tokens else decoder.slices
     shapes = [find_dims(graph, name) for name in fed]
     of_batch = {sizes[0] for sizes in shapes if sizes and isinstance(sizes[0], str)}

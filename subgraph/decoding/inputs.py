@@ -3,10 +3,10 @@ constants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +23,10 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, np_dtype, save, tensor_text
-from subgraph.types import Fields, JsonObject
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, Arrays, Fields, JsonObject, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class LoopInputs:
     """What the user gives, read.
 
@@ -44,7 +41,7 @@ class LoopInputs:
     file: LoopFile
     prompt: Any
     mask: Any
-    sequences: Mapping[str, Array]
+    sequences: Arrays
     values: Fields
 
     @property
@@ -205,9 +202,8 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
     )
     missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
     if missing:
-        what = f"nothing is given for '{missing[0]}'"
         raise InputError(
-            what,
+            f"nothing is given for '{missing[0]}'",
             f"-i {missing[0]}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}",
             code="loop.input-missing",
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +25,13 @@ from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, measure_distance, save, tensor_text
 from subgraph.text import clean
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, StringMap, frozen
 
 KEY = "decoder"  # of the model in a process
 MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
 
 Records = Mapping[str, Record]
-Run = Callable[[Path, Mapping[str, str], Sequence[Record]], Records]  # into, output → stem, feeds
+Run = Callable[[Path, StringMap, Sequence[Record]], Records]  # into, output → stem, feeds
 
 
 @dataclass
@@ -233,7 +231,7 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
                 walked.drop(dropped)
 
 
-@dataclass(frozen=True)
+@frozen
 class CandidateStep:
     """One step of a candidate: its outputs, or why there are none. `raw`: without states of before
     that stay."""

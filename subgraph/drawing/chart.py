@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from subgraph.text import short
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 WIDTH = 720.0
 HEIGHT = 250.0
@@ -72,7 +71,7 @@ class Mark(NamedTuple):
     hidden: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Chart:
     """Pixels and SVG paths.
 

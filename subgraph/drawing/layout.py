@@ -9,7 +9,6 @@ does, and shows a drawing of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from subgraph.drawing.level import (
 )
 from subgraph.drawing.network import Network, kind_of
 from subgraph.text import clean, short
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
@@ -100,7 +99,7 @@ class Stub(NamedTuple):
     y: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """A drawing in pixels, all within (0, 0) and (width, height). Outer boxes come before inner
     ones."""

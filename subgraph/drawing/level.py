@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, distinct, short
-from subgraph.types import StringMap, Strings
+from subgraph.types import Shapes, StringMap, Strings, frozen
 
 ADVANCE = (
     6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
@@ -53,7 +53,7 @@ class StubRow(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell:
     """A member, or a port (`member` is PORT), with its texts and the tensors named at it."""
 
@@ -64,7 +64,7 @@ class Cell:
     stubs: Sequence[StubRow] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Wire:
     """Tensors from cell to cell, and their text."""
 
@@ -74,7 +74,7 @@ class Wire:
     text: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Level:
     """An open group in pixels from its frame's upper left corner.
 
@@ -95,7 +95,7 @@ class Level:
     shift: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@frozen
 class Crossing:
     """What passes between the members of a group, whichever are open.
 
@@ -107,7 +107,7 @@ class Crossing:
 
     order: list[int]
     edges: Mapping[tuple[int, int], Sequence[str]]
-    entering: Mapping[str, Sequence[int]]
+    entering: Shapes
     leaving: Mapping[str, int]
     named: Mapping[int, Mapping[tuple[str, str], None]]
 
@@ -379,7 +379,7 @@ def _add_frame(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Inner:
     """A body of a node.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 WIDE, NEAR = (
     5,
@@ -15,7 +15,7 @@ WIDE, NEAR = (
 )  # a tensor with so many readers goes as a line only to readers so many nodes below the first
 
 
-@dataclass(frozen=True)
+@frozen
 class Network:
     """What is drawn. A leaf is a node (its index), an input (`len(ops)` + position) or an output
     (behind the inputs).

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from itertools import chain
 
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.drawing.network import RULES, VARIABLES
 from subgraph.text import clean
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 ROUND = 4
 LETTER = 6.1  # pixels of a letter of a badge
@@ -81,7 +81,7 @@ STYLE = f"""
 """  # noqa: E501
 
 
-@dataclass(frozen=True)
+@frozen
 class Marks:
     """What is marked.
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 SHOWN = 112  # cells of `map_cells`, along each side
 WORST = 10
 ROW = 32  # elements of a vector in one row of its map
 
 
-@dataclass(frozen=True)
+@frozen
 class DifferingElement:
     """An element, both values and their difference; numbers that are not finite as "nan", "inf",
     "-inf"."""
@@ -34,7 +32,7 @@ class DifferingElement:
     error: float | str
 
 
-@dataclass(frozen=True)
+@frozen
 class Statistics:
     """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros,
     counts of NaN, Inf."""
@@ -83,7 +81,7 @@ def plane_errors(reference: Array, given: Array) -> list[float | str]:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class MapCells:
     """A plane as numbers, in rows: float32, little-endian, in base64; NaN where an element is not
     finite.

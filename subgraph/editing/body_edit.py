@@ -41,12 +41,9 @@ def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -
         return edit(graph, tuple(names))
     body, inner, own_names = inside
     if not body.name.attribute:
-        what = (
-            f"{body.name.text} is a call of a function: what is changed there is changed in"
-            " every call"
-        )
         raise UsageError(
-            what,
+            f"{body.name.text} is a call of a function: what is changed there is changed in"
+            " every call",
             "onnx.inliner.inline_local_functions writes the calls out; edit that model",
             code="edit.function-call",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders, tensors
 from subgraph.storage.tensors import Record
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class OutputEffect:
     """An output before and after: `status` is same (bit-identical), changed, new or gone.
 
@@ -170,5 +171,10 @@ def _difference(name: str, a: object, b: object) -> OutputEffect:
         most = float(np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max())
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
     relative = most / scale if scale else most
-    what = f"differs by at most {most:.2g}, {relative:.1e} of its scale"
-    return OutputEffect(name, "changed", what, most, relative)
+    return OutputEffect(
+        name,
+        "changed",
+        f"differs by at most {most:.2g}, {relative:.1e} of its scale",
+        most,
+        relative,
+    )

@@ -6,7 +6,7 @@ Nodes are bypassed one by one, or a tail is kept as a separate model, which `mer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.nested import assign, rename
 from subgraph.graph.region import build_region
 from subgraph.graph.value_types import read_type
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, nearest
 from subgraph.types import Fields, JsonObject, StringMap
 
@@ -83,9 +83,10 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
             (taker, other.inputs, "input", other),
         ):
             if name not in known:
-                what = f"'{name}' is not an {word} of {graph.path.name}"
                 raise UnknownName(
-                    what, nearest=nearest(name, list(known)), code="edit.unknown-tensor"
+                    f"'{name}' is not an {word} of {graph.path.name}",
+                    nearest=nearest(name, list(known)),
+                    code="edit.unknown-tensor",
                 )
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}
@@ -203,7 +204,7 @@ def _only_output(graph: Graph, i: int) -> str:
 def remove_tail(
     graph: Graph,
     selectors: Sequence[str],
-    captured: Sequence[Mapping[str, Record]] = (),
+    captured: Sequence[Records] = (),
     folder: Path | None = None,
 ) -> tuple[Draft, Cut]:
     """(head, tail): the model without some nodes and all below them, and these as a model of its

@@ -9,7 +9,7 @@ constants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,7 +52,7 @@ from subgraph.graph.value_types import (
 )
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, Records
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 if TYPE_CHECKING:
     import onnx
@@ -90,7 +90,7 @@ GRAPH_PARTS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Cut:
     """A region as a standalone model.
 

@@ -578,9 +578,11 @@ def as_graph(model: object, function: str) -> Graph:
     if is_path and Path(str(model)).suffix == ".onnx":
         return load(str(model))
     given = repr(str(model)) if is_path else type(model).__name__
-    what = f"{function} takes a graph or the path of an .onnx file, not {given}"
-    hint = f"subgraph.{function}(subgraph.load(model), …)"
-    raise UsageError(what, hint, code="api.wrong-type")
+    raise UsageError(
+        f"{function} takes a graph or the path of an .onnx file, not {given}",
+        f"subgraph.{function}(subgraph.load(model), …)",
+        code="api.wrong-type",
+    )
 
 
 def load(path: str | Path) -> Graph:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,7 +32,7 @@ from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.nested import FunctionKey, all_tensors, functions_of, rename, tensors_in
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, Records
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 MAX_PIECES = (
     1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
@@ -45,7 +45,7 @@ SHARED_BYTES = 64
 OwnedKey: TypeAlias = int | str | FunctionKey
 
 
-@dataclass(frozen=True)
+@frozen
 class MergedCut:
     """Several cuts of one graph as one model.
 

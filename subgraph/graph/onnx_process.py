@@ -178,9 +178,10 @@ class OnnxProcess:
         name = crash_name(code)
         how = f"it was ended by {name}" if name else f"it ended with code {code}"
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
-        what = f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash"
         return ModelError(
-            what, "is the model damaged, or made to do harm?", code="model.check-failed"
+            f"onnx's {TASKS[call]} failed on {self.path.name}: {how}, {limit}, or by a crash",
+            "is the model damaged, or made to do harm?",
+            code="model.check-failed",
         )
 
     def __enter__(self) -> OnnxProcess:
@@ -222,8 +223,10 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
                 standard = (n.op_type for n in model_nodes(model) if n.domain in STANDARD)
                 op = next((op for op in standard if op in words), "")
                 if not op:
-                    what = f"onnx cannot convert {path.name} to opset {version}: {e}"
-                    raise ModelError(what, code="opset.not-convertible") from e
+                    raise ModelError(
+                        f"onnx cannot convert {path.name} to opset {version}: {e}",
+                        code="opset.not-convertible",
+                    ) from e
             hidden.add(op)
             for node in model_nodes(model):
                 if node.op_type == op and node.domain in STANDARD:

@@ -277,9 +277,10 @@ def require_expandable(
         order = list(TopologicalSorter(calls).static_order())
     except CycleError as e:
         circle = " → ".join(_join_key(key) for key in reversed(e.args[1]))
-        what = f"local functions of {model} call each other in a circle: {circle}"
         raise ModelError(
-            what, "ONNX allows no recursion: export the model again", code="model.recursion"
+            f"local functions of {model} call each other in a circle: {circle}",
+            "ONNX allows no recursion: export the model again",
+            code="model.recursion",
         ) from e
     sizes: dict[FunctionKey, int] = {}  # when inlined
     for key in order:

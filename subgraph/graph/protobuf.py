@@ -40,6 +40,7 @@ from subgraph.lazy import np
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD, recognize
 from subgraph.storage.tensors import np_dtype
+from subgraph.types import Array
 
 if TYPE_CHECKING:
     from onnx import onnx_ml_pb2 as onnx_stubs
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from onnx.onnx_ml_pb2 import TypeProto as TypeProto
     from onnx.onnx_ml_pb2 import ValueInfoProto as ValueInfoProto
 
-    from subgraph.types import Array
 
 WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
 STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
@@ -359,11 +359,12 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
         except IndexError:
             raise make_damage_error(file.path, tag_at, f"the {what} ends inside a field") from None
         if stop > end:
-            why = (
+            raise make_damage_error(
+                file.path,
+                tag_at,
                 f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are"
-                " left"
+                " left",
             )
-            raise make_damage_error(file.path, tag_at, why)
         yield tag >> 3, tag_at, at, stop
         at = stop
 

@@ -9,7 +9,7 @@ model outputs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 
 from subgraph.documents import keyed
@@ -17,12 +17,12 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
 from subgraph.log import log
 from subgraph.text import clean
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 MAX_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
@@ -288,7 +288,7 @@ def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Drawn:
     index: int
     label: str
@@ -296,7 +296,7 @@ class Drawn:
     inside: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class DrawnEdge:
     """A tensor between two drawn nodes; None for an input or output of the model."""
 
@@ -305,7 +305,7 @@ class DrawnEdge:
     target: int | None = keyed("to")
 
 
-@dataclass(frozen=True)
+@frozen
 class Surroundings:
     """A region with the nodes around it; `left_out` nodes around it are not drawn."""
 

@@ -13,7 +13,6 @@ those that need no values.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,6 +32,7 @@ from subgraph.graph.opsets import (
 )
 from subgraph.graph.value_types import declare_weights_on_disk, set_tensor
 from subgraph.log import log
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, TypeProto
@@ -56,7 +56,7 @@ Errors: TypeAlias = dict[
 ]  # ordered set of (node, message) of one inference
 
 
-@dataclass(frozen=True)
+@frozen
 class Complaint:
     """An error that onnx reports: its checker the first one, its shape inference one per node.
 
@@ -73,7 +73,7 @@ class Complaint:
     from_checker: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class InferredTypes:
     """Types of a model's tensors as far as they are known without running it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +11,13 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
+from subgraph.types import frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, TypeProto
 
 
-@dataclass(frozen=True)
+@frozen
 class DeclaredTensor:
     """A boundary tensor as a manifest declares it; `shapes` has one shape, or is None if the rank
     is open."""

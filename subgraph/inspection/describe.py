@@ -26,13 +26,13 @@ from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, m
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, find_source, read_node_metadata
 from subgraph.runtime.inputs import Feeding, OriginKind
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeInfo:
     """A node by index, label (`Graph.label`), name, operator, domain, and the user's code that it
     comes from."""
@@ -45,7 +45,7 @@ class NodeInfo:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class TypeEntry:
     """A declared type. A dimension is a size, a symbol or None; `shape` is None if no shape is
     declared."""
@@ -54,7 +54,7 @@ class TypeEntry:
     shape: list[Any] | None
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorInfo:
     """What is known of a tensor.
 
@@ -74,14 +74,14 @@ class TensorInfo:
     declared: TypeEntry | None
 
 
-@dataclass(frozen=True)
+@frozen
 class InputEntry(TensorInfo):
     """A model input; `values`: where its values came from, None if it was not fed."""
 
     values: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class EnteringTensor(TensorInfo):
     """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes
     it."""
@@ -89,7 +89,7 @@ class EnteringTensor(TensorInfo):
     made_by: NodeInfo | str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class LeavingTensor(TensorInfo):
     """A tensor that is made, with the nodes that read it."""
 
@@ -122,7 +122,7 @@ class NodeDetails(NodeInfo):
     known: list[str] | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class ProblemEntry:
     """As `inspection.validate.Problem`."""
 
@@ -134,7 +134,7 @@ class ProblemEntry:
     hint: str
 
 
-@dataclass(frozen=True)
+@frozen
 class FedValue:
     """A model input, and where its values came from."""
 
@@ -142,7 +142,7 @@ class FedValue:
     origin: str = keyed("from")
 
 
-@dataclass(frozen=True)
+@frozen
 class RunEntry:
     """The run of the reference: number of measured tensors and of samples, seed, inputs."""
 
@@ -152,7 +152,7 @@ class RunEntry:
     fed: list[FedValue]
 
 
-@dataclass(frozen=True)
+@frozen
 class InspectDocument:
     """What all views have in common; `run` is None if nothing was run."""
 
@@ -165,7 +165,7 @@ class InspectDocument:
     run: RunEntry | None
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelDocument(InspectDocument):
     """The whole model."""
 
@@ -177,7 +177,7 @@ class ModelDocument(InspectDocument):
     nodes: list[NodeWithTensors]
 
 
-@dataclass(frozen=True)
+@frozen
 class NodesDocument(InspectDocument):
     """The nodes that a selector stands for."""
 
@@ -185,7 +185,7 @@ class NodesDocument(InspectDocument):
     nodes: list[NodeDetails]
 
 
-@dataclass(frozen=True)
+@frozen
 class RegionDocument(InspectDocument):
     """A region, as `graph.region.Region`; `parameters`: number of elements of its weights."""
 
@@ -201,7 +201,7 @@ class RegionDocument(InspectDocument):
     parameters: int
 
 
-@dataclass(frozen=True)
+@frozen
 class InvalidDocument(InspectDocument):
     """A model in which no region can be derived."""
 
@@ -310,7 +310,7 @@ def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
 # ------------------------------------------------------------ facts
 
 
-@dataclass(frozen=True)
+@frozen
 class _Facts:
     """What is known of a model: types, problems and measured tensors."""
 

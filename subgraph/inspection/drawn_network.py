@@ -13,7 +13,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
@@ -31,7 +31,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.inspection.ranges import PIECE, RangeSummary
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 if TYPE_CHECKING:
     pass
@@ -221,7 +221,7 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
     raise ValueError(ast.dump(tree))
 
 
-@dataclass(frozen=True)
+@frozen
 class Spread:
     """Standard deviation of the finite values, and how many of them are in each of `BINS` equal
     parts of the range."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
@@ -38,6 +37,7 @@ from subgraph.graph.nested import list_captured
 from subgraph.graph.opsets import STANDARD
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
+from subgraph.types import frozen
 
 RULES = """
 0         Abs AveragePool CumSum DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND
@@ -85,7 +85,7 @@ class TroubleKind(StrEnum):
     MASK = "mask"
 
 
-@dataclass(frozen=True)
+@frozen
 class Trouble:
     """A tensor that leaves the type.
 

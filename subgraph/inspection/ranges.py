@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,7 @@ from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, from_bits
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 BATCH_BYTES = (
     200 << 20
@@ -51,7 +49,7 @@ MAX_VALUES = 16  # elements of an integer tensor whose values are given, a shape
 Shape = tuple[int | None, ...]  # None: a dimension that differs between samples
 
 
-@dataclass(frozen=True)
+@frozen
 class RangeSummary:
     """A range as documents show it; None where no element is finite, or the sum overflows."""
 
@@ -64,7 +62,7 @@ class RangeSummary:
     elements: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Range:
     """Statistics of the elements of a tensor; of complex numbers, of their magnitudes.
 
@@ -118,7 +116,7 @@ class Range:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class MeasuredTensor:
     """One tensor over all samples and, for a sequence, over all its elements.
 
@@ -137,7 +135,7 @@ class MeasuredTensor:
     value: Any = None
 
 
-@dataclass(frozen=True)
+@frozen
 class MissingTensor:
     """A tensor that the reference fails to compute, and its message."""
 
@@ -145,7 +143,7 @@ class MissingTensor:
     what: str
 
 
-@dataclass(frozen=True)
+@frozen
 class MeasuredTensors:
     """Measured tensors by name; `origins`: where the values of each model input came from."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, operator
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count
+from subgraph.types import frozen
 
 CONSTANT = "Constant"  # the operator whose value is a weight
 MAX_TEXT = 60  # characters of an attribute's value
 MAX_LISTED = 8  # elements of a list or tensor in an attribute
 
 
-@dataclass(frozen=True)
+@frozen
 class FileSummary:
     """The model file; sizes are in bytes."""
 
@@ -36,7 +36,7 @@ class FileSummary:
     metadata: dict[str, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class OpCount:
     """Number of top-level nodes of an operator."""
 
@@ -45,7 +45,7 @@ class OpCount:
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FunctionSummary:
     """A local function: number of its nodes, and of the top-level nodes that call it."""
 
@@ -56,7 +56,7 @@ class FunctionSummary:
     calls: int
 
 
-@dataclass(frozen=True)
+@frozen
 class TypeTotals:
     """The dense weights of one element type together."""
 
@@ -66,7 +66,7 @@ class TypeTotals:
     bytes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightTotals:
     """The dense weights together, and the number of sparse ones."""
 
@@ -77,7 +77,7 @@ class WeightTotals:
     by_type: list[TypeTotals]
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightSummary:
     """One initializer. Of a sparse one: its full shape, but only the stored values in `parameters`
     and `bytes`."""

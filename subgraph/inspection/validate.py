@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -25,9 +24,10 @@ from subgraph.graph.opsets import (
 )
 from subgraph.graph.shape_inference import Complaint, InferredTypes, infer_types
 from subgraph.text import nearest
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """One problem.
 
@@ -149,16 +149,27 @@ def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint)
     if "elem type differs from existing" in message:
         return Problem("type", i, None, message, "correct the declared type", complaint.certain)
     if "existing" in message:
-        hint = (
+        return Problem(
+            "shape",
+            i,
+            None,
+            message,
             "runtimes take the real one and may warn; correct or remove the declared shape of its"
-            " output"
+            " output",
+            fatal=False,
         )
-        return Problem("shape", i, None, message, hint, fatal=False)
     if re.search("unsupported type|inconsistent type", message):
-        hint = f"{hint}{', or ' if hint else ''}put a Cast before it"
-        return Problem("type", i, None, own or message, hint, complaint.certain)
-    hint = hint or "compare the shapes of its inputs"
-    return Problem("shape", i, None, message, hint, complaint.certain)
+        return Problem(
+            "type",
+            i,
+            None,
+            own or message,
+            f"{hint}{', or ' if hint else ''}put a Cast before it",
+            complaint.certain,
+        )
+    return Problem(
+        "shape", i, None, message, hint or "compare the shapes of its inputs", complaint.certain
+    )
 
 
 def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[str, str]:

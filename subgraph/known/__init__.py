@@ -37,7 +37,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import chain
 from pathlib import Path
 
@@ -47,7 +47,7 @@ from subgraph.graph import opsets
 from subgraph.log import log
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean, nearest
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 HOME = Path(__file__).parent
 MAX_TESTS = 2  # that a command names
@@ -66,7 +66,7 @@ CONDITION = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class KnownCase:
     """A model in onnx's text form, and the range of its inputs.
 
@@ -83,7 +83,7 @@ class KnownCase:
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One thing that a runtime computes wrongly.
 

@@ -103,12 +103,11 @@ def convert_text(path: Path, form: str) -> Path:
                 code="model.text-unreadable",
             ) from e
         if any(map(protobuf.in_other_file, all_tensors(model.graph))):
-            hint = (
-                f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"
-                " one file"
-            )
             raise ModelError(
-                f"{path} has weights in another file", hint, code="model.text-external"
+                f"{path} has weights in another file",
+                f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into"
+                " one file",
+                code="model.text-external",
             )
         onnx.save(model, target, format="protobuf")
 

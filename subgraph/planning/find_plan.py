@@ -39,7 +39,7 @@ from subgraph.trials.preflight import require_usable
 from subgraph.trials.questions import ReferenceMovement, explain_full_model
 from subgraph.trials.score import Judged, not_run
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import Status
 from subgraph.version import __version__
 
@@ -52,7 +52,7 @@ Levels = Mapping[
 ]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
 
 
-@dataclass(frozen=True)
+@frozen
 class Tried:
     """A model that was run: the places that it keeps, and what was said of it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from subgraph.trials.open_trials import Setup, open_reference, open_trials, with
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.trial import Trials
+from subgraph.types import Shapes
 
 SCALED = ("fp16", "bf16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
@@ -107,7 +108,7 @@ def plan(
     at_least: float | None = None,
     labels: str | Path | None = None,
     seed: int = 0,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     reference: str | Candidate = "ort",
     jobs: int = 1,
     output: str | Path = "subcut_out",

@@ -10,7 +10,7 @@ putting quantizers into the float graph is right where taking them out of the qu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from itertools import chain
 
@@ -28,7 +28,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 OUTPUT = -1  # in place of a node's index: an output of the model
 NARROW = ("float16", "bfloat16")
@@ -49,7 +49,7 @@ class Unit(StrEnum):
     SCALE = "scale"
 
 
-@dataclass(frozen=True)
+@frozen
 class Quantized:
     """A tensor is quantized by this scale to an integer type, and dequantized."""
 
@@ -57,12 +57,12 @@ class Quantized:
     dtype: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Dynamic:
     """A tensor is quantized to uint8 by the range of its own values."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Rounded:
     """A node computes in float16, or rounds its values to bfloat16: the inputs and outputs at these
     positions."""
@@ -79,7 +79,7 @@ Read = tuple[
 ]  # a node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """A part of the model that is lowered, or kept in float, as one.
 
@@ -93,7 +93,7 @@ class Place:
     nodes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Twin:
     """The lowering of the tensors of a float model.
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from subgraph.errors import OutOfTime
+from subgraph.types import frozen
 
 SHARE = 16  # of what is kept, that is given back at once at first
 
@@ -25,7 +26,7 @@ Accepts = Callable[
 ]  # raises OutOfTime where there is none for another question
 
 
-@dataclass(frozen=True)
+@frozen
 class Found:
     """A set that was accepted.
 

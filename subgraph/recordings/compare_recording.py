@@ -49,7 +49,7 @@ from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import feed_misread
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 from subgraph.verdict import Judgement, Status, gravity
 
 # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
@@ -61,7 +61,7 @@ MAX_CLIPPED = 0.25  # of the elements, that int8 may clip behind a wrong tensor
 MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are tried
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """How runs are compared.
 
@@ -184,10 +184,11 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
             )
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(judge.model.tensors()[:3])
-        what = (
-            f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
+        raise InputError(
+            f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …",
+            "is it a dump of another model?",
+            code="recording.no-match",
         )
-        raise InputError(what, "is it a dump of another model?", code="recording.no-match")
     return tuple(map(follow_unnamed, matched))
 
 

@@ -12,7 +12,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.storage.tensors import MIN_MAPPED
-from subgraph.types import Array, Shape, Strings
+from subgraph.types import Array, Shape, Strings, frozen
 
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
@@ -45,7 +45,7 @@ class DamagedFile(InputError):
     file = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Files:
     """Regular files below a folder, in natural order; hidden ones are left out.
 

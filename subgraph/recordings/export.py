@@ -32,13 +32,13 @@ from subgraph.storage.convert import (
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import np_dtype, to_bits
 from subgraph.text import count, nearest
-from subgraph.types import JsonObject, StringMap
+from subgraph.types import JsonObject, StringMap, frozen
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
 
 
-@dataclass(frozen=True)
+@frozen
 class Forms:
     """The form of each tensor.
 
@@ -87,7 +87,7 @@ def find_scales(graph: Graph) -> dict[str, tuple[Scale, str]]:
     }
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportRequest:
     """All options that the result depends on."""
 
@@ -99,7 +99,7 @@ class ExportRequest:
     tensors: StringMap | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportedFile:
     """One file of the result.
 
@@ -170,8 +170,9 @@ def export(
     entries = [entry for entry in found if not entry.missing]
     left_out += [f"{e.file}: {e.missing}" for e in found if e.missing]
     if not entries:
-        what = f"no tensors in {source}: {'; '.join(left_out)}"
-        raise InputError(what, KINDS, code="export.no-tensors")
+        raise InputError(
+            f"no tensors in {source}: {'; '.join(left_out)}", KINDS, code="export.no-tensors"
+        )
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):

@@ -12,7 +12,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.storage.tensors import Record
 from subgraph.text import cell, count
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, frozen
 
 ALGORITHMS = tuple(
     "CosineSimilarity MaxAbsoluteError AccumulatedRelativeError RelativeEuclideanDistance"
@@ -146,7 +146,7 @@ def _format_number(value: float) -> str:
     return NAN if math.isnan(value) else f"{value:.6f}"
 
 
-@dataclass(frozen=True)
+@frozen
 class AccuracyRow:
     """One tensor of one op in the dump, compared with the golden one.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenN
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import recognize
 from subgraph.text import count, nearest
+from subgraph.types import frozen
 
 # Ends of files that hold lists, logs, models and programs
 NO_TENSORS = tuple(
@@ -42,7 +43,7 @@ _specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = (
 )  # inference starts a process
 
 
-@dataclass(frozen=True)
+@frozen
 class Recording:
     """Tensors recorded elsewhere.
 
@@ -131,8 +132,11 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     files = scan(place)
     known = list_formats()
     if format and format not in known and not format.endswith(".py"):
-        what = f"no dump format '{format}'; known: {', '.join(known)}"
-        raise UnknownName(what, nearest=nearest(format, known), code="recording.unknown-format")
+        raise UnknownName(
+            f"no dump format '{format}'; known: {', '.join(known)}",
+            nearest=nearest(format, known),
+            code="recording.unknown-format",
+        )
     format = format or _detect_one(place, files)
     entries = _read_entries(_load_format(format), files, hints or DumpHints())
     if not entries:

@@ -335,9 +335,8 @@ class RecordedValues:
         if lacking:
             wider = regions.find_upstream_until(graph, lacking, lambda n: n in matches)
             starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
-            what = f"the recording holds no '{lacking[0]}', which the cut reads"
             raise UsageError(
-                what,
+                f"the recording holds no '{lacking[0]}', which the cut reads",
                 f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere",
                 code="recording.input-missing",
             )

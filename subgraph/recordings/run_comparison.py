@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import takewhile
 
 from subgraph.errors import InputError, ModelError, WorkerDied
@@ -37,7 +37,7 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_inputs
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Status, explain_silence
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
@@ -46,7 +46,7 @@ FOREIGN_SHARE = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorRow:
     """One tensor of one run; of several samples the worst.
 
@@ -87,7 +87,7 @@ class TensorRow:
         return self.failing or self.agreeing
 
 
-@dataclass(frozen=True)
+@frozen
 class RunComparison:
     """One run against the reference.
 

@@ -193,8 +193,7 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
         return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding)}")
     most = "" if finding.certified else "at most "
     size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
-    what = _add_run(document, _say_place(finding))
-    return _fails(_name_failures(document.findings), what, size)
+    return _fails(_name_failures(document.findings), _add_run(document, _say_place(finding)), size)
 
 
 def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:

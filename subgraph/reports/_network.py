@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from subgraph.drawing.layout import Drawer
@@ -13,13 +13,14 @@ from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.compare import IntervalDocument, IntervalFinding
+from subgraph.types import frozen
 from subgraph.verdict import Status
 
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 
 
-@dataclass(frozen=True)
+@frozen
 class Drawing:
     """The SVG for a page of this width, in pixels."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.verdict import Signature
 
 
@@ -19,7 +19,7 @@ class ReleaseState(StrEnum):
     UNKNOWN = "unknown"  # it cannot be tried, or its answer tells nothing
 
 
-@dataclass(frozen=True)
+@frozen
 class TriedRelease:
     """A release that was tried; `why`: what is wrong, or why it cannot be tried."""
 
@@ -28,7 +28,7 @@ class TriedRelease:
     why: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Cure:
     """Something that heals the region, or the whole model.
 
@@ -54,7 +54,7 @@ class Cure:
     equal: str | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class Versions:
     """Releases by what they do with the region; `unknown`: why one cannot be told, by release."""
 

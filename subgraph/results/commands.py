@@ -8,7 +8,7 @@ from typing import Literal
 
 from subgraph.documents import absent, keyed
 from subgraph.results.common import NextCommand
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class DemoResult:
     commands: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class BackendRow:
     """A backend, a device, another processor, or a candidate of the project file.
 
@@ -156,7 +156,7 @@ class KnownResult:
     entries: Sequence[Mapping[str, object]]
 
 
-@dataclass(frozen=True)
+@frozen
 class BackendEntry:
     """A backend, its help and options. `origin`: the project file that names it."""
 
@@ -175,7 +175,7 @@ class BackendsResult:
     backends: Sequence[BackendEntry]
 
 
-@dataclass(frozen=True)
+@frozen
 class BoundaryName:
     """A tensor at the boundary of a region; `producer` is None for an input of the model."""
 
@@ -183,7 +183,7 @@ class BoundaryName:
     producer: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedRegion:
     """The region of a cut: labels of nodes."""
 
@@ -249,7 +249,7 @@ class DrawnModel:
     svg: str | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class GivenAnswer:
     """An answer of a search that is run by hand."""
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 MAX_MISSED = 4  # planted faults that are named
 
 
-@dataclass(frozen=True)
+@frozen
 class RuntimeDocument:
     """A candidate, or the reference."""
 
@@ -26,7 +26,7 @@ class RuntimeDocument:
     precision: Word
 
 
-@dataclass(frozen=True)
+@frozen
 class PreciseSetting:
     """The setting of the runtime with which a model agrees that fails without it.
 
@@ -54,7 +54,7 @@ class PreciseSetting:
         return f"with {self.setting} the outputs agree in {self.precision}"
 
 
-@dataclass(frozen=True)
+@frozen
 class NextCommand:
     """A command that follows from an answer.
 
@@ -67,7 +67,7 @@ class NextCommand:
     argv: Sequence[CommandLine]
 
 
-@dataclass(frozen=True)
+@frozen
 class ComparedModel:
     """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report
     draws of it."""
@@ -80,7 +80,7 @@ class ComparedModel:
     network: Network | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class FormDocument:
     """The result of a form of the full model: as shipped (the user's file), or pinned (with shapes
     of its inputs)."""
@@ -91,7 +91,7 @@ class FormDocument:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Agreement:
     """Shares of the samples in which the largest element, or one of the five largest, is the
     same."""
@@ -100,7 +100,7 @@ class Agreement:
     top5: float
 
 
-@dataclass(frozen=True)
+@frozen
 class WholeDocument(VerdictDocument):
     """The verdict on the full model.
 
@@ -150,7 +150,7 @@ class ScoreDocument:
     says: str
 
 
-@dataclass(frozen=True)
+@frozen
 class MissedFault:
     """A planted fault that the outputs would not show.
 
@@ -165,7 +165,7 @@ class MissedFault:
     fault: Word
 
 
-@dataclass(frozen=True)
+@frozen
 class PowerDocument:
     """The number of planted faults that this input, these limits and these outputs would show.
 

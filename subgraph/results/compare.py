@@ -21,11 +21,12 @@ from subgraph.results.common import (
     ScoreDocument,
     WholeDocument,
 )
+from subgraph.types import frozen
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
 
-@dataclass(frozen=True)
+@frozen
 class FirstBadDocument:
     """The first bad tensor; `looks_like`: what would make it equal."""
 
@@ -36,7 +37,7 @@ class FirstBadDocument:
     looks_like: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class NotJudged:
     """The reason why a tensor alone has no judgement: its node was refused, crashed …"""
 
@@ -46,7 +47,7 @@ class NotJudged:
     process: Mapping[str, object]
 
 
-@dataclass(frozen=True)
+@frozen
 class RunOutcome:
     """The outcome of the run of the full model with intermediate tensors as outputs.
 
@@ -65,7 +66,7 @@ class RunOutcome:
     from_run: int | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class RowDocument:
     """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
 
@@ -82,7 +83,7 @@ class RowDocument:
     computed_by: str | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class ComparedTensors:
     """The tensors that a comparison rests on: numbers of the model's outputs and of intermediate
     tensors, in place or alone.
@@ -152,7 +153,7 @@ class SideBySideResult:
 INTERVAL_SCHEMA: Final = "subcut.interval/1"
 
 
-@dataclass(frozen=True)
+@frozen
 class Departure:
     """The place at which a recording goes wrong by itself.
 
@@ -170,7 +171,7 @@ class Departure:
     skipped: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class UnmatchedEntry:
     """An entry of a recording that is not compared, and why."""
 
@@ -179,7 +180,7 @@ class UnmatchedEntry:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LeftOutReason:
     """Entries, or files, that are not compared for one reason. `names`: the first few."""
 
@@ -223,7 +224,7 @@ class RunSummary:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedTensor:
     """A tensor in one run.
 
@@ -245,7 +246,7 @@ class RecordedTensor:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class DocumentRow:
     """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the
     outlier."""
@@ -282,7 +283,7 @@ class RecordedDocument:
     next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
 
 
-@dataclass(frozen=True)
+@frozen
 class Suspect:
     """A node of an interval. `why`: its known trouble, if any."""
 

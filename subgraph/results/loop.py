@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from subgraph.documents import File, Number, Word, keyed
 from subgraph.results.bisect import BisectDocument
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 
 class LoopOutcome(StrEnum):
@@ -25,7 +25,7 @@ class LoopOutcome(StrEnum):
 EXIT_CODES = {LoopOutcome.AGREE: 0, LoopOutcome.UNRESOLVED: 5}
 
 
-@dataclass(frozen=True)
+@frozen
 class StepSeen:
     """One step of the candidate, with the reference's tokens and states of its own.
 

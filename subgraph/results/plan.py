@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class KeptPlace:
     """One place that stays in float.
 
@@ -54,7 +54,7 @@ class PlanScore:
     sure: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanTried:
     """One model that was run: how many places it keeps, and whether it was accepted."""
 
@@ -64,7 +64,7 @@ class PlanTried:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class PlaceError:
     """The error of the outputs with one place alone lowered, as `KeptPlace.error`."""
 
@@ -72,7 +72,7 @@ class PlaceError:
     error: Number
 
 
-@dataclass(frozen=True)
+@frozen
 class TriedList:
     """The model that another tool made with its list, as it was judged.
 
@@ -91,7 +91,7 @@ class TriedList:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ScaledTensor:
     """A tensor that leaves the lower precision.
 
@@ -108,7 +108,7 @@ class ScaledTensor:
     exponent: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanScales:
     """What `--rescale` did.
 

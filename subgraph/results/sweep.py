@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from subgraph.documents import CommandLine, File, Name, Number, Version, Word, keyed
 from subgraph.results.common import RuntimeDocument
+from subgraph.types import frozen
 from subgraph.verdict import Signature
 
 
@@ -26,7 +27,7 @@ class SweepOutcome(StrEnum):
 Totals: TypeAlias = Mapping[SweepOutcome, int]  # tests by outcome, all outcomes
 
 
-@dataclass(frozen=True)
+@frozen
 class TestsEntry:
     """The tests that ran: onnx's version, and numbers of tests, operators, networks and omitted
     tests."""
@@ -38,7 +39,7 @@ class TestsEntry:
     left_out: int
 
 
-@dataclass(frozen=True)
+@frozen
 class CandidateEntry(RuntimeDocument):
     """One candidate; `seconds` to build and run all tests, `folder` of its cases."""
 
@@ -47,7 +48,7 @@ class CandidateEntry(RuntimeDocument):
     folder: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorEntry:
     """One operator, with totals per candidate."""
 
@@ -57,7 +58,7 @@ class OperatorEntry:
     totals: Sequence[Totals]
 
 
-@dataclass(frozen=True)
+@frozen
 class NamedTest:
     """A test, and why it is not run, or in what plain onnxruntime gives other outputs than
     expected."""
@@ -67,7 +68,7 @@ class NamedTest:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class OnnxruntimeEntry:
     """Plain onnxruntime on all tests: numbers of tests, and those that differ."""
 
@@ -103,7 +104,7 @@ class ResultEntry:
     case: File | None
 
 
-@dataclass(frozen=True)
+@frozen
 class RowEntry:
     """One test, a "node" or a "network", with a result per candidate.
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +50,7 @@ from subgraph.rewrites._region_model import (
     each,
     of,
 )
+from subgraph.types import frozen
 
 __all__ = [
     "FLOATS",
@@ -71,7 +72,7 @@ __all__ = [
 MAX_BYTES = 1 << 29  # of a region: every form is a copy
 
 
-@dataclass(frozen=True)
+@frozen
 class Rewriting:
     """Another form of a region.
 
@@ -117,9 +118,8 @@ def rewritings(
             )
     model = _read(piece) if isinstance(piece, Path) else piece
     if (size := model.ByteSize()) > MAX_BYTES:
-        what = f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms"
         raise ModelError(
-            what,
+            f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms",
             f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB",
             code="blame.region-too-large",
         )

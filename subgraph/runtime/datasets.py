@@ -8,7 +8,7 @@ A path in a row is not followed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from subgraph.errors import InputError, NotInstalled
 from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.text import clean
+from subgraph.types import StringMap
 from subgraph.version import install
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _read(folder: Path) -> pyarrow.Table:
     return table
 
 
-def _choose(table: pyarrow.Table, inputs: Sequence[str], folder: Path) -> Mapping[str, str]:
+def _choose(table: pyarrow.Table, inputs: Sequence[str], folder: Path) -> StringMap:
     """Return the columns that are fed, with the inputs that they feed."""
     named = {column: column for column in table.column_names if column in inputs}
     if named:

@@ -84,7 +84,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.types import JsonObject, Strings, frozen
+from subgraph.types import JsonObject, Shapes, Strings, frozen
 from subgraph.verdict import (
     Judgement,
     Signature,
@@ -213,9 +213,8 @@ class Comparison:
         try:
             pandas = import_module("pandas")
         except ImportError as error:
-            message = "pandas is not installed"
             raise NotInstalled(
-                message, "pip install pandas", code="package.not-installed"
+                "pandas is not installed", "pip install pandas", code="package.not-installed"
             ) from error
         return pandas.json_normalize(self.document["rows"])
 
@@ -371,7 +370,7 @@ def compare(
     *,
     at: Sequence[str] = (),
     seed: int = 0,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     criterion: str = "noise",
     reference: str | Candidate = "ort",
     jobs: int = 1,

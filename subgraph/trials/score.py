@@ -409,9 +409,8 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
             own.setdefault(name, set()).add(int(path.name) if numbered else k)
     if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
         has = "several folders in it have" if unclear in own else "no folder in it has"
-        what = f"--labels {folder.name}: {has} a file '{unclear}'"
         raise InputError(
-            what,
+            f"--labels {folder.name}: {has} a file '{unclear}'",
             "a folder per class, with files that are named as the samples",
             code="labels.unclear-folder",
         )

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -48,7 +48,7 @@ from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
 from subgraph.trust import NamedCode
 from subgraph.trust import require as require_trust
-from subgraph.types import Fields, JsonObject, Strings
+from subgraph.types import Fields, JsonObject, Strings, frozen
 from subgraph.view.command_runs import Runs
 from subgraph.view.values import (
     OpenedModel,
@@ -76,7 +76,7 @@ class ByteSource(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-@dataclass(frozen=True)
+@frozen
 class ViewOptions:
     """What was typed behind `subcut view`.
 
@@ -637,14 +637,14 @@ def _begin(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
     return future
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkedModel:
     """The model of a result."""
 
     structure_sha256: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkedPlace:
     """A finding, a cut or a place of a plan, with its folder as `case` or `path`."""
 
@@ -654,7 +654,7 @@ class LinkedPlace:
     inside: InsideDocument | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkedResult:
     """The parts of any command's result to which the page leads.
 

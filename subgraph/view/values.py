@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from subgraph.cases.evidence import case_values
 from subgraph.documents import to_json
@@ -25,18 +24,14 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
 from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
-from subgraph.types import JsonObject
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
+from subgraph.types import Array, JsonObject, frozen
 
 RECORD = "the device's record"
 MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
 MAX_LISTED = 4096  # planes with their errors
 
 
-@dataclass(frozen=True)
+@frozen
 class ShownValue:
     """A tensor of one sample, read when it is shown.
 
@@ -189,7 +184,7 @@ class ModelChanged(ModelError):
     """The model's file is not the one that the page shows."""
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenedModel:
     """A graph and what its files were like before they were read; `key` is new for each reading."""
 

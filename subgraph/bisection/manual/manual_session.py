@@ -37,7 +37,7 @@ from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
 from subgraph.system import Lock, flush
 from subgraph.text import count
-from subgraph.types import Strings, frozen
+from subgraph.types import Shapes, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 SCHEMA: Final = "subcut.manual-state/1"
@@ -60,7 +60,7 @@ class FedWords:
     """The part of a `Feeding` that the user's options say."""
 
     inputs: Strings
-    shapes: Mapping[str, Sequence[int]]
+    shapes: Shapes
     seed: int
     picture: ImageOptions
 
@@ -178,8 +178,9 @@ class Session(SavedSession):
                 if answer.word != TAKEN and answer.word not in WORDS:
                     raise ValueError(f"{answer.word} is not an answer")
         except (ValueError, KeyError) as e:
-            what = f"{folder / STATE} is damaged: {type(e).__name__} {e}"
-            raise UsageError(what, hint, code="manual.damaged") from e
+            raise UsageError(
+                f"{folder / STATE} is damaged: {type(e).__name__} {e}", hint, code="manual.damaged"
+            ) from e
         return session
 
     def save(self) -> Session:
@@ -318,9 +319,10 @@ def _require_unanswered(session: Session, number: int) -> None:
     session.task(number)
     for earlier in session.log:
         if earlier.number == number:
-            what = f"task {number} was answered: {earlier.word}, {earlier.when}"
             raise UsageError(
-                what, "subcut manual undo takes it back", code="manual.already-answered"
+                f"task {number} was answered: {earlier.word}, {earlier.when}",
+                "subcut manual undo takes it back",
+                code="manual.already-answered",
             )
 
 
@@ -444,13 +446,10 @@ def require_none(folder: Path, force: bool) -> None:
     """
     if not (folder / STATE).exists() or force:
         return
-    hint = (
-        "subcut manual next goes on; -o FOLDER begins another; --force loses these answers"
-        " and begins anew"
-    )
     raise ResultExists(
         f"{folder} holds a manual session: {so_far(folder)}",
-        hint,
+        "subcut manual next goes on; -o FOLDER begins another; --force loses these answers"
+        " and begins anew",
         code="manual.session-exists",
     )
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +23,7 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_text, tensor_text
 from subgraph.text import clean, count
-from subgraph.types import frozen
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 WRITE_AGAIN = "subcut manual next writes it anew"
 
@@ -213,8 +209,11 @@ def _missing_outputs(missing: Sequence[tuple[Path, ExpectedFile]], expected: int
     """The error if some outputs of a task came, and others did not."""
     folder, first = missing[0]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    what = f"{len(missing)} of {count(expected, 'output')} missing in {clean(str(folder))}"
-    return InputError(what, clean(f"expected: {first}{more}"), code="manual.missing-outputs")
+    return InputError(
+        f"{len(missing)} of {count(expected, 'output')} missing in {clean(str(folder))}",
+        clean(f"expected: {first}{more}"),
+        code="manual.missing-outputs",
+    )
 
 
 def _read_manifest(cut: Path) -> TaskManifest:
@@ -258,8 +257,11 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
     if array.shape != shape and array.size == 1 == math.prod(shape):
         array = array.reshape(shape)
     if array.shape != shape:
-        what = f"{path} has the shape {shape_text(array.shape)}, not {shape_text(shape)}"
-        raise InputError(what, f"expected: {file}; or say `bad`", code="manual.wrong-shape")
+        raise InputError(
+            f"{path} has the shape {shape_text(array.shape)}, not {shape_text(shape)}",
+            f"expected: {file}; or say `bad`",
+            code="manual.wrong-shape",
+        )
     wanted = np_dtype(file.own.dtype)
     if array.dtype == wanted or file.own.dtype == "string":
         return array.astype(wanted)

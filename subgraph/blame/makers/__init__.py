@@ -20,13 +20,13 @@ name more than the tool has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph.runtime.inputs import Sample
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Making:
     """A model to make.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -12,7 +11,7 @@ import onnx
 from subgraph.blame.makers import Making
 from subgraph.errors import UsageError
 from subgraph.text import nearest
-from subgraph.types import StringMap
+from subgraph.types import StringMap, frozen
 
 # An option -> its values: the default, the one in place of an omitted default, others. Names of
 # extra options begin with a capital.
@@ -36,7 +35,7 @@ ENUMERATIONS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Quantizer:
     """A function of onnxruntime.quantization.
 
@@ -60,9 +59,11 @@ class Quantizer:
             known = self.options.get(name, self.options)
             word = value if name in self.options else name
             if word not in known:
-                what = f"--made-by: {self.function} has no '{name}={value}'"
-                hint = ", ".join(nearest(word, known) or known)
-                raise UsageError(what, hint, code="maker.unknown-option")
+                raise UsageError(
+                    f"--made-by: {self.function} has no '{name}={value}'",
+                    ", ".join(nearest(word, known) or known),
+                    code="maker.unknown-option",
+                )
         chosen = {name: settings.get(name, values[0]) for name, values in self.options.items()}
         return [*self._find_operators(making), *(f"{n}={value}" for n, value in chosen.items())]
 

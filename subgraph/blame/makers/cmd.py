@@ -37,5 +37,4 @@ def make(making: Making, command: str) -> None:
     done = children.run(words, timeout=SECONDS)
     if done.code:
         said = " ".join(done.last_lines(1))
-        what = f"{words[0]} ended with exit code {done.code}: {said}"
-        raise Refused(what, code="command.failed")
+        raise Refused(f"{words[0]} ended with exit code {done.code}: {said}", code="command.failed")

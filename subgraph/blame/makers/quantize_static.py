@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from subgraph.blame.makers import Making
 from subgraph.blame.makers._quantizer import OFF, ON, SHARED, TYPES, Quantizer
 from subgraph.runtime.load_inputs import load_sample
-from subgraph.types import JsonObject
+from subgraph.types import JsonObject, frozen
 
 PACKAGE = "onnxruntime"
 OPTIONS = {
@@ -33,7 +32,7 @@ def make(making: Making, **settings: str) -> None:
     QUANTIZER.make(making, settings, calibration_data_reader=samples)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Samples:
     """The samples, one after the other, as the quantizer reads them."""
 

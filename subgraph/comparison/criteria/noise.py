@@ -282,11 +282,13 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
         return settle(pair)
     if not context.is_model_output:
         return None
-    why = (
+    return Ruling(
+        Status.FAIL,
+        PRECISION_LOST,
         f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to"
-        f" {claim}: of no use"
+        f" {claim}: of no use",
+        Signature.PRECISION,
     )
-    return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
 
 
 def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Ruling | None:
@@ -296,11 +298,13 @@ def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Rulin
     infinite &= np.abs(pair.reference.reshape(-1)) < MASK
     if not context.is_model_output or not infinite.any():
         return None
-    why = (
+    return Ruling(
+        Status.FAIL,
+        PRECISION_LOST,
         f"{int(infinite.sum())} of {pair.size} values are infinite: beyond the range of"
-        f" {context.claim}"
+        f" {context.claim}",
+        Signature.PRECISION,
     )
-    return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
 
 
 def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
@@ -409,11 +413,13 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     spread = float(np.ptp(pair.reference.astype(np.int64)))
     if found.agrees and context.is_model_output and moved > CAP[Precision.INT8] * spread:
         part = moved / (spread or 1.0)
-        why = (
+        return Ruling(
+            Status.UNRESOLVED,
+            STEPS,
             f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its"
-            " output"
+            " output",
+            noise=moved,
         )
-        return Ruling(Status.UNRESOLVED, STEPS, why, noise=moved)
     return found
 
 

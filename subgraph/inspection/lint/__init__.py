@@ -20,7 +20,7 @@ enough, because a shape is None for example, is silent: a false alarm costs more
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, find_source
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.types import Shapes, frozen
 
 SCHEMA = "subcut.lint/1"
 WARNING = "warning"
@@ -44,7 +45,7 @@ NOTE = "note"
 UNCHECKED = "unchecked"
 
 
-@dataclass(frozen=True)
+@frozen
 class LintIssue:
     """One trouble, or one thing that was not checked.
 
@@ -100,7 +101,7 @@ class LintContext:
     graph: Graph
     target: int | None = None
     feeding: Feeding | None = None
-    second_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    second_sizes: Shapes = field(default_factory=dict)
     image_options: ImageOptions = field(default_factory=ImageOptions)
     seed: int = 0
     runtime: str = ""
@@ -244,7 +245,7 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]
 # ------------------------------------------------------------ document
 
 
-@dataclass(frozen=True)
+@frozen
 class FindingNode:
     """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node.
 
@@ -260,7 +261,7 @@ class FindingNode:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class LintFinding:
     """A warning or note.
 
@@ -277,7 +278,7 @@ class LintFinding:
     exponent: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class NotChecked:
     """Something that a rule could not look at."""
 
@@ -285,7 +286,7 @@ class NotChecked:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LintDocument:
     """Result of `subcut lint`. `findings`: warnings first, then in the order of rules and nodes."""
 

@@ -23,10 +23,10 @@ from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import tensor_type
 from subgraph.precision import Precision
 from subgraph.storage import dtypes
+from subgraph.types import Array
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import NodeProto, TensorProto, TypeProto
-    from subgraph.types import Array
 
 
 Shape = list[Any]  # a dimension is a size, a symbol's name, or None

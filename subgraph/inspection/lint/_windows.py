@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from subgraph.graph.properties import POOLS, WINDOWS
 from subgraph.inspection.lint._places import LintNode
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Window:
     """The window along one axis; all lengths in cells.
 

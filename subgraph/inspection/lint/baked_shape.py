@@ -6,8 +6,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import protobuf
@@ -18,6 +18,7 @@ from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, shorten
+from subgraph.types import Shapes, frozen
 
 IMAGE_SIZE, OTHER_SIZE = (
     224,
@@ -32,7 +33,7 @@ FIX = (
 Sizes = dict[str, list[int]]
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenDim:
     """An open dimension of an input; `symbol` may be empty."""
 
@@ -62,7 +63,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
             yield from _check_open(context, open_dims)
 
 
-def _resize(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
+def _resize(graph: Graph, sizes: Shapes) -> Graph:
     """The graph with these sizes of its inputs."""
     model = protobuf.clone(graph.model)
     for value in model.graph.input:
@@ -98,7 +99,7 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintI
 def _try(
     context: LintContext,
     graph: Graph,
-    sizes: Mapping[str, Sequence[int]],
+    sizes: Shapes,
     reason: str,
     severity: str,
 ) -> Iterator[LintIssue]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from subgraph.graph.properties import REARRANGES
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 from subgraph.inspection.lint._places import LintNode, Scope
 from subgraph.runtime.inputs import ImageOptions
+from subgraph.types import frozen
 
 CARRIERS = REARRANGES | {"Cast"}  # pass pixel values on unchanged
 MAX_CHANNELS = 4  # values of a mean or a standard deviation
@@ -18,7 +18,7 @@ FROM_PIXELS = 1 / 64  # a factor below scales 0…255 to about 1, and applied tw
 NO_OFFSET = 1e-6  # a smaller constant only prevents division by zero
 
 
-@dataclass(frozen=True)
+@frozen
 class Stage:
     """One step of x → a·x + b: the largest factor a, and whether b is not zero."""
 

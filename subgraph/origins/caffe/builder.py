@@ -23,7 +23,7 @@ from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
-from subgraph.types import Array, JsonObject, Shape, Strings
+from subgraph.types import Array, JsonObject, Shape, Strings, frozen
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
@@ -31,7 +31,7 @@ MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 <<
 BLOCK = (1 << 22) - 3
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerText:
     """A layer as the prototxt has it, of a type in today's spelling. `fields`: those of the layer
     itself."""
@@ -89,8 +89,11 @@ class Builder:
             ModelError: a dimension is less than one, or there are too many elements.
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
-            what = f"{self.where}: '{tensor}' would have the shape {shape_text(shape)}"
-            raise ModelError(what, "correct the sizes in front of it", code="caffe.wrong-shape")
+            raise ModelError(
+                f"{self.where}: '{tensor}' would have the shape {shape_text(shape)}",
+                "correct the sizes in front of it",
+                code="caffe.wrong-shape",
+            )
         self.shapes[tensor] = tuple(shape)
 
 

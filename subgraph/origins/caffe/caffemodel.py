@@ -142,9 +142,10 @@ def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightB
         elif number in legacy:
             legacy[number] = _parse_integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
-            what = f"{file.path}: blob {k} of layer '{layer}' is in NVIDIA's half precision format"
             raise ModelError(
-                what, "save the network in float32 with NVCaffe", code="caffe.half-precision"
+                f"{file.path}: blob {k} of layer '{layer}' is in NVIDIA's half precision format",
+                "save the network in float32 with NVCaffe",
+                code="caffe.half-precision",
             )
     if shape is None:
         shape = list(legacy.values()) if any(legacy.values()) else []
@@ -153,11 +154,12 @@ def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightB
     have = sum(place.length for place in places)
     wanted = prod(shape) * width
     if have != wanted or min(shape, default=1) < 0:
-        what = (
+        raise ModelError(
             f"{file.path}: blob {k} of layer '{layer}' has the shape {shape} and"
-            f" {have // width} values"
+            f" {have // width} values",
+            _COMPARE,
+            code="caffe.damaged-weights",
         )
-        raise ModelError(what, _COMPARE, code="caffe.damaged-weights")
     return WeightBlob(tuple(shape), tuple(places), width)
 
 

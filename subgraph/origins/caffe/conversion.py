@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph.errors import OutputError, UsageError
@@ -22,9 +21,10 @@ from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedL
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class CaffeModel:
     """The files of one model; without `weights` they are drawn from `seed`."""
 
@@ -143,9 +143,8 @@ def write_region(
     layers = [layer for layer in network.layers if not set(nodes).isdisjoint(layer.nodes)]
     for layer in layers:
         if missing := [n for n in layer.nodes if n not in nodes]:
-            what = f"the cut goes through the layer '{layer.text.name}': {missing[0]} is outside"
             raise UsageError(
-                what,
+                f"the cut goes through the layer '{layer.text.name}': {missing[0]} is outside",
                 f"--start or --end {layer.text.name} takes the whole layer",
                 code="caffe.cut-inside-layer",
             )

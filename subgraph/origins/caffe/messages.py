@@ -391,9 +391,8 @@ class Parameters:
                 close = get_close_matches(key, kinds, 1)
                 hint = f"did you mean '{close[0]}'? " if close else ""
                 of = "" if name in ("net", "layer") else f" in {name}"
-                what = f"{where}, line {value.line}: unknown field '{key}'{of}"
                 raise ModelError(
-                    what,
+                    f"{where}, line {value.line}: unknown field '{key}'{of}",
                     f"{hint}what subcut does not know may change the result",
                     code="caffe.unknown-field",
                 )
@@ -445,10 +444,12 @@ def _parse_value(kind: str, value: Value, where: str, field: str) -> Any:
         try:
             return convert(value.text)
         except (ValueError, KeyError):
-            what = (
-                f"{where}, line {value.line}: '{field}' must be {expected}, not '{value.text[:40]}'"
-            )
-            raise ModelError(what, "correct that line", code="caffe.wrong-value") from None
+            raise ModelError(
+                f"{where}, line {value.line}: '{field}' must be {expected}, not"
+                f" '{value.text[:40]}'",
+                "correct that line",
+                code="caffe.wrong-value",
+            ) from None
     raise ModelError(
         f"{where}, line {value.line}: '{field}' must be {expected}, not a message",
         "correct that line",

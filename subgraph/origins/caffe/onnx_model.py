@@ -8,7 +8,6 @@ name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
-from subgraph.types import Shape, StringMap, Strings
+from subgraph.types import Shape, StringMap, Strings, frozen
 
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
 PRODUCER = "subcut from Caffe"
@@ -66,7 +65,7 @@ _V1_TYPES = {"SOFTMAXLOSS": "SoftmaxWithLoss"} | {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class ConvertedLayer:
     """A layer with the tensors that its blobs became."""
 
@@ -77,7 +76,7 @@ class ConvertedLayer:
     weights: tuple[WeightBlob, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class CaffeNetwork:
     """A converted network. `shapes`: of every blob by its tensor's name; `field`: `layer`, before
     2014 `layers`."""
@@ -223,12 +222,9 @@ def _require_known(tree: Message, where: str) -> None:
         words = {name: value.text for name, value in message.fields if isinstance(value, Scalar)}
         kind = words.get("type", "")
         if field == "layers" and any(name == "layer" for name, _ in message.fields):
-            what = (
-                f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in"
-                " each `layers`"
-            )
             raise ModelError(
-                what,
+                f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in"
+                " each `layers`",
                 "upgrade_net_proto_text of Caffe writes it as subcut reads it",
                 code="caffe.old-form",
             )
@@ -258,9 +254,10 @@ def _find_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[in
     if not given:
         given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
     if len(given) != len(net.input):
-        what = f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}"
         raise ModelError(
-            what, "give each input an input_shape, or four input_dim", code="caffe.input-shape"
+            f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}",
+            "give each input an input_shape, or four input_dim",
+            code="caffe.input-shape",
         )
     return zip(net.input, given, strict=True)
 
@@ -289,9 +286,8 @@ def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
     if len(shapes) == 1 and text.type in ("Input", "DummyData"):
         shapes *= len(text.tops)
     if len(shapes) != len(text.tops):
-        what = f"{where}: layer '{text.name}' ({text.type}) declares no shape of its tops"
         raise ModelError(
-            what,
+            f"{where}: layer '{text.name}' ({text.type}) declares no shape of its tops",
             'write it as type: "Input" input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }',
             code="caffe.input-shape",
         )
@@ -318,15 +314,14 @@ def _declare(
 def _find_bottom(text: LayerText, blob: str, current: StringMap, where: str) -> str:
     if blob not in current:
         near = nearest(blob, current)[:1]
-        hint = (
-            f"did you mean '{near[0]}'?"
-            if near
-            else "a layer in front of it must have it as its top"
-        )
         raise ModelError(
             f"{where}, line {text.message.line}: no layer makes '{blob}', the bottom of"
             f" '{text.name}'",
-            hint,
+            (
+                f"did you mean '{near[0]}'?"
+                if near
+                else "a layer in front of it must have it as its top"
+            ),
             code="caffe.no-producer",
         )
     return current[blob]

@@ -22,15 +22,14 @@ types, and the tensors in it; `FOLDER` gets the values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph import children
 from subgraph.storage.file_kinds import Family, recognize, recognize_folder
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Converter:
     """`name`: what converts; `script`: the file in this folder; `requirements`: what is installed
     for it, of `size`."""

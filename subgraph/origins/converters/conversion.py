@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph import children, system
@@ -19,12 +18,13 @@ from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders
 from subgraph.text import clean, masked
+from subgraph.types import frozen
 
 SECONDS = 3600  # that a conversion may take
 LAST_LINES = 8  # of what a converter says when it fails
 
 
-@dataclass(frozen=True)
+@frozen
 class Original:
     """A model of another format, and what runs it: `converter`'s script with the interpreter
     `python`."""
@@ -77,12 +77,15 @@ def move_model(graph: Graph, target: Path, source: Path, *, force: bool) -> Grap
     moves[target] = graph.path
     for place in moves:
         if place.exists() and (not force or place.resolve() == source.resolve() or place.is_dir()):
-            hint = (
-                "-o names a file in another folder"
-                if force
-                else "--force replaces it, -o names another"
+            raise ResultExists(
+                f"{place} is in the way",
+                (
+                    "-o names a file in another folder"
+                    if force
+                    else "--force replaces it, -o names another"
+                ),
+                code="output.exists",
             )
-            raise ResultExists(f"{place} is in the way", hint, code="output.exists")
     try:
         for place, file in moves.items():
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -50,8 +50,11 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 
 def _run(direction: str, source: Path, target: Path, name: str, signature: str = "") -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
-        what = f"{name}: TensorFlow Lite takes ai-edge-litert, which is not installed"
-        raise UsageError(what, install("tflite"), code="package.not-installed")
+        raise UsageError(
+            f"{name}: TensorFlow Lite takes ai-edge-litert, which is not installed",
+            install("tflite"),
+            code="package.not-installed",
+        )
     paths = source.resolve(), target.resolve()
     words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
     folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -75,8 +78,11 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     if how == UNNAMED:
         raise UsageError(f"{name}: {why}", f"name one: {name}:SIGNATURE", code="tflite.signature")
     if how == REFUSED:
-        hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
-        raise ModelError(f"{name} cannot be cut: {why}", hint, code="tflite.not-cuttable")
+        raise ModelError(
+            f"{name} cannot be cut: {why}",
+            f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can",
+            code="tflite.not-cuttable",
+        )
     if how == UNWRITTEN:
         raise OutputError(f"{name}: {why}", "free some space", code="output.disk-full")
     if how == DAMAGED:

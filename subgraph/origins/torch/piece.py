@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from subgraph.errors import Refused
@@ -19,12 +18,12 @@ from subgraph.graph.graph import Graph
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.program import Node, Place, Program
 from subgraph.reach import reach
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields, JsonObject, frozen
 
 INNER = re.compile(r"val_\d+")  # how the exporter names what only ONNX has
 
 
-@dataclass(frozen=True)
+@frozen
 class ProgramPart:
     """Part of a program: tensors that enter and leave, and the names of the nodes to run."""
 

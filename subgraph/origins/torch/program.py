@@ -364,11 +364,12 @@ def convert_program(path: Path, trust: bool = False) -> Path:
         ModelError: PyTorch cannot load or export it.
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
-        what = (
+        raise BackendError(
             f"{path.name} is an exported program of PyTorch; reading it needs"
-            f" {' and '.join(missing)}"
+            f" {' and '.join(missing)}",
+            f"pip install {' '.join(missing)}",
+            code="package.not-installed",
         )
-        raise BackendError(what, f"pip install {' '.join(missing)}", code="package.not-installed")
     path = path.absolute()
     command = children.python(
         "-c", CODE.format(json.dumps(str(path)))

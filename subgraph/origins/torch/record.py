@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,13 @@ from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.storage.tensors import has_dims
 from subgraph.text import clean, count
-from subgraph.types import Fields, JsonObject, Shape
+from subgraph.types import Fields, JsonObject, Shape, frozen
 
 SCHEMA = "subcut.torch/1"
 MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
+@frozen
 class TorchRecording:
     """What `record` wrote.
 

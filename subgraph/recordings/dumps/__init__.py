@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,7 +29,7 @@ from subgraph.recordings.dump_files import is_possible_shape
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.folders import safe_name
-from subgraph.types import Array, Shape, Strings
+from subgraph.types import Array, Shape, Strings, frozen
 
 NONE = 0  # not this format
 BARE = 1  # bytes or numbers that could be of many formats
@@ -38,7 +38,7 @@ MARKED = 3  # names, a list or a magic number that only one tool leaves
 NO_SHAPE = "its shape is not known"
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorSpec:
     """What a model or a manifest says of a tensor whose file does not.
 
@@ -108,7 +108,7 @@ class WrittenNames:
         return originals or next(filter(None, (self.find(name) for name in recorded if name)), [])
 
 
-@dataclass(frozen=True)
+@frozen
 class DumpHints:
     """What is known of the tensors from elsewhere.
 
@@ -140,7 +140,7 @@ def refuse_reading() -> Array:
     raise AssertionError("an entry that cannot be read is not loaded")
 
 
-@dataclass(frozen=True)
+@frozen
 class DumpEntry:
     """One tensor of a recording; its values stay in the file until `read`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import DumpEntry, replace_characters
 from subgraph.storage import dtypes, layouts
-from subgraph.types import Fields, JsonObject, Shape, Strings
+from subgraph.types import Fields, JsonObject, Shape, Strings, frozen
 
 # OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP; newer names end with .TASK_TYPE.CONTEXT.THREAD.DEVICE
 NAME = re.compile(
@@ -117,7 +117,7 @@ _START = re.compile(rb'\{\s*"(attr|graph|name|custom_version|version)"')
 CONSTANT = ("Const", "Constant")  # may carry the name of the node that reads them
 
 
-@dataclass(frozen=True)
+@frozen
 class Origin:
     """The tensor of the model that an output on the NPU is.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -17,7 +16,7 @@ from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import DumpEntry, DumpHints, find_element_type, replace_characters
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, frozen
 
 MAGIC = b"\x93NUMPY"
 # Golden files of msaccucmp and msit: NODE.OUTPUT.TIMESTAMP.npy, with a timestamp of 16 digits
@@ -29,7 +28,7 @@ class BadHeader(ValueError):
     """A header that cannot be right; the caller adds the file's name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Header:
     """Shape, order and type of a .npy; its values begin at `offset` and take `nbytes`."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import (
@@ -25,7 +25,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
-from subgraph.types import JsonObject, Shape
+from subgraph.types import JsonObject, Shape, frozen
 
 plain = _ascend.plain
 _NAME = re.compile(
@@ -37,7 +37,7 @@ _SCOPE = re.compile(r"Default_(?P<cells>(?:\w+?-[A-Za-z0-9]+_)+)(?P<op>[A-Za-z0-
 _CELL = re.compile(r"(\w+?)-[A-Za-z0-9]+_")
 
 
-@dataclass(frozen=True)
+@frozen
 class _FileName:
     """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them. `time`: of
     the dump."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import np_dtype
 from subgraph.trials.matching.match_tensors import profile_of
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Array, Shape
+from subgraph.types import Array, Shape, frozen
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -34,7 +33,7 @@ NHWC = "as NHWC"
 PADDED = "padding cut off"
 
 
-@dataclass(frozen=True)
+@frozen
 class Alignment:
     """How a recorded array is brought into a tensor's shape.
 

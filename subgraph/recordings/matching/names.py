@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.types import Strings
+from subgraph.types import Strings, frozen
 
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
 # quantizer, tpu-mlir.
@@ -52,7 +51,7 @@ def strip_endings(name: str) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
+@frozen
 class WrittenForm:
     """A tensor in one of the forms in which toolkits write it.
 

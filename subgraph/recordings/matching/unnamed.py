@@ -33,7 +33,7 @@ from subgraph.recordings.matching.matched import (
 )
 from subgraph.recordings.matching.names import MAX_FUSED, list_likely_names
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, save, type_of
+from subgraph.storage.tensors import Record, Records, save, type_of
 from subgraph.trials.matching.match_tensors import (
     CLEARER,
     MIN_DIFFERENT,
@@ -365,7 +365,7 @@ class _Following:
         counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
         return max(counts, default=0) >= MIN_DIFFERENT
 
-    def _compute(self, tensor: str, given: Mapping[str, Record] | None = None) -> Array | None:
+    def _compute(self, tensor: str, given: Records | None = None) -> Array | None:
         """What the reference computes of a tensor from what was recorded before it, and is `given`.
 
         None where all that is as the reference has it, or where it cannot be computed.

@@ -51,15 +51,25 @@ def find_accumulated(
         return None
     growth = (yield from _growth(state)) if share == 1.0 else ()
     contributors = yield from _largest(state, pieces, shares)
-    why = f"{count} pieces explain {sum(shares):.0%} together, none more than {max(shares):.0%}"
-    return _finding(state, scope, sum(shares), why, growth, contributors)
+    return _finding(
+        state,
+        scope,
+        sum(shares),
+        f"{count} pieces explain {sum(shares):.0%} together, none more than {max(shares):.0%}",
+        growth,
+        contributors,
+    )
 
 
 def partial(state: SearchState, region: Items, share: float) -> Finding:
     """Finding for a region whose error grows item by item, but does not split into shares that add
     up."""
-    why = "the error grows item by item: most of it is left without the first or the last one"
-    return _finding(state, region, share, why)
+    return _finding(
+        state,
+        region,
+        share,
+        "the error grows item by item: most of it is left without the first or the last one",
+    )
 
 
 def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
