@@ -12,7 +12,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -249,20 +249,35 @@ def make_accuracy_rows(
                 )
             )
         else:
-            label = _find_label(graph, name)
-            dtype = _get_dtype(records.get(name))
-            is_output = name in graph.outputs
             unseen = AccuracyRow(
-                len(table), op, NO_OP, "", label, dtype, f"{name}:output:0", is_output=is_output
+                len(table),
+                op,
+                NO_OP,
+                "",
+                _find_label(graph, name),
+                _get_dtype(records.get(name)),
+                f"{name}:output:0",
+                is_output=name in graph.outputs,
+                reason="no dump of this op",
             )
-            table.append(replace(unseen, reason="no dump of this op"))
+            table.append(unseen)
     for matched in comparison.matched[:1]:
         for left in matched.left_out:
             entry = left.entry
             mine = entry.node or entry.tensor
             place = f"{mine}:{entry.role}:{entry.index}"
-            strange = AccuracyRow(len(table), "", mine, entry.dtype, NO_OP, "", place, entry.shape)
-            table.append(replace(strange, reason=left.why))
+            strange = AccuracyRow(
+                len(table),
+                "",
+                mine,
+                entry.dtype,
+                NO_OP,
+                "",
+                place,
+                entry.shape,
+                reason=left.why,
+            )
+            table.append(strange)
     return table
 
 

@@ -487,7 +487,7 @@ def _pack_model(
     outputs: Array,
     operators: Sequence[Any],
     buffers: Sequence[Any],
-    called: Sequence[Any] = (),
+    called: Sequence[Any],
 ) -> bytes:
     """A model of one subgraph and those that it runs; seven parameters: the parts of one."""
     graph = schema.SubGraphT()

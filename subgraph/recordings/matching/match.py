@@ -120,7 +120,11 @@ class _Matching:
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
         self._tell_exchanged()
         if nameless:
-            self._match_unnamed(nameless)
+            pool = dict.fromkeys(filter(self._is_read, nameless))
+            unnamed = Unnamed(self._fit, pool, self._names.likely)
+            self.matches |= unnamed.find(self._floats(), self.matches)
+            self.matches |= unnamed.pair_in_order(self._floats(), self.matches)
+            self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
@@ -282,14 +286,6 @@ class _Matching:
             held = min(near, key=get_distance, default=match)
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
-
-    def _match_unnamed(self, nameless: Sequence[DumpEntry]) -> None:
-        """Match entries of unknown names to the tensors whose values they hold."""
-        pool = dict.fromkeys(filter(self._is_read, nameless))
-        unnamed = Unnamed(self._fit, pool, self._names.likely)
-        self.matches |= unnamed.find(self._floats(), self.matches)
-        self.matches |= unnamed.pair_in_order(self._floats(), self.matches)
-        self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
         """Known inputs and results, of real numbers or 8-bit codes, one at a time."""
