@@ -113,7 +113,7 @@ def enter(
             `runs` are left.
     """
     graph = trials.graph
-    values = trials.model.values
+    values = trials.values
     wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
@@ -198,7 +198,7 @@ def _fails_up_to(
     Raises:
         Inconclusive: it is not known, as the candidate refuses that.
     """
-    model, feeds = truncate(body, trials.model.values, sample, trips, trials.model.new_folder())
+    model, feeds = truncate(body, trials.values, sample, trips, trials.model.new_folder())
     verdict = _ask(
         trials.judge,
         setup,

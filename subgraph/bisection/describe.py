@@ -104,7 +104,7 @@ def describe(
         candidate=_candidate(trials.judge),
         reference=_reference(oracle),
         criterion=criterion,
-        samples=trials.model.values.labels,
+        samples=trials.values.labels,
         whole=add_ranking(whole, ranking(trials.model, result)),
         **vars(trials.model.choice.document()),
         flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
@@ -432,7 +432,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
 
 
 def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
-    records = oracle.trials.model.values.records[0]
+    records = oracle.trials.values.records[0]
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
         known = [records[n] for n in names if n in records]
@@ -458,7 +458,7 @@ def _differences(
     """Return the number of elements of the decisive output that differ, and by how much."""
     if region is None or worst is None:
         return None, None
-    values = oracle.trials.model.values
+    values = oracle.trials.values
     k = values.labels.index(worst.sample) if worst.sample else 0
     result = if_time(partial(oracle.run_result, region), None)
     if result is None or result.failure or worst.name not in result.tensors[k]:

@@ -326,7 +326,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
         )
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
     remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
-    saturated = sorted(other.saturated(trials.model.values).items(), key=lambda tensor: -tensor[1])
+    saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])
     return OtherModel(
         other.graph.path.name,
         other.summary(),
@@ -346,7 +346,7 @@ def _error(trials: Trials, region: Region) -> float:
     compared."""
     result = trials.run(region)
     errors = [0.0]
-    for reference, candidate in zip(trials.model.values.records, result.tensors, strict=False):
+    for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":
                 pair = comparable(reference[name].value(), candidate[name].value())

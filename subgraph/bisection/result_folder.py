@@ -126,7 +126,7 @@ def _add_case(
     region = regions.build_region(trials.graph, nodes)
     request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
     return evidence.add_case(
-        trials.graph, region, request, place, trials.model.reference, trials.model.values
+        trials.graph, region, request, place, trials.model.reference, trials.values
     )
 
 
@@ -142,7 +142,7 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     name = trials.runtime.candidate.name
     outcome = CaseOutcome(verdict.status, verdict.signature, why, name)
-    evidence.add_candidate(folder, trials.model.values.labels, result.tensors, outcome)
+    evidence.add_candidate(folder, trials.values.labels, result.tensors, outcome)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
@@ -150,13 +150,13 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     match."""
     trials = oracle.trials
     room = trials.model.new_folder()
-    cut, feeds = trials.writer.write_cut(region, trials.model.values.records, room)
+    cut, feeds = trials.writer.write_cut(region, trials.values.records, room)
     into.mkdir(exist_ok=True)  # without outputs there is none yet
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
     load.write_own_format(into / "model.onnx", into)
     for folder, records in zip(
-        evidence.sample_folders(into / "inputs", trials.model.values.labels), feeds, strict=True
+        evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
     ):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
     (into / BOUNDARY_MATCHES).write_bytes(case.as_json(to_json(model.boundary_matches(region))))
@@ -211,7 +211,7 @@ def add_small_case(
 
 def _list_numbers(small: SmallInputProgress) -> str:
     """Return the input and both outputs: `x = [1, 2] in, [0, 1.5] expected, [0, 2] got`."""
-    records = small.trials.model.values.records[0]
+    records = small.trials.values.records[0]
     inputs = small.trials.full_model.inputs
     told = ", ".join(f"{clean(name)} = {_show(records[name].array())}" for name in inputs)
     worst = small.verdict.worst

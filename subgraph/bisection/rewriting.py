@@ -136,7 +136,7 @@ class ModelRewriter(NodeItems):
         returns outputs, or fails as without them."""
         trials = self.trials
         whole = trials.full_model
-        feeds = [[s[name] for name in self.graph.inputs] for s in trials.model.values.records]
+        feeds = [[s[name] for name in self.graph.inputs] for s in trials.values.records]
         try:
             outputs = trials.model.run_model(self.model.make(changes), feeds, whole.outputs)
         except ModelError as e:
@@ -181,7 +181,7 @@ class ModelRewriter(NodeItems):
     def _find_limit(self) -> bool:
         """Find the fewest first items whose values heal the full model."""
         count = len(self.groups)
-        is_single = len(self.trials.model.values.samples) == 1
+        is_single = len(self.trials.values.samples) == 1
         if not is_single or not self._heals_first(count):
             return False
         self.limit = 1 + bisect_left(range(1, count), True, key=self._heals_first)
@@ -226,7 +226,7 @@ def open_rewriter(oracle: NodeOracle) -> Iterator[ModelRewriter]:
     Raises:
         ModelError: The model cannot be rewritten.
     """
-    values = oracle.trials.model.values
+    values = oracle.trials.values
 
     def value(name: str) -> Array:
         values.need([name])

@@ -165,7 +165,7 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 return 0.0
             if (
                 is_worst
-                and (far := _compare_values(trials.model.values.records[k][name], made[name]))
+                and (far := _compare_values(trials.values.records[k][name], made[name]))
                 and not far.masked
             ):
                 times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))

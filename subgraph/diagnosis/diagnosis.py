@@ -384,7 +384,7 @@ def diagnose_model(
     if other is None:
         return
     file = other.graph.path.name
-    plain = (other.values or trials.model.values).reference
+    plain = (other.values or trials.values).reference
     candidate = Candidate(plain.backend, plain.backend, plain.options, timeout=MAX_SECONDS)
     try:
         with with_candidate(trials, candidate, "theirs") as theirs:

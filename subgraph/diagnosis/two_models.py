@@ -62,7 +62,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     else:
         theirs_region = other.region(region)
         theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
-    ours = _side(graph, trials.model.values, nodes)
+    ours = _side(graph, trials.values, nodes)
     theirs = _side(other.graph, other.values, theirs_nodes)
     if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
         return []
@@ -70,7 +70,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = list(_iter_missing_inputs(theirs))
-    values = trials.model.values
+    values = trials.values
     for pair in both:
         found += [row for row in _iter_reads(*pair, names) if not _are_equal(values, row)]
     found += [row for pair in both for row in _iter_node(*pair)]
@@ -308,7 +308,7 @@ def _iter_outputs(
         match = other.matches.get(name)
         if match is None or match.perm or match.name not in theirs:
             continue
-        records = trials.model.values.records[0][name], theirs[match.name]
+        records = trials.values.records[0][name], theirs[match.name]
         own, their = (f"{record.dtype} {record.shape_text}" for record in records)
         their += f", {_scale_text(match.scale)}" if match.scale else ""
         if own != their:

@@ -245,7 +245,7 @@ def _values_without(
     None where that takes too many phases, or the reference cannot run the values that enter the
     region.
     """
-    values: list[Records] = [{} for _ in trials.model.values.records]
+    values: list[Records] = [{} for _ in trials.values.records]
     phases = _phases(trials.model, {*region.nodes, *right})
     if len(phases) > MAX_PHASES:
         return None

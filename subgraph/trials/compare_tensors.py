@@ -624,13 +624,13 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
     nothing is run anew.
     """
     found = trials.run(trials.model.whole(names)).tensors
-    for k, expected in enumerate(trials.model.values.records):
+    for k, expected in enumerate(trials.values.records):
         given = found[k] if k < len(found) else {}
         for name in names:
             theirs = given[name].value() if name in given else None
             yield ValuePair(
                 name,
-                trials.model.values.labels[k],
+                trials.values.labels[k],
                 trials.runtime.candidate.name,
                 expected[name].value(),
                 theirs,
@@ -776,7 +776,7 @@ def document(
             trials.judge.precision,
         ),
         criterion=criterion,
-        samples=trials.model.values.labels,
+        samples=trials.values.labels,
         whole=add_ranking(comparison.whole, comparison.ranking),
         in_place=RunOutcome(**in_place),
         looked_at=replace(

@@ -27,6 +27,7 @@ from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.results.common import ScoreDocument
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Records, Value
 from subgraph.text import from_run
@@ -446,6 +447,11 @@ class JudgeProperties:
     def graph(self) -> Graph:
         """The model."""
         return self.judge.model.graph
+
+    @property
+    def values(self) -> ReferenceValues:
+        """The reference's values of all samples."""
+        return self.judge.model.values
 
     @property
     def full_model(self) -> Region:

@@ -86,7 +86,7 @@ def run_pooled(
 
 def _run_pool(trials: Trials, merged: MergedCut, is_extra: bool) -> list[RunResult]:
     """The result of each cut of a pool; the whole time is divided among them equally."""
-    records = trials.model.values.records
+    records = trials.values.records
     key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
     result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
     if is_extra and not result.stored:
@@ -104,7 +104,7 @@ def _run_pool(trials: Trials, merged: MergedCut, is_extra: bool) -> list[RunResu
 
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
-    feeds = [merged.feeds(sample) for sample in trials.model.values.records]
+    feeds = [merged.feeds(sample) for sample in trials.values.records]
     with trials.model.temporary_folder() as folder:
         merged.save(folder / "model.onnx")
         job = Job(

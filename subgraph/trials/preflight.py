@@ -87,7 +87,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         return
     name = model.path.name
     region = trials.full_model
-    declares_nothing = trials.run_extra(region, [{} for _ in trials.model.values.samples])
+    declares_nothing = trials.run_extra(region, [{} for _ in trials.values.samples])
     if any(declares_nothing.tensors):
         problems = find_problems(model)
         named = [f"{node_title(model, p.node)}: {p.what}; " for p in problems if p.node is not None]
@@ -144,7 +144,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
             breach = Breach(code="candidate.breaks-contract", clause=what)
     elif verdict.agrees and trials.runtime.candidate.script and not trials.runtime.own_model:
         find = partial(_find_wrong_use, trials, region)
-        breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
+        breach = _remember(trials, trials.processes.key(region, trials.values.records), find)
     if breach.clause:
         what = f"candidate {trials.runtime.candidate.name}{breach.clause}"
         raise BackendError(what, _hint(trials.runtime, breach.clause), code=breach.code)

@@ -282,7 +282,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
     Raises:
         BackendError: The candidate cannot be used at all.
     """
-    trials.model.values.need([*trials.graph.outputs, *tensors])
+    trials.values.need([*trials.graph.outputs, *tensors])
     if trials.runtime.is_manual:
         return PreparedTrials(trials)
     notes: list[str] = []
@@ -297,7 +297,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
 
 def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     """Draw the inputs in another way if the outputs tell nothing; keep those that the user gave."""
-    values = trials.model.values
+    values = trials.values
     whole = trials.full_model
     if trials.runtime.own_model or trials.judge.score or not values.are_drawn:
         return PreparedTrials(trials)

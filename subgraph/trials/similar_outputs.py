@@ -111,9 +111,7 @@ class WrongOutput:
     def sample(self) -> int:
         """The index of the sample."""
         return (
-            self.trials.model.values.labels.index(self.judgement.sample)
-            if self.judgement.sample
-            else 0
+            self.trials.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
         )
 
     @cached_property
@@ -125,7 +123,7 @@ class WrongOutput:
         if result.failure or name not in result.tensors[self.sample]:
             return None
         records = (
-            self.trials.model.values.records[self.sample][name],
+            self.trials.values.records[self.sample][name],
             result.tensors[self.sample][name],
         )
         expected, value = (record.value() for record in records)
@@ -189,7 +187,7 @@ class WrongOutput:
         """This tensor in other samples, where it has the same size, described, nearest first."""
         k = self.sample
         name = self.judgement.name
-        values = self.trials.model.values
+        values = self.trials.values
         records = values.records
         labels = values.labels
         nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[

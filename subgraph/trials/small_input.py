@@ -103,7 +103,7 @@ class SmallInputProgress:
         )
         self._run(trials)
         self._base = self.verdict
-        known = trials.model.values.records[0]
+        known = trials.values.records[0]
         self._types = {name: known[name].type_text for name in trials.full_model.inputs}
         self._arrays = {name: known[name].array() for name in self._types}
 

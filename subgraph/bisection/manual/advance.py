@@ -67,7 +67,7 @@ def check(session: Session, trials: Trials) -> str:
 
 def _digest_inputs(trials: Trials) -> str:
     """Digest of all samples that the model is fed."""
-    values = trials.model.values
+    values = trials.values
     names = trials.graph.inputs
     values.need(names)
     return digest([values.digest([records[n] for n in names]) for records in values.records])
