@@ -53,6 +53,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     if other is None:
         return []
     names = {name: match.name for name, match in other.matches.items()}
+    named = {name: match.name for name, match in other.matches.items() if match.how == "name"}
     graph = trials.graph
     nodes = (*region.nodes, *region.pulled)
     if other.problem(region):
@@ -71,8 +72,12 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = list(_iter_missing_inputs(theirs))
     values = trials.values
-    for pair in both:
-        found += [row for row in _iter_reads(*pair, names) if not _are_equal(values, row)]
+    for i, j in pairs.items():
+        own = {named.get(name, name) for name in graph.makes[i]}
+        if own.isdisjoint(_list_carried(theirs.graph, j)):
+            continue  # paired by the operator alone
+        reads = _iter_reads(ours.node(i), theirs.node(j), named)
+        found += [row for row in reads if not _are_equal(values, row)]
     found += [row for pair in both for row in _iter_node(*pair)]
     found += _list_constants(both)
     found += _iter_outputs(trials, other, region)

@@ -196,3 +196,15 @@ def test_exchanged_inputs_of_a_sum_are_the_same(tmp_path: Path) -> None:
     text = TYPES + "{ [mm] a = MatMul (x, w) [act] b = Tanh (a) [sum] y = Add (%s) }"
     weights = (text % "a, b", {"w": WEIGHT}), (text % "b, a", {"w": WEIGHT * 2})
     assert [row[:2] for row in rows(finding(tmp_path, *weights))] == [("mm", "B")]
+
+
+def test_output_in_another_order_of_axes_is_no_layout(tmp_path: Path) -> None:
+    """Its shape is the same: the candidate's model lacks the Transpose."""
+    text = "g (float[3,3] x) => (float[3,3] y) { [mm] a = MatMul (x, w) [last] y = %s }"
+    weights = {"w": WEIGHT[:3, :3].copy()}
+    for name, node in {"m.onnx": "Transpose (a)", "other.onnx": "Identity (a)"}.items():
+        text_models.save(tmp_path / name, text % node, **weights)
+    np.save(tmp_path / "x.npy", VALUES[:3, :3].copy())
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*command, cwd=tmp_path)
+    assert done.code == 1 and done.document["findings"][0]["nodes"] == ["last"], done

@@ -105,8 +105,16 @@ def match_tensors(
             if target != name in targets and not _can_hold(match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
-            if fitted and _are_plain_transposes(reference.graph, name, candidate.graph, matches):
-                fitted = replace(fitted, perm=())  # another perm is a fault, not a layout
+            # Another order of axes is a fault, not a layout, where the shape does not show it, in
+            # an output, or if the tensors above do not have it.
+            is_unseen = target == name and _have_same_shape(expected, value)
+            is_inside = name not in reference.graph.outputs
+            is_layout = order and (is_inside or any(m.perm for m in matches.values()))
+            layout = _turn(order) if is_layout else ()
+            is_alone = is_unseen and fitted is not None and fitted.perm != layout
+            is_plain = _are_plain_transposes(reference.graph, name, candidate.graph, matches)
+            if fitted and (is_alone or is_plain):
+                fitted = replace(fitted, perm=())
             if name in misshapen and value is not None:
                 fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
             if (
@@ -344,6 +352,10 @@ def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matche
         return False
     before = matches.get(ours.reads[maker][0])
     return before is not None and not before.perm
+
+
+def _have_same_shape(expected: Array | None, value: Array | None) -> bool:
+    return expected is not None and value is not None and expected.shape == value.shape
 
 
 def _turn(order: Axes) -> Axes:
