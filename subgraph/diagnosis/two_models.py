@@ -7,7 +7,7 @@ difference has one row per part of a node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,9 @@ from subgraph.types import Array, Arrays, StringMap, frozen
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
+INPUTS = "inputs"  # the part that is their number
+FAR = 0.3  # relative distance of constants that no quantization explains
+MAX_FAR = 3  # constants that notes list
 ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
 SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
 
@@ -49,40 +52,45 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
         The differences, those of paired nodes first: what they read, attributes, constants by how
         far they are apart. None if both run the same model, or the region is too large.
     """
+    pairing = _pair_region(trials, region)
     other = trials.runtime.own_model
-    if other is None:
+    if pairing is None or other is None:
         return []
-    names = {name: match.name for name, match in other.matches.items()}
-    named = {name: match.name for name, match in other.matches.items() if match.how == "name"}
-    graph = trials.graph
-    nodes = (*region.nodes, *region.pulled)
-    if other.problem(region):
-        made = [names.get(name, name) for i in nodes for name in graph.makes[i]]
-        makers = other.graph.maker
-        theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
-    else:
-        theirs_region = other.region(region)
-        theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
-    ours = _side(graph, trials.values, nodes)
-    theirs = _side(other.graph, other.values, theirs_nodes)
-    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
-        return []
-    pairs = _pair_nodes(ours, theirs, names)
+    ours = pairing.ours
+    theirs = pairing.theirs
+    pairs = pairing.pairs
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = list(_iter_missing_inputs(theirs))
-    values = trials.values
     for i, j in pairs.items():
-        own = {named.get(name, name) for name in graph.makes[i]}
-        if own.isdisjoint(_list_carried(theirs.graph, j)):
-            continue  # paired by the operator alone
-        reads = _iter_reads(ours.node(i), theirs.node(j), named)
-        found += [row for row in reads if not _are_equal(values, row)]
+        if pairing.have_same_name(i, j):
+            reads = _iter_reads(ours.node(i), theirs.node(j), pairing.named)
+            found += [row for row in reads if not _are_equal(trials.values, row)]
     found += [row for pair in both for row in _iter_node(*pair)]
-    found += _list_constants(both)
+    found += [row for _, row in _measure_constants(both)]
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
     return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
+
+
+def iter_far_constants(trials: Trials) -> Iterator[str]:
+    """Yield a note on the constants that are far from ours, of nodes whose outputs have our names.
+
+    An input may not show them: a bias that is dropped, where the sums are large.
+    """
+    pairing = _pair_region(trials, trials.full_model)
+    if pairing is None:
+        return
+    both = [
+        (pairing.ours.node(i), pairing.theirs.node(j))
+        for i, j in pairing.pairs.items()
+        if pairing.have_same_name(i, j)
+    ]
+    far = [row for pair in both for row in _iter_node(*pair) if row.part == INPUTS]
+    far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
+    for row in far[:MAX_FAR]:
+        what = f"{row.node}, {row.part}: {row.ours} in ours, {row.theirs} in theirs"
+        yield f"the outputs agree, but the models differ: {what}"
 
 
 # ------------------------------------------------------------ sides
@@ -183,6 +191,50 @@ class _Node:
         return clean(formal[min(k, len(formal) - 1)].name) if formal else f"input {k}"
 
 
+@frozen
+class _Pairing:
+    """A region in both models.
+
+    Attributes:
+        ours, theirs: The two sides.
+        pairs: The nodes that are paired, by those of ours.
+        named: By tensor, the one of theirs that has its name.
+    """
+
+    ours: _Side
+    theirs: _Side
+    pairs: Mapping[int, int]
+    named: StringMap
+
+    def have_same_name(self, i: int, j: int) -> bool:
+        """Return whether two nodes make a tensor of one name; else the operator alone pairs
+        them."""
+        made = {self.named.get(name, name) for name in self.ours.graph.makes[i]}
+        return not made.isdisjoint(_list_carried(self.theirs.graph, j))
+
+
+def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
+    """Pair the nodes of a region; None if both run the same model, or the region is too large."""
+    other = trials.runtime.own_model
+    if other is None:
+        return None
+    names = {name: match.name for name, match in other.matches.items()}
+    named = {name: match.name for name, match in other.matches.items() if match.how == "name"}
+    nodes = (*region.nodes, *region.pulled)
+    if other.problem(region):
+        made = [names.get(name, name) for i in nodes for name in trials.graph.makes[i]]
+        makers = other.graph.maker
+        theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
+    else:
+        theirs_region = other.region(region)
+        theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
+    ours = _side(trials.graph, trials.values, nodes)
+    theirs = _side(other.graph, other.values, theirs_nodes)
+    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
+        return None
+    return _Pairing(ours, theirs, _pair_nodes(ours, theirs, names), named)
+
+
 def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
     """Pair nodes of one operator by the tensor that they compute, then by their order; the others
     only by the tensor."""
@@ -271,14 +323,17 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
     if len(ours.proto.input) != len(theirs.proto.input):
         counts = (str(len(node.proto.input)) for node in (ours, theirs))
-        yield ModelDifference(ours.label, "inputs", *counts)
+        yield ModelDifference(ours.label, INPUTS, *counts)
     if ours.schema and theirs.schema and ours.schema.since_version != theirs.schema.since_version:
         versions = (str(node.schema.since_version) for node in (ours, theirs))
         yield ModelDifference(ours.label, "version of the operator", *versions)
 
 
-def _list_constants(nodes: Iterable[tuple[_Node, _Node]]) -> list[ModelDifference]:
-    """List the constants that differ between paired nodes, those farthest apart first."""
+def _measure_constants(
+    nodes: Iterable[tuple[_Node, _Node]],
+) -> list[tuple[float, ModelDifference]]:
+    """List the constants that differ between paired nodes, and how far they are apart, those
+    farthest first."""
     found = []
     for ours, theirs in nodes:
         has_own_scale = any(map(ours.is_scale, ours.attributes.keys() ^ theirs.attributes.keys()))
@@ -291,7 +346,7 @@ def _list_constants(nodes: Iterable[tuple[_Node, _Node]]) -> list[ModelDifferenc
             apart = relative_l2(own, their)
             if texts := _describe_constants(own, their, apart):
                 found.append((apart, ModelDifference(ours.label, ours.input_name(k), *texts)))
-    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]
+    return sorted(found, key=lambda pair: -pair[0])
 
 
 def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:

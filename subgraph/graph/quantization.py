@@ -20,6 +20,8 @@ from subgraph.storage.dtypes import Scale
 QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
+# Their weights alone are quantized, in blocks.
+WEIGHT_ONLY = frozenset("GatherBlockQuantized MatMulBnb4 MatMulNBits".split())
 INT8 = 4  # accuracy_level of MatMulNBits: it quantizes what it reads
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
 # of that domain, ours: adds the steps of its second input to the codes of its first

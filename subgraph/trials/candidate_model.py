@@ -29,7 +29,13 @@ from subgraph.graph.cut import (
 )
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.nested import attribute
-from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
+from subgraph.graph.quantization import (
+    SPECIFIED_STEPS,
+    TFLITE,
+    WEIGHT_ONLY,
+    is_quantized,
+    scales_of,
+)
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import read_type, set_tensor
 from subgraph.precision import Precision
@@ -116,12 +122,14 @@ class CandidateModel:
     @property
     def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
+        Weights in blocks of 4 bits count as int8.
 
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is
         the reference's.
         """
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
-        if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
+        has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
+        if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
         return self._narrow_type(range(len(self.graph.nodes)))
 

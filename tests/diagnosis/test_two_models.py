@@ -208,3 +208,24 @@ def test_output_in_another_order_of_axes_is_no_layout(tmp_path: Path) -> None:
     command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
     done = subcut(*command, cwd=tmp_path)
     assert done.code == 1 and done.document["findings"][0]["nodes"] == ["last"], done
+
+
+@pytest.mark.parametrize(
+    ("theirs", "weight", "is_told"),
+    [("m, w, c", 1.0, False), ("m, w, c", 2.0, True), ("m, w", 1.0, True)],
+)
+def test_constant_that_no_output_shows_is_a_note(
+    theirs: str, weight: float, is_told: bool, tmp_path: Path
+) -> None:
+    """A bias beside sums that are a million times as large."""
+    text = TYPES + "{ [big] m = Mul (x, k) [fc] y = Gemm (%s) }"
+    constants = {"w": WEIGHT, "k": np.array([1e6], np.float32)}
+    bias = np.full(4, 1e-3, np.float32)
+    text_models.save(tmp_path / "m.onnx", text % "m, w, c", **constants, c=bias)
+    other = {**constants, "c": bias * np.float32(weight)} if "c" in theirs else constants
+    text_models.save(tmp_path / "other.onnx", text % theirs, **other)
+    np.save(tmp_path / "x.npy", VALUES)
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*command, cwd=tmp_path)
+    assert done.code == 0, done
+    assert any("models differ: fc" in note for note in done.document["notes"]) is is_told

@@ -400,3 +400,22 @@ def test_tensor_that_no_node_makes_is_refused_at_the_node_that_reads_it(tmp_path
     assert (bisected.code, [f["nodes"] for f in bisected.document["findings"]]) == (1, [["add"]])
     assert (compared.code, has_line(compared.document["says"], "refused", "add")) == (1, True)
     assert has_line(compared.document["says"], "which no node makes")
+
+
+def test_weights_in_blocks_are_judged_as_int8(tmp_path: Path) -> None:
+    """MatMulNBits of a healthy model was wrong by the limit of float32."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 4)).astype(np.float32)
+    scales = np.abs(w).max(0) / 127
+    codes = np.round(w / scales).astype(np.int16) + 128
+    text = "g (float[2,16] x) => (float[2,4] y) { [fc] y = %s }"
+    ours = text_models.save(tmp_path / "m.onnx", text % "MatMul (x, w)", w=w)
+    node = "com.microsoft.MatMulNBits <K=16, N=4, bits=8, block_size=16> (x, b, s)"
+    blocks = codes.T.reshape(4, 1, 16).astype(np.uint8)
+    weights = {"b": blocks, "s": scales}
+    domains = ("com.microsoft",)
+    theirs = text_models.save(tmp_path / "q.onnx", text % node, domains=domains, **weights)
+    np.save(tmp_path / "x.npy", rng.standard_normal((2, 16)).astype(np.float32))
+    command = ("bisect", ours.name, "--candidate-model", theirs.name, "-i", "x.npy", "--json")
+    done = subcut(*command, cwd=tmp_path)
+    assert done.code == 0 and has_line(done.document["says"], "right", "int8"), done
