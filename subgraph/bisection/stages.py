@@ -316,7 +316,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
         return interim.stopped(found.stopped)
     if not evidence.explanation:
-        return exact
+        return (yield from search_by_rewriting(searcher, exact))
     excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
     return excused.agreeing(Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation))
 

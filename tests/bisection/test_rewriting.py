@@ -52,8 +52,20 @@ if any(node.op_type in ("Where", "Less", "If") for node in nodes):
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
 
+# As MERGES, by less than the error of approximate kernels.
+LEAKS = MERGES.replace(
+    'node.op_type = "Identity"',
+    'node.op_type = "LeakyRelu"; node.attribute.add(name="alpha", f=1e-3, type=1)',
+)
+
+
 def search(
-    folder: Path, change: str = "", answer: str = "", by_rewriting: bool = False, text: str = NET
+    folder: Path,
+    change: str = "",
+    answer: str = "",
+    by_rewriting: bool = False,
+    text: str = NET,
+    criterion: str = "numpy:rtol=1e-3,atol=1e-5",
 ) -> BisectDocument:
     graph = text_models.load(folder, text)
     (folder / "candidate.py").write_text(planted(change, answer))
@@ -62,7 +74,7 @@ def search(
         str(folder / "candidate.py"),
         {"x": X},
         by_rewriting=by_rewriting,
-        criterion="numpy:rtol=1e-3,atol=1e-5",
+        criterion=criterion,
         limits=Settings(steady=True),
         output=folder / "out",
     ).result
@@ -84,6 +96,12 @@ def test_search_by_rewriting_runs_no_cut(tmp_path: Path) -> None:
     found = search(tmp_path, WHOLE_ONLY + MERGES, by_rewriting=True)
     assert [finding.nodes for finding in found.findings] == [["b", "c"]]
     assert {step.query for step in found.steps if step.indices} <= {"rewritten", "profile"}
+
+
+def test_error_below_that_of_kernels_is_found_by_rewriting(tmp_path: Path) -> None:
+    text = NET.replace("Cos", "Exp")
+    found = search(tmp_path, WHOLE_ONLY + LEAKS, "", True, text, "noise")
+    assert [finding.nodes for finding in found.findings] == [["b", "c"]]
 
 
 @pytest.mark.slow
