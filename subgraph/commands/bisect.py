@@ -22,8 +22,9 @@ from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import (
     NEEDS_CANDIDATE,
     bisect_recorded,
+    compare_recordings,
+    iter_recording_notes,
     recording_options,
-    weights_of,
 )
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime
@@ -183,7 +184,7 @@ def opened(
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
     from subgraph.recordings.device_runs import open_runs
-    from subgraph.recordings.interval import weigh_nodes
+    from subgraph.recordings.interval import weigh_intervals, weigh_nodes
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.trials.open_trials import open_trials
 
@@ -209,7 +210,9 @@ def opened(
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials.runtime)
         suspects = log_known(graph, setup.candidate) if setup.candidate.has_process else []
-        weights = weights_of(trials.judge, runs) if recordings else None
+        compared = compare_recordings(trials.judge, runs) if recordings else []
+        weights = weigh_intervals(compared)
+        notes = [*notes, *iter_recording_notes(compared)]
         command = command_line()
         if limits.max_time is not None:
             limits = replace(

@@ -4,7 +4,7 @@ with them, and the commands that follow."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
 from subgraph.results.common import NextCommand
-from subgraph.text import clean
+from subgraph.text import clean, count
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
@@ -322,17 +322,21 @@ def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     return replace(asked, translated=True) if of_module else asked
 
 
-def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
-    """Return the probability of each node to be the culprit, by its index, according to
-    recordings."""
-    from subgraph.recordings import interval
+def compare_recordings(judge: Judge, runs: Sequence[RecordedRun]) -> list[RunComparison]:
+    """Compare recordings that are to say where a search looks first."""
     from subgraph.recordings.compare_recording import compare_run
     from subgraph.recordings.device_runs import limit_samples
 
     samples = len(judge.model.values.samples)
-    return interval.weigh_intervals(
-        [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
-    )
+    return [compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing]
+
+
+def iter_recording_notes(compared: Iterable[RunComparison]) -> Iterator[str]:
+    """Yield a note on each recording that differs, whatever the candidate does."""
+    for one in compared:
+        if failing := one.failing:
+            many = f"{len(failing)} of {count(len(one.rows), 'recorded tensor')}"
+            yield f"the recording {one.run.name} differs in {many}, first {clean(failing[0])}"
 
 
 def next_commands(

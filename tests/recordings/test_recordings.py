@@ -517,6 +517,10 @@ def test_with_a_candidate_the_recording_says_where_to_look(fifty: Callable[..., 
     assert [f["nodes"] for f in told.document["findings"]] == [
         f["nodes"] for f in plain.document["findings"]
     ]
+    healthy = (*words[:2], "-c", "ort", "--recorded", "dump", "--json", "--force")
+    right = subcut(*healthy, cwd=here)
+    assert right.code == 0
+    assert any("the recording dump differs" in note for note in right.document["notes"])
 
 
 def test_recording_and_lint_are_weights_of_the_search(
