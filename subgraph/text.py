@@ -26,7 +26,8 @@ MASK = "****@"  # in its place, as pip shows it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
-LONG_NAME = r"[^\s(),'\"]{81,}"  # that no sentence shows in full
+# That no sentence shows in full; the folder of a case is a path to be copied.
+LONG_NAME = r"(?<![^\s(),'\"])(?![^\s(),'\"]*/culprit)[^\s(),'\"]{81,}"
 MIN_LABEL = 6  # columns of a label that still tells names apart
 SHORTLIST = 200  # names that `nearest` compares in full
 

@@ -255,13 +255,6 @@ def test_no_edited_document_is_an_internal_error(
             None,
             ("feeding.seed", "whole number"),
         ),
-        (
-            f"{LOOP}/state.json",
-            ("samples", 0, "origins", "in"),
-            DELETED,
-            ("KeyError 'origin", "of in'"),
-        ),
-        (f"{LOOP}/state.json", ("samples", 0, "tensors", 0), DELETED, ("KeyError", "value of in'")),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, ("asked[0].key", "missing")),
         (
             f"{LOOP}/todo/1/manifest.json",

@@ -122,13 +122,14 @@ class CandidateModel:
     @property
     def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
-        Weights in blocks of 4 bits count as int8.
+        Weights in blocks of 4 or 8 bits count as int8, unless the reference's are quantized, too.
 
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is
         the reference's.
         """
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
+        has_blocks = has_blocks and not is_quantized(self.reference.ops)
         if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
         return self._narrow_type(range(len(self.graph.nodes)))

@@ -133,7 +133,8 @@ class SmallInputProgress:
         for length in (one for one in (1, 2, 3, *powers, size - 1) if one < size):
             changed = dict(self._arrays)
             for name, axis in axes:
-                changed[name] = np.take(changed[name], range(length), axis)
+                kept = min(length, changed[name].shape[axis])  # it may be shorter by now
+                changed[name] = np.take(changed[name], range(kept), axis)
             yield changed
 
     def _run(self, trials: Trials, *, fresh: bool = False) -> None:
