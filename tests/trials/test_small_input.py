@@ -24,12 +24,16 @@ ACTIVATION = """g (float[1,3,8,8] x) => (float[1,3,8,8] y) {
 PRODUCT = """g (float[5,4] x) => (float[5,3] y) {
     [before] a = Neg(x) [act] b = MatMul(a, w) [after] y = Neg(b)
 }"""
+SQUARE = """g (float[4,4] x) => (float[3,4] y) {
+    [before] a = Neg(x) [act] b = MatMul(w, a) [after] y = Neg(b)
+}"""
 SUM = """g (float[6,4] x) => (float[6,4] y) {
     [left] a = Neg(x) [right] c = Abs(x) [act] b = Concat <axis=1> (a, c) [after] y = Slice(b, s, e)
 }"""
 WEIGHTS: dict[str, dict[str, Any]] = {
     ACTIVATION: {},
     PRODUCT: {"w": np.arange(12, dtype=np.float32).reshape(4, 3)},
+    SQUARE: {"w": np.arange(12, dtype=np.float32).reshape(3, 4)},
     SUM: {"s": np.array([0, 0]), "e": np.array([6, 4])},
 }
 MAX_RUNS = 40
@@ -67,9 +71,13 @@ def test_one_element_is_left_of_an_elementwise_operator(shrink: Shrink) -> None:
     assert found and found[:2] == ([(1, 1, 1, 1)], [1.0])
 
 
-def test_axis_that_a_weight_fixes_keeps_its_size(shrink: Shrink) -> None:
-    found = shrink(PRODUCT)
-    assert found and found[0] == [(1, 4)]
+@pytest.mark.parametrize(("text", "shape"), [(PRODUCT, (1, 4)), (SQUARE, (4, 1))])
+def test_axis_that_a_weight_fixes_keeps_its_size(
+    text: str, shape: tuple[int, ...], shrink: Shrink
+) -> None:
+    """Also beside an axis of the same size, which becomes shorter alone."""
+    found = shrink(text)
+    assert found and found[0] == [shape]
 
 
 def test_axes_of_the_same_size_become_shorter_together(shrink: Shrink) -> None:
