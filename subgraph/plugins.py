@@ -12,9 +12,10 @@ packages add plugins with entry points of the group `subcut.KIND`.
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -43,6 +44,15 @@ FOLDERS = {
 }
 
 _plugin_folders: list[str] = []  # that were added to `sys.path`
+
+
+def takes(function: Callable[..., object], *arguments: object) -> bool:
+    """Return whether a function of the user takes these arguments by position."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):  # or it has no signature
+        return False
+    return True
 
 
 def names(kind: str) -> list[str]:

@@ -7,6 +7,7 @@ difference has one row per part of a node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -36,6 +37,7 @@ MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
 INPUTS = "inputs"  # the part that is their number
 FAR = 0.3  # relative distance of constants that no quantization explains
+MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
 MAX_FAR = 3  # constants that notes list
 ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
 SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
@@ -78,7 +80,8 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
 
     An input may not show them: a bias that is dropped, where the sums are large.
     """
-    pairing = _pair_region(trials, trials.full_model)
+    sizes = (math.prod(tensor.dims) for tensor in trials.graph.weights.values())
+    pairing = _pair_region(trials, trials.full_model) if sum(sizes) <= MAX_ELEMENTS else None
     if pairing is None:
         return
     both = [
@@ -228,10 +231,10 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
     else:
         theirs_region = other.region(region)
         theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
+    if max(len(nodes), len(theirs_nodes)) > MAX_NODES:
+        return None
     ours = _side(trials.graph, trials.values, nodes)
     theirs = _side(other.graph, other.values, theirs_nodes)
-    if max(len(ours.nodes), len(theirs.nodes)) > MAX_NODES:
-        return None
     return _Pairing(ours, theirs, _pair_nodes(ours, theirs, names), named)
 
 

@@ -104,7 +104,9 @@ class Range:
     def share_below(self, size: float) -> float:
         """The share of the finite elements other than 0 whose magnitude is below a size, counted by
         powers of two and so too small rather than too large."""
-        below = sum(count for e, count in self.sizes.items() if math.ldexp(1, e) <= size)
+        if size <= 0:
+            return 0.0
+        below = sum(count for e, count in self.sizes.items() if e <= math.log2(size))
         return below / max(sum(self.sizes.values()), 1)
 
     def summary(self) -> RangeSummary:

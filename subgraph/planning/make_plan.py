@@ -62,7 +62,7 @@ class PlanRequest:
         rescale: Whether tensors beyond the precision's range are scaled first.
         max_time: Seconds for all of it.
         jobs: Models that run at the same time.
-        replaces: Whether a folder that holds the inputs may be replaced.
+        replaces: Whether another result that is in the way is replaced.
     """
 
     to: str | None = None
@@ -74,7 +74,15 @@ class PlanRequest:
     replaces: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError if the request contradicts itself."""
+        """Raise UsageError if a word is unknown, or the request contradicts itself."""
+        words = (("--to", self.to, (*SCALED, *lower.TYPES)), ("--unit", self.unit, [*Unit]))
+        for option, word, known in words:
+            if word is not None and word not in known:
+                raise UsageError(
+                    f"{option} {word}: unknown value",
+                    f"expected: {', '.join(known)}",
+                    code="option.unknown-value",
+                )
         if self.rescale and self.to not in SCALED:
             raise UsageError(
                 "--rescale goes with --to fp16 or --to bf16",

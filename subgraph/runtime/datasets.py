@@ -34,7 +34,6 @@ def is_dataset(folder: Path) -> bool:
     return (folder / INFO).is_file() or (folder / SPLITS).is_file()
 
 
-@cache
 def unpack(folder: Path, inputs: tuple[tuple[str, int], ...]) -> Path:
     """Write the first rows of a data set into a folder of samples, which exists until the process
     ends.
@@ -54,6 +53,21 @@ def unpack(folder: Path, inputs: tuple[tuple[str, int], ...]) -> Path:
             "name the folder of one of them",
             code="dataset.splits",
         )
+    state = folder / STATE  # `save_to_disk` writes it anew
+    written_at = state.stat().st_mtime_ns if state.is_file() else 0
+    try:
+        return _unpack_once(folder.resolve(), inputs, written_at)
+    except OSError as e:
+        raise InputError(
+            f"cannot unpack the data set {folder}: {e.strerror or e}",
+            "free space in the folder for temporary files, or set TMPDIR",
+            code="dataset.not-unpacked",
+        ) from e
+
+
+@cache
+def _unpack_once(folder: Path, inputs: tuple[tuple[str, int], ...], written_at: int) -> Path:
+    """Unpack a data set as it was at a time, in nanoseconds; once per process."""
     table = _read(folder)
     ranks = dict(inputs)
     columns = _choose(table, [*ranks], folder)

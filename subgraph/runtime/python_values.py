@@ -20,6 +20,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from subgraph import plugins
 from subgraph.errors import Refused, UsageError
 from subgraph.lazy import np
 from subgraph.runtime.candidate import Candidate, parse
@@ -80,7 +81,7 @@ def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
 
 def _takes_options(load: Load) -> bool:
     """Return whether a function takes the options in addition to the model."""
-    return len(inspect.signature(load).parameters) > 1
+    return plugins.takes(load, Path(), {})
 
 
 def _import_text(load: Load) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import io
 import json
 import os
@@ -335,8 +334,10 @@ class Server:
         begin = time.perf_counter()
         self.models.pop(request.key, None)  # freeing a model is part of the backend's time
         with self._guard_backend(Refused, "refuses the model", code="backend.refused-model"):
-            takes_options = len(inspect.signature(build).parameters) > 1
-            run = build(request.model, *([request.options] if takes_options else []))
+            if plugins.takes(build, request.model, request.options):
+                run = build(request.model, request.options)
+            else:
+                run = build(request.model)
         if not callable(run):
             raise BackendError(
                 f"{self.backend}: load gave {type(run).__name__}, not a function that runs the"

@@ -335,11 +335,11 @@ def test_unusable_candidate_is_an_error(
     assert (done.code, done.problem, done.out) == (code, problem, "")
 
 
-def test_function_without_options_is_a_candidate(here: Path) -> None:
+@pytest.mark.parametrize("parameters", ["path", "path, **more", "path, *rest"])
+def test_function_without_options_is_a_candidate(parameters: str, here: Path) -> None:
     """As in Python, `load(path)` will do."""
-    text = (
-        "import onnxruntime as ort\n\ndef load(path):\n    session = ort.InferenceSession(path)\n"
-    )
+    start = f"import onnxruntime as ort\n\ndef load({parameters}):\n"
+    text = f"{start}    session = ort.InferenceSession(path)\n"
     run = "    names = [one.name for one in session.get_outputs()]\n    return lambda feeds: "
     (here / "own.py").write_text(f"{text}{run}dict(zip(names, session.run(None, feeds)))\n")
     done = compare("-c", "own.py", "--trust", cwd=here)

@@ -1008,3 +1008,14 @@ def test_scales_of_another_type_are_no_internal_error(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     found = lint.run_rules(LintContext(load(tmp_path / "m.onnx")), ["upsample"])
     assert [one.severity for one in found] == [WARNING]
+
+
+def test_int8_of_the_largest_floats_and_of_an_empty_weight(tmp_path: Path) -> None:
+    inputs = "g (double[2] x, float[0,3] e) => (double[2] y, float[0,0] z)"
+    text = inputs + " { y = Neg(x) z = MatMul(e, w) }"
+    model = text_models.load(tmp_path, text, w=np.zeros((3, 0), np.float32))
+    np.save(tmp_path / "x.npy", np.array([1.7e308, -1.7e308]))
+    np.save(tmp_path / "e.npy", np.zeros((0, 3), np.float32))
+    files = tuple(f"{name}={tmp_path / name}.npy" for name in ("x", "e"))
+    context = LintContext(model, feeding=Feeding(files), for_int8=True)
+    assert list(lint.run_rules(context, ["coarse-step"])) == []

@@ -57,6 +57,8 @@ def test_score_replaces_the_criterion(model: Path, tmp_path: Path) -> None:
         ({}, "argument.missing"),
         ({"to": "int8", "rescale": True}, "option.conflict"),
         ({"to": "int8", "gears": ["int4"]}, "option.unknown-value"),
+        ({"to": "fp17"}, "option.unknown-value"),
+        ({"to": "fp16", "unit": "layer"}, "option.unknown-value"),
         ({"to": "fp16", "score": "top1"}, "option.requires"),
         ({"to": "fp16", "drop": "1%"}, "option.requires"),
     ],

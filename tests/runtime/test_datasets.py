@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,12 @@ def test_file_outside_the_folder_is_not_read(graph: Graph, tmp_path: Path) -> No
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
     with raises(InputError, "dataset.damaged"):
         labels(graph, folder)
+
+
+def test_data_set_that_is_written_again_is_read_again(graph: Graph, tmp_path: Path) -> None:
+    folder = save(tmp_path / "data", {"x": numbers(2)})
+    assert len(labels(graph, folder)) == 2
+    save(tmp_path / "other", {"x": numbers(3)})
+    shutil.rmtree(folder)
+    (tmp_path / "other").rename(folder)
+    assert len(labels(graph, folder)) == 3

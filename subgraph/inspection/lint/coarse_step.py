@@ -26,7 +26,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         name = node.input(1)
         axis = CHANNEL_AXES[node.op][0]
         weight = node.constant(1)
-        if weight is None or weight.ndim < 2 or weight.dtype.kind != "f":
+        if weight is None or not weight.size or weight.ndim < 2 or weight.dtype.kind != "f":
             continue
         others = tuple(k for k in range(weight.ndim) if k != axis % weight.ndim)
         largest = np.abs(weight).max(axis=others)
@@ -43,7 +43,9 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         is_exempt = place is not None and graph.ops[place] in {"Constant", *SQUASHES}
         if values is None or not values.sizes or is_exempt:
             continue
-        step = (max(values.high or 0.0, 0.0) - min(values.low or 0.0, 0.0)) / STEPS
+        high = max(values.high or 0.0, 0.0)
+        low = min(values.low or 0.0, 0.0)
+        step = high / STEPS - low / STEPS  # their difference may be infinite
         share = values.share_below(step / 2)
         if share >= SHARE:
             what = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
