@@ -102,12 +102,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def operator_tests() -> Path:
     """A store with onnx's operator tests, kept from run to run: making them takes half a minute of
     CPU."""
-    made_by = [
-        operator_tests_module.__file__,
-        onnx.__file__,
-        store.__file__,
-        tensors.__file__,
-    ]
+    made_by = [operator_tests_module.__file__, onnx.__file__, store.__file__, tensors.__file__]
     versions = f"{onnx.__version__} {np.__version__}"
     word = digest(versions, *(file_digest(Path(str(name))) for name in made_by))[:16]
     folder = ROOT / "build" / f"operator-tests-{word}"

@@ -38,7 +38,7 @@ LINE_PATTERNS = {
     "two-fields": r"^\s+[a-z_]+: .*\. [a-z_]+(, [a-z_]+)*: |^\s+[a-z_]+(, [a-z_]+)+: ",
 }
 SUMMARY_PATTERNS = {
-    "elliptic-start": r"^(As|Of|By|In|With|Without|For|At|From|To|Where|The same)\b",
+    "elliptic-start": r"^(As|Of|By|In|With|Without|For|At|From|To|Where|The same)\b"
 }
 PARTICIPLES = frozenset(
     "chosen drawn found told held made given kept seen shown written fed left lent sent taken "

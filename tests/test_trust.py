@@ -21,10 +21,7 @@ from subgraph.trust import NamedCode
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import (
-    in_process,
-    subcut,
-)
+from tests.helpers.run_command import in_process, subcut
 
 MARK = """import os, pathlib
 pathlib.Path(os.environ["MARKFILE"]).write_text("ran")

@@ -67,19 +67,13 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert has_line(done.out, "wrong", f", in it {body}/{planted.node} ("), "the innermost one"
     inner = next(tmp_path.glob("subcut_out/*-inside-*"))
     refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
-    assert (
-        refused.code,
-        has_line(refused.err, "search", f"{body}"),
-    ) == (2, True)
+    assert (refused.code, has_line(refused.err, "search", f"{body}")) == (2, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [
-        pytest.param(6, ("--max-trials",), marks=pytest.mark.rare),
-        (12, ("ended early: ",)),
-    ],
+    [pytest.param(6, ("--max-trials",), marks=pytest.mark.rare), (12, ("ended early: ",))],
 )
 def test_max_trials_is_for_what_is_inside_as_well(
     limit: int, told: tuple[str, ...], tmp_path: Path
@@ -202,27 +196,10 @@ def twice(nodes, k, node):
 @pytest.mark.parametrize(
     ("kind", "op", "says"),
     [
-        (
-            "fewer",
-            "Loop",
-            ("/body", "too early", "4", "5"),
-        ),
-        (
-            "whole_only",
-            "Loop",
-            ("iteration", "not known", "1"),
-        ),
-        (
-            "twice",
-            "Loop",
-            ("agrees", "node itself"),
-        ),
-        pytest.param(
-            "twice",
-            "Scan",
-            ("agrees", "node itself"),
-            marks=pytest.mark.rare,
-        ),
+        ("fewer", "Loop", ("/body", "too early", "4", "5")),
+        ("whole_only", "Loop", ("iteration", "not known", "1")),
+        ("twice", "Loop", ("agrees", "node itself")),
+        pytest.param("twice", "Scan", ("agrees", "node itself"), marks=pytest.mark.rare),
     ],
 )
 def test_node_that_is_wrong_itself(

@@ -105,9 +105,7 @@ def test_error_below_that_of_kernels_is_found_by_rewriting(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_node_that_is_wrong_in_the_full_model_is_put_into_an_if(
-    tmp_path: Path,
-) -> None:
+def test_node_that_is_wrong_in_the_full_model_is_put_into_an_if(tmp_path: Path) -> None:
     found = search(tmp_path, LOSES_RELU)
     assert [finding.nodes for finding in found.findings] == [["c"]]
     assert found.healing and found.healing.means == "an If around each node"

@@ -175,10 +175,7 @@ def surrounded(folder: Path, reference: Reference, text: str, criterion: str) ->
 
 @pytest.mark.parametrize(
     ("criterion", "note"),
-    [
-        (TIGHT, ("rounding only", "noise:floor=1e-5")),
-        ("noise", ("not wrong",)),
-    ],
+    [(TIGHT, ("rounding only", "noise:floor=1e-5")), ("noise", ("not wrong",))],
 )
 def test_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
     tmp_path: Path, reference: Reference, criterion: str, note: tuple[str, ...]
@@ -234,12 +231,7 @@ def test_span_of_releases() -> None:
     assert not is_between("1.23.0", "1.19", "1.22")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--index-url", "https://me:secret@host/simple"],
-    ],
-)
+@pytest.mark.parametrize("words", [["--index-url", "https://me:secret@host/simple"]])
 def test_impossible_request_is_an_error(words: list[str]) -> None:
     with pytest.raises(UsageError) as error:
         in_process("blame", "model.onnx", *words)

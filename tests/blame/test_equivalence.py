@@ -51,11 +51,7 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
         ),
         ("y = ReduceMax<axes=[1], keepdims=0>(x)", DIFFERENT, ("'y': ",)),
         ("y = ReduceMean<axes=[1], keepdims=1>(x)", DIFFERENT, ("4×1 where 4 was expected",)),
-        (
-            "y = NoSuchOperator(x)",
-            NOT_RUN,
-            ("reference", "not run"),
-        ),
+        ("y = NoSuchOperator(x)", NOT_RUN, ("reference", "not run")),
     ],
 )
 def test_form_is_proven_or_not(

@@ -15,14 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subgraph import results
-from subgraph.cases.redact import (
-    ALL,
-    LEFT_OUT,
-    REMOVED,
-    Redactor,
-    leaving_keys,
-    this_machine,
-)
+from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, leaving_keys, this_machine
 from subgraph.documents import KEY
 
 PRIVATE = Redactor(

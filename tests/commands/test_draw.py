@@ -19,9 +19,7 @@ from subgraph.results import parse
 from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import (
-    in_process,
-)
+from tests.helpers.run_command import in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 

@@ -139,22 +139,10 @@ def test_output_is_left_out_and_another_one_masked(two: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (
-            ("--ignore", "auxx"),
-            ("--ignore auxx", "no such"),
-        ),
-        (
-            ("--where", "x>1"),
-            ("--where x>1", "no such"),
-        ),
-        (
-            ("--where", "confidence"),
-            ("--where confidence", "condition"),
-        ),
-        (
-            ("--where", "confidence>0"),
-            ("--where confidence>0", "confidence is 3", "aux 6"),
-        ),
+        (("--ignore", "auxx"), ("--ignore auxx", "no such")),
+        (("--where", "x>1"), ("--where x>1", "no such")),
+        (("--where", "confidence"), ("--where confidence", "condition")),
+        (("--where", "confidence>0"), ("--where confidence>0", "confidence is 3", "aux 6")),
         (
             ("--ignore", "aux", "--ignore", "boxes", "--ignore", "confidence"),
             ("--ignore", "no output"),

@@ -32,15 +32,7 @@ from tests.helpers.disks import fill, limit_files
 from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import (
-    NO_BYTECODE,
-    PATIENCE,
-    Done,
-    finish,
-    start,
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, finish, start, subcut, tree
 
 PROBES = re.compile(
     "(Relu|Add|Identity)([+]Add)?"
@@ -611,10 +603,9 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(here: Path) -> N
     )  # one is repeated
     document = found(bisect(*words, "--json", cwd=here))
     assert document["exit_code"] == 1
-    assert {finding["kind"] for finding in document["findings"]} <= {
-        "accumulated",
-        "unresolved",
-    }, named(document)
+    assert {finding["kind"] for finding in document["findings"]} <= {"accumulated", "unresolved"}, (
+        named(document)
+    )
 
 
 # ------------------------------------------------------------------------------------------------

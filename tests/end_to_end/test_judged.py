@@ -65,11 +65,7 @@ def faulty(folder: Path, value: str, when: str = "True") -> Path:
     [
         ("found['y'] * 100 + 7", 1, ("wrong",)),
         ("found['y']", 0, ("right",)),
-        (
-            "found['y'] * numpy.float32(1.005)",
-            5,
-            ("noise", "measured"),
-        ),
+        ("found['y'] * numpy.float32(1.005)", 5, ("noise", "measured")),
     ],
 )
 @pytest.mark.parametrize("command", [["bisect"], ["compare"]], ids=["bisect", "compare"])

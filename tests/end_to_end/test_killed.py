@@ -225,10 +225,7 @@ def test_killed_page_leaves_nothing_to_the_next(place: Place) -> None:
     all_gone(here.env[MARK])
     assert here.run("bisect", "model.onnx", "-c", "wrong.py", "--json").document["findings"][0][
         "nodes"
-    ] == [
-        "stem/pad",
-        "stem/pool",
-    ]
+    ] == ["stem/pad", "stem/pool"]
     assert here.left() == []
     names = {p.name for p in (here.here / "subcut_out").iterdir()}
     assert not {name for name in names if name.startswith(".")} - {".store"}

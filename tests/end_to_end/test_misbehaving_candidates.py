@@ -17,13 +17,7 @@ from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.process_backends import MARK, all_gone, wait_for
-from tests.helpers.run_command import (
-    PATIENCE,
-    Done,
-    finish,
-    start,
-    subcut,
-)
+from tests.helpers.run_command import PATIENCE, Done, finish, start, subcut
 
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a comparison of `m.onnx` that is wrong: the whole, in place, two nodes alone
@@ -315,12 +309,7 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
     ("spec", "text", "code", "problem"),
     [
         ("cmd:./nothing.sh", "", 4, "command.not-runnable"),
-        (
-            "own.py",
-            "def load(model, options):\n    import nosuchthing\n",
-            4,
-            "backend.unusable",
-        ),
+        ("own.py", "def load(model, options):\n    import nosuchthing\n", 4, "backend.unusable"),
         ("own.py", "", 2, "plugin.no-function"),
         ("own.py", "import nosuchthing", 2, "plugin.import-failed"),
         ("ort:opt=most", "", 2, "backend.wrong-option"),

@@ -27,15 +27,7 @@ from tests.helpers import text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.disks import fill, limit_files, read_only
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import (
-    NO_BYTECODE,
-    PATIENCE,
-    finish,
-    manifest,
-    start,
-    subcut,
-    tree,
-)
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, finish, manifest, start, subcut, tree
 
 PACKAGE = Path(subgraph.__file__).parent.parent
 EDGE = ("-s", "pool1", "-e", "res2a_relu")

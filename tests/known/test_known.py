@@ -584,10 +584,7 @@ def test_the_list_and_one_entry(tmp_path: Path) -> None:
     page = subcut("known", "tract/lstm-direction-reverse", cwd=tmp_path).out
     assert "test_lstm_reverse" in page and "0.23.9" in page
     assert len(subcut("known", "--json", cwd=tmp_path).document["entries"]) == len(ENTRIES)
-    for asked in (
-        "--runtime tracte",
-        "nothing-like-it",
-    ):
+    for asked in ("--runtime tracte", "nothing-like-it"):
         assert subcut("known", *asked.split(), cwd=tmp_path).code == 2
 
 

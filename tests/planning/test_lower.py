@@ -12,15 +12,7 @@ import pytest
 
 from subgraph.graph.graph import Graph, load
 from subgraph.planning.lower import count_bytes, lower_model, raise_model
-from subgraph.planning.places import (
-    OUTPUT,
-    Dynamic,
-    Quantized,
-    Read,
-    Twin,
-    round_nodes,
-    symmetric,
-)
+from subgraph.planning.places import OUTPUT, Dynamic, Quantized, Read, Twin, round_nodes, symmetric
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import Scale
 from tests.helpers import text_models

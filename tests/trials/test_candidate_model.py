@@ -281,14 +281,8 @@ def test_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_pat
     ("words", "says"),
     [
         (("--candidate-model", "nowhere.onnx"), ("--candidate-model nowhere.onnx",)),
-        (
-            ("--map", "map.txt"),
-            ("--map", "--candidate-model"),
-        ),
-        (
-            ("--candidate-model", "other.onnx", "--map", "nowhere.txt"),
-            ("--map nowhere.txt",),
-        ),
+        (("--map", "map.txt"), ("--map", "--candidate-model")),
+        (("--candidate-model", "other.onnx", "--map", "nowhere.txt"), ("--map nowhere.txt",)),
     ],
 )
 def test_slips(

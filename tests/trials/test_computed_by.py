@@ -54,15 +54,9 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
     assert computed_by.share(trials.judge, {0: "QNN", 1: "QNN"}) == ""
     region: Any = SimpleNamespace(nodes=(0, 1))
     for found, says in [
-        (
-            {0: "CPU", 1: "CPU"},
-            ("by CPU", "fault", "qnn-htp"),
-        ),
+        ({0: "CPU", 1: "CPU"}, ("by CPU", "fault", "qnn-htp")),
         ({0: "QNN", 1: "QNN"}, ("computed by QNN",)),
-        (
-            {0: "QNN", 1: "CPU"},
-            ("computed", "QNN; #1 by CPU"),
-        ),
+        ({0: "QNN", 1: "CPU"}, ("computed", "QNN; #1 by CPU")),
         ({1: "CPU"}, ("computed: #1 by CPU",)),
         ({}, ()),
     ]:

@@ -130,11 +130,7 @@ def spec_of(folder: Path, op: str) -> str:
 
 @pytest.mark.parametrize(
     ("op", "criterion", "reason"),
-    [
-        ("Exp", "noise", Doubt.KERNELS),
-        ("none", "noise", None),
-        ("Exp", "noise:floor=1e-2", None),
-    ],
+    [("Exp", "noise", Doubt.KERNELS), ("none", "noise", None), ("Exp", "noise:floor=1e-2", None)],
 )
 def test_reason_to_doubt_an_agreement(
     op: str, criterion: str, reason: Doubt | None, tmp_path: Path

@@ -97,9 +97,7 @@ def test_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.slow
-def test_failure_with_pinned_shapes_is_searched_if_the_file_is_refused(
-    here: Path,
-) -> None:
+def test_failure_with_pinned_shapes_is_searched_if_the_file_is_refused(here: Path) -> None:
     document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document
     assert document["exit_code"] == 1 and document["findings"][0]["signature"] == "mismatch"
     assert has_line(document["notes"][0], "shipped", "refused")

@@ -61,14 +61,8 @@ def test_python_file_that_raises_is_told_with_file_and_line(here: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (
-            "cmd:true {model} {inputs} {outputs}",
-            ("'y'", "no output"),
-        ),
-        (
-            "cmd:sh -c 'echo out of license >&2; exit 3' {model}",
-            ("last words", "out of license"),
-        ),
+        ("cmd:true {model} {inputs} {outputs}", ("'y'", "no output")),
+        ("cmd:sh -c 'echo out of license >&2; exit 3' {model}", ("last words", "out of license")),
         ("cmd:sh -c 'exit 125' {model}", ("cannot be tested",)),
     ],
 )
@@ -118,36 +112,15 @@ def net(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        (
-            "{n: v.tolist() for n, v in values.items()}",
-            ("'y'", "list"),
-        ),
+        ("{n: v.tolist() for n, v in values.items()}", ("'y'", "list")),
         ("{n: 'abc' for n in values}", ("'y'", "text")),
-        (
-            "{n: v * np.float32(np.nan) for n, v in values.items()}",
-            ("every value", "NaN"),
-        ),
+        ("{n: v * np.float32(np.nan) for n, v in values.items()}", ("every value", "NaN")),
         ("{n: np.zeros_like(v) for n, v in values.items()}", ("every value is 0",)),
-        (
-            "{n: v.reshape(-1) for n, v in values.items()}",
-            ("'y'", "shape 192"),
-        ),
-        (
-            "{n: v[0] for n, v in values.items()}",
-            ("'y'", "3×8×8"),
-        ),
-        (
-            "{n: v.astype('f2') for n, v in values.items()}",
-            ("'y'", "float16"),
-        ),
-        (
-            "{n: v.tolist() if n == 'z' else v for n, v in values.items()}",
-            ("'z'", "list"),
-        ),
-        (
-            "{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}",
-            ("'z'", "shape 192"),
-        ),
+        ("{n: v.reshape(-1) for n, v in values.items()}", ("'y'", "shape 192")),
+        ("{n: v[0] for n, v in values.items()}", ("'y'", "3×8×8")),
+        ("{n: v.astype('f2') for n, v in values.items()}", ("'y'", "float16")),
+        ("{n: v.tolist() if n == 'z' else v for n, v in values.items()}", ("'z'", "list")),
+        ("{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}", ("'z'", "shape 192")),
         ("{n: v for n, v in values.items() if n == 'y'}", ("'z' is missing",)),
         (
             "{n: v * np.float32(np.nan if n == 'z' else 1) for n, v in values.items()}",

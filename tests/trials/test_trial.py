@@ -118,16 +118,8 @@ def test_fault_may_vanish_on_its_way(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("fault", "signature", "why"),
     [
-        (
-            "nan",
-            Signature.NAN,
-            ("NaN: 8", "candidate"),
-        ),
-        (
-            "inf",
-            Signature.NAN,
-            ("infinite: 8", "candidate"),
-        ),
+        ("nan", Signature.NAN, ("NaN: 8", "candidate")),
+        ("inf", Signature.NAN, ("infinite: 8", "candidate")),
     ],
 )
 def test_non_finite_values_are_judged(

@@ -550,14 +550,7 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
 
 
 def test_the_wrong_order(here: Path, manual: Manual) -> None:
-    for words in (
-        ("next",),
-        ("good",),
-        ("take",),
-        ("undo",),
-        ("reset", "--yes"),
-        ("log",),
-    ):
+    for words in (("next",), ("good",), ("take",), ("undo",), ("reset", "--yes"), ("log",)):
         with raises(UsageError, "manual.no-session") as told:
             manual(*words)
         assert has_line(told.value.hint, "manual start")
@@ -678,9 +671,7 @@ def test_another_folder_of_results(here: Path, manual: Manual) -> None:
     manual(*START)
     Path("subcut_out").rename("moved")
     shown = typer.main.get_command(cli.app).main(
-        args=["-q", "manual", "next", "-o", "moved"],
-        prog_name="subcut",
-        standalone_mode=False,
+        args=["-q", "manual", "next", "-o", "moved"], prog_name="subcut", standalone_mode=False
     )
     assert has_line(shown.text, "manual take", "-o moved")
 

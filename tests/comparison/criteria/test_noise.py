@@ -583,11 +583,7 @@ def test_quantized_values_may_be_a_step_off() -> None:
     one = np.eye(1, 1000, dtype=np.uint8)[0]
     assert [
         judged(x, x + one * np.uint8(k), FakeNoise([x] * 8, steps=True)).status for k in (1, 2, 90)
-    ] == [
-        AGREE,
-        FAIL,
-        FAIL,
-    ]
+    ] == [AGREE, FAIL, FAIL]
 
 
 def test_indices_may_differ_where_noise_cannot_tell_the_values_apart() -> None:

@@ -77,41 +77,17 @@ def test_any_order_of_axes_is_recognized(x: Array, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("shape", "change", "words"),
     [
-        (
-            (2, 3, 8, 8),
-            lambda x: x[:, ::-1],
-            ("0 and 2", "axis 1", "RGB for BGR"),
-        ),
-        (
-            (8, 8, 3),
-            lambda x: x[..., ::-1],
-            ("0 and 2", "axis 2", "RGB for BGR"),
-        ),
-        (
-            (1, 4, 8, 8),
-            lambda x: x[:, [2, 1, 0, 3]],
-            ("0 and 2", "axis 1", "RGBA for BGRA"),
-        ),
+        ((2, 3, 8, 8), lambda x: x[:, ::-1], ("0 and 2", "axis 1", "RGB for BGR")),
+        ((8, 8, 3), lambda x: x[..., ::-1], ("0 and 2", "axis 2", "RGB for BGR")),
+        ((1, 4, 8, 8), lambda x: x[:, [2, 1, 0, 3]], ("0 and 2", "axis 1", "RGBA for BGRA")),
         (
             (1, 3, 8, 9),
             lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
             ("0,2,3,1", "NHWC for NCHW"),
         ),
-        (
-            (1, 3, 8, 9),
-            lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2),
-            ("laid out",),
-        ),
-        (
-            (7, 7),
-            lambda x: x.T,
-            ("0 and 1", "transposed"),
-        ),
-        (
-            (3, 16),
-            lambda x: x.reshape(48),
-            ("right values", "48"),
-        ),
+        ((1, 3, 8, 9), lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2), ("laid out",)),
+        ((7, 7), lambda x: x.T, ("0 and 1", "transposed")),
+        ((3, 16), lambda x: x.reshape(48), ("right values", "48")),
     ],
 )
 def test_places_have_names(

@@ -61,9 +61,7 @@ def save_folded(folder: Path, change: Callable[[Weights], None] = lambda weights
     text_models.save(folder / "other.onnx", FOLDED, w=folded, o=weights["o"], u=weights["u"])
 
 
-def test_name_that_a_folded_normalization_leaves_is_matched_with_its_output(
-    tmp_path: Path,
-) -> None:
+def test_name_that_a_folded_normalization_leaves_is_matched_with_its_output(tmp_path: Path) -> None:
     save_folded(tmp_path)
     found = pair(tmp_path)
     assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "b": "a", "c": "c", "y": "y"}
@@ -168,12 +166,7 @@ def test_relu_that_a_quantizer_stands_for_hands_its_name_on(tmp_path: Path) -> N
     text_models.save(tmp_path / "model.onnx", plain, w=w)
     text_models.save(tmp_path / "other.onnx", dropped, w=w, **step)
     found = pair(tmp_path)
-    assert {n: m.name for n, m in found.matches.items()} == {
-        "x": "x",
-        "a": "b",
-        "b": "c",
-        "y": "y",
-    }
+    assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "a": "b", "b": "c", "y": "y"}
 
 
 def test_codes_that_no_output_needs_are_no_boundary(tmp_path: Path) -> None:
