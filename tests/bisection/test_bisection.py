@@ -9,11 +9,6 @@ Covers `bisection.bisection`, `bisection.options`, `bisection.oracle`, `bisectio
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +16,6 @@ import numpy as np
 import onnx
 import pytest
 
-from fixtures import ROOT
 from subgraph import plugins
 from subgraph.results import parse
 from tests.helpers import fake_candidate, text_models
@@ -30,10 +24,8 @@ from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
-from tests.helpers.run_command import PATIENCE, Done, subcut
-from tests.helpers.versions import with_padfusion_bug
+from tests.helpers.run_command import Done, subcut
 
-CASES = ROOT / "fixtures" / "cases"
 QUICK = ("--rtol", "1e-3")
 
 
@@ -63,36 +55,6 @@ def found(done: Done) -> dict[str, Any]:
 # what it finds
 
 
-@pytest.mark.slow
-@with_padfusion_bug
-def test_real_bug_of_onnxruntime(tmp_path: Path) -> None:
-    """The culprit is known: the two nodes that an optimization fuses."""
-    shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
-    done = subcut(
-        "bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug"
-    )
-    document = found(done)
-    (one,) = document["findings"]
-    assert (one["kind"], one["nodes"], one["certified"]) == (
-        "culprit",
-        ["/pad/Pad", "/pool/MaxPool"],
-        True,
-    )
-    assert one["explains"] == pytest.approx(1, abs=0.01)
-    assert done.code == 1 and not document["agree"]
-    case = tmp_path / "bug" / one["case"]
-    script = [sys.executable, "repro.py"]
-    shown = subprocess.run(
-        [*script, "--outputs", "candidate"], cwd=case, check=False, capture_output=True, text=True
-    )
-    assert shown.returncode == 1 and "DIFFERS" in shown.stdout
-    assert subprocess.run(script, cwd=case, check=False).returncode == 0
-    (right,) = (case / "outputs").glob("*.npy")
-    assert not np.allclose(np.load(right), np.load(case / "candidate" / right.name), atol=1)
-    assert (case.parent / "culprit-agrees" / "model.onnx").exists()
-    assert "<svg" in (case.parent / "report.html").read_text()
-
-
 def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
     """A node draws random numbers: another capture would give others."""
     text_models.save(tmp_path / "m.onnx", text_models.RANDOM)
@@ -112,13 +74,6 @@ def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
     document = found(bisect(here, "--json", nodes=f"n{guilty}"))
     (one,) = document["findings"]
     assert (one["nodes"], one["certified"], one["signature"]) == ([f"n{guilty}"], True, "mismatch")
-
-
-@pytest.mark.slow
-def test_two_nodes_that_go_wrong_only_together(here: Path) -> None:
-    (one,) = found(bisect(here, "--json", nodes="n7+n9"))["findings"]
-    assert one["nodes"] == ["n7", "n8", "n9"] or set(one["nodes"]) == {"n7", "n9"}
-    assert one["certified"]
 
 
 def test_two_culprits_of_one_kind_are_one_finding_that_names_both(here: Path) -> None:
@@ -253,55 +208,6 @@ def test_they_agree(here: Path) -> None:
     )
 
 
-def odd(folder: Path, load: str = "", run: str = "") -> tuple[str, str]:
-    """Write a candidate with these statements, which logs the names of the nodes of each run."""
-    log = "with (HERE / 'log').open('a') as log: log.write('+'.join(node_names) + '\\n')"
-    (folder / "odd.py").write_text(
-        planted(f"HERE = Path(__file__).parent\n{load}", f"{log}\n{run}")
-    )
-    return ("-c", "odd.py")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("load", "signature"),
-    [
-        pytest.param("if 'n13' in node_names: os.abort()", "crash", marks=pytest.mark.slow),
-        ("if 'n13' in node_names: raise ValueError('n13')", "refused"),
-    ],
-)
-def test_candidate_that_gives_nothing_is_followed_too(
-    load: str, signature: str, here: Path
-) -> None:
-    done = subcut("bisect", "m.onnx", "-i", "x.npy", *odd(here, load), *QUICK, "--json", cwd=here)
-    (one,) = found(done)["findings"]
-    assert (one["nodes"], one["signature"], done.code) == (["n13"], signature, 1)
-
-
-@pytest.mark.slow
-def test_hang_is_followed(here: Path) -> None:
-    line(here / "m.onnx", NAMES[:4])
-    words = odd(here, run="time.sleep(600 if 'n2' in node_names else 0)")
-    done = subcut(
-        "bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here
-    )
-    (one,) = found(done)["findings"]
-    assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
-
-
-@pytest.mark.slow
-def test_the_sample_that_fails_counts(here: Path) -> None:
-    (here / "samples").mkdir()
-    for k, value in enumerate((1.0, 2.0, 30.0)):
-        np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
-    large = "'n5' in node_names and max(v.max() for v in feeds.values()) > 20"
-    words = odd(here, run=f"if {large}: found = {{k: v + 1 for k, v in found.items()}}")
-    done = subcut("bisect", "m.onnx", "-i", "samples", *words, *QUICK, "--json", cwd=here)
-    document = found(done)
-    assert [f["nodes"] for f in document["findings"]] == [["n5"]], document["findings"]
-    assert len(document["samples"]) == 3
-
-
 # ------------------------------------------------------------------------------------------------
 # bounds, and going on
 
@@ -350,33 +256,6 @@ def test_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_same_command_repeats_one_run_and_no_other(here: Path) -> None:
-    (here / "log").mkdir()
-    first = bisect(here, nodes="n7", log=str(here / "log"))
-    log = (here / "log" / "log").read_text()
-    second = bisect(here, nodes="n7", log=str(here / "log"))
-    told = [done.out.split("\n")[1:] for done in (first, second)]  # but for the seconds
-    assert second.code == first.code and told[0] == told[1]
-    again = (here / "log" / "log").read_text()
-    assert again.startswith(log) and again.count(" load ") == log.count(" load ") + 1
-
-
-@pytest.mark.slow
-def test_obstacle_at_the_result_is_refused_before_the_search(here: Path) -> None:
-    done = bisect(here, nodes="n7")
-    place = here / re.findall(r"report +(\S+)/report.html", done.out)[0]
-    shutil.rmtree(place)
-    place.write_text("notes")
-    begin = time.monotonic()
-    refused = bisect(here, nodes="n7")
-    assert (
-        refused.code == 2
-        and has_line(refused.err, "folder")
-        and time.monotonic() - begin < PATIENCE
-    )
-
-
-@pytest.mark.slow
 def test_the_same_command_after_an_edit_of_the_candidate_replaces_its_result(here: Path) -> None:
     for offset in (3, 4):
         fault = (
@@ -407,42 +286,6 @@ def test_slips(words: tuple[str, ...], says: tuple[str, ...], here: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------
 # replay
-
-
-@pytest.mark.slow
-def test_case_is_run_again(here: Path) -> None:
-    assert (
-        subcut(
-            *"bisect m.onnx -i x.npy".split(),
-            *odd(here, run="found = {k: v + ('n13' in node_names) for k, v in found.items()}"),
-            *QUICK,
-            "--precision",
-            "bf16",
-            cwd=here,
-        ).code
-        == 1
-    )
-    (place,) = (here / "subcut_out").glob("bisect-*")
-    asked = subcut("replay", place, *QUICK, cwd=here)
-    assert (asked.code, asked.out) == (2, "") and "--trust" in asked.err and "odd.py" in asked.err
-    assert subcut("replay", place, *QUICK, "--trust", cwd=here).code == 1
-    assert subcut("replay", place / "culprit", "-c", "ort", *QUICK, cwd=here).code == 0
-    assert has_line(subcut("replay", "nowhere", cwd=here).err, "folder", "nowhere")
-    assert has_line(subcut("replay", here, "-c", "ort", cwd=here).err, "case")
-    manifest = place / "manifest.json"
-    assert json.loads(manifest.read_text())["request"]["precision"] == "bf16"
-    manifest.write_text(manifest.read_text().replace('"bf16"', '"bf61"'))
-    assert has_line(subcut("replay", place, *QUICK, "--trust", cwd=here).err, "precision 'bf61'")
-
-
-@pytest.mark.slow
-def test_reports_of_a_run(here: Path) -> None:
-    bisect(here, nodes="n7")
-    (run,) = (here / "subcut_out").glob("bisect-*/run.json")
-    done = subcut("report", run.parent, "-f", "html,md,model-explorer", "-o", "reports", cwd=here)
-    assert done.code == 0, done
-    assert len(list((here / "reports").iterdir())) == 3
-    assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"
 
 
 FUSES = planted("""

@@ -308,15 +308,6 @@ def test_printed_text_leaves_only_on_request(plain: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bundle_is_the_same_bytes_each_time(bisected: Path, packed: Path) -> None:
-    before = packed.read_bytes()
-    (place,) = (bisected / "subcut_out").glob("bisect-*")
-    words = ("bundle", place, "-o", "it.zip", "--candidate-files", "mine.py")
-    assert subcut(*words, cwd=bisected, env=secrets(bisected)).code == 0
-    assert packed.read_bytes() == before
-
-
-@pytest.mark.slow
 def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     (place,) = (bisected / "subcut_out").glob("bisect-*")
     words = ("bundle", place / "culprit", "--candidate-files", "mine.py", "--json")

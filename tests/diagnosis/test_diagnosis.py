@@ -426,13 +426,6 @@ def test_bisect_says_it(here: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "words"), [("nhwc", NHWC), ("before", ("sample s0",))])
-def test_bisect_names_each(mistake: str, words: tuple[str, ...], here: Path) -> None:
-    found = evidence(run("bisect", here, "--json", mistake=mistake, tensor="y"))
-    assert has_line(found["likeness"], "looks like", *words)
-
-
-@pytest.mark.slow
 def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
     found = evidence(run("bisect", here, "--json", "--rtol", "1e-4", mistake="half"))
     assert has_line(found["conclusion"], "rounding", "not a bug", "float16", "--precision fp16")

@@ -455,13 +455,6 @@ def test_candidate_that_stops_working_agrees_nowhere(here: Path) -> None:
     assert document["trials"] <= 20, "it is not asked about piece after piece"
 
 
-@pytest.mark.slow
-def test_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
-    """A package that is missing, say: a model of one node dies with the same words."""
-    done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here)
-    assert (done.code, done.problem) == (4, "candidate.runs-nothing"), done
-
-
 COMMAND = """
 import json, sys
 from pathlib import Path
@@ -501,32 +494,6 @@ def test_unusable_command_ends_the_search_and_repaired_continues_it(most: int, h
     document = found(bisect(*words, "--json", cwd=here))
     assert named(document) == [["n5"]]
     assert len(loads(here)) == document["trials"] + 1  # one run of the whole is repeated
-
-
-@pytest.mark.parametrize(
-    ("code", "signature"),
-    [
-        (125, "refused"),
-        pytest.param(7, "throws", marks=pytest.mark.rare),
-        (128 + signal.SIGSEGV, "crash"),
-    ],
-)
-@pytest.mark.slow
-def test_exit_codes_of_a_command_are_followed_to_the_node(
-    code: int, signature: str, here: Path
-) -> None:
-    """A shell script looks for the name of the node in the model's bytes."""
-    (here / "run.py").write_text(
-        "import sys\nfrom pathlib import Path\nif b'n5' in Path(sys.argv[1]).read_bytes():"
-        f" print('cannot do n5', file=sys.stderr); sys.exit({code})\n"
-        + COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=1 << 30, faults={})
-    )
-    words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
-    document = found(bisect(*words, "--json", cwd=here))
-    (one,) = document["findings"]
-    assert (one["nodes"], one["signature"], one["certified"]) == (["n5"], signature, True)
-    assert "cannot do n5" in "\n".join(one["verdict"]["process"]["stderr"])
-    assert document["exit_code"] == 1
 
 
 # ------------------------------------------------------------------------------------------------
@@ -577,14 +544,6 @@ def test_errors_that_add_up_have_no_culprit(here: Path) -> None:
     assert max(c["explains"] for c in one["contributors"]) < 0.27
     assert document["exit_code"] == 1
     assert has_line(subcut("report", place(here) / "run.json", cwd=here).out, "accumulates")
-
-
-@pytest.mark.slow
-def test_one_error_among_many_small_ones_is_found(here: Path) -> None:
-    line(here / "m.onnx", NAMES)
-    words = doubted(here, scale="1.0001", add="n13:0.5")
-    (one,) = found(bisect(*words, *LOOSE, "--json", cwd=here))["findings"]
-    assert (one["kind"], one["nodes"], one["certified"]) == ("culprit", ["n13"], True)
 
 
 @pytest.mark.slow

@@ -156,19 +156,6 @@ def test_memory_limit_covers_child_processes(here: Path, mark: dict[str, str]) -
     assert "above 400" in found["in_place"]["why"]
 
 
-@pytest.mark.rare
-@pytest.mark.slow
-def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> None:
-    words = backend(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
-    done = compare(*words, "--json", cwd=here, env=mark)
-    assert (done.code, done.document["agree"]) == (0, True)
-    assert len(done.out) + len(done.err) < 20_000
-    words = backend(here, run="os.write(2, b'y' * (8 << 20)); os.abort()")
-    done = compare(*words, cwd=here, env=mark)
-    assert done.code == 1
-    assert len(done.out) + len(done.err) < 100_000
-
-
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "signature"),
@@ -188,24 +175,6 @@ def test_wrong_outputs_have_their_signature(body: str, signature: str, here: Pat
 def test_additional_outputs_do_no_harm(here: Path) -> None:
     done = compare(*backend(here, run="found.update(x=found, extra=np.ones(3))"), cwd=here)
     assert done.code == 0, done
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_one_wrong_output_of_a_hundred_is_named(here: Path) -> None:
-    names = [f"y{i}" for i in range(100)]
-    outputs = ", ".join(f"float[2] {name}" for name in names)
-    nodes = " ".join(f"[n{name}] {name} = Neg (x)" for name in names)
-    text_models.save(here / "m.onnx", f"g (float[2] x) => ({outputs}) {{ {nodes} }}")
-    words = backend(here, run="found.update(y57=found['y57'] + 1) if 'y57' in found else 0")
-    done = compare(*words, "--json", cwd=here)
-    found = done.document
-    assert done.code == 1
-    assert [j["name"] for j in found["whole"]["outputs"] if j["status"] == "fail"] == ["y57"]
-    assert [row["tensor"] for row in found["rows"] if row["alone"]["status"] == "fail"] == ["y57"]
-    assert len(found["rows"]) == 100
-    assert found["first_bad"]["node"] == "ny57"
-    assert len([line for line in done.err.splitlines() if "alone" in line]) <= 11
 
 
 # ------------------------------------------------------------------------------------------------
@@ -396,28 +365,6 @@ def test_edited_candidate_runs_again(here: Path) -> None:
     backend(here)
     assert compare(*words, cwd=here).out == first.out
     assert len(runs(here)) == AGREEING + DEVIATING + 2 * REPEATED
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_limits_reuse_runs_and_other_inputs_do_not(here: Path) -> None:
-    words = backend(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
-    commands = [
-        (("--rtol", "1e-3"), 1, DEVIATING),
-        (("--atol", "0.02"), 0, REPEATED + 1),
-        (("--criterion", "max_abs<0.001"), 1, REPEATED),
-        (("--precision", "fp16", "--rtol", "1e-3"), 1, REPEATED),
-        (("--at", "a", "--rtol", "1e-3"), 1, REPEATED),
-        (("--seed", "1", "--rtol", "1e-3"), 1, DEVIATING),
-        (("--timeout", "100", "--rtol", "1e-3"), 1, DEVIATING),
-        (("--fresh", "--rtol", "1e-3"), 1, DEVIATING),
-        (("--rtol", "1e-3"), 1, REPEATED),
-    ]
-    expected = 0
-    for options, code, more in commands:
-        done = subcut("compare", *words, *options, cwd=here)
-        expected += more
-        assert (done.code, len(runs(here))) == (code, expected), (options, done)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from subgraph.errors import BackendError, ModelError, Refused, UsageError, Worke
 from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
-from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import PATIENCE, environment, subcut
 from tests.helpers.runs import run_in_worker, save_records
@@ -481,24 +480,6 @@ def test_missing_runtime_names_its_extra(
         with raises(BackendError, "package.not-installed", runtime) as e:
             act()
         assert e.value.hint.startswith(f"pip install '{PACKAGES.get(runtime, runtime)}>")
-
-
-@pytest.mark.slow
-def test_broken_runtime_is_exit_4(tmp_path: Path) -> None:
-    """A broken package stands before the real one; the doctor says which of the others work."""
-    (tmp_path / "tract.py").write_text("import a_library_that_is_missing\n")
-    (tmp_path / "m").mkdir()
-    env = {"PYTHONPATH": str(tmp_path)}
-    done = subcut(
-        "compare", str(save(tmp_path / "m", MLP, **LAYERS)), "-c", "tract", cwd=tmp_path, env=env
-    )
-    assert done.code == 4 and has_line(done.err, "tract", "a_library_that_is_missing")
-    found = subcut("--json", "doctor", cwd=tmp_path, env=env).document["backends"]
-    assert {r["name"]: r["usable"] for r in found}.items() >= {
-        "tract": False,
-        "mnn": True,
-        "ort": True,
-    }.items()
 
 
 # ------------------------------------------------------------------------------------------------

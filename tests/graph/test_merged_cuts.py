@@ -3,7 +3,6 @@ anything."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -628,29 +627,6 @@ def test_thousand_pieces_are_merged(tmp_path: Path, reference: Reference) -> Non
         1,
     )
     assert got["p0/t1"].tolist() == [1, -1] and got["p999/t1000"].tolist() == [0, 1]
-
-
-@pytest.mark.rare
-def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
-    """Counted in calls, which are the same on every machine: four times the pieces are four times
-    the calls."""
-    calls = []
-    for count in (250, 1000):
-        g = chain(tmp_path, count)
-        cuts = [cut_region(g, r) for r in singles(g)]
-        made = 0
-
-        def one_more(*_: Any) -> None:
-            nonlocal made
-            made += 1
-
-        sys.setprofile(one_more)
-        try:
-            merge_cuts(partition(cuts)[0])
-        finally:
-            sys.setprofile(None)
-        calls.append(made)
-    assert calls[1] < 4.1 * calls[0]
 
 
 def test_memory_bounds_a_pool(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
+from tests.helpers.run_command import PATIENCE, SUBCUT, environment, manifest, subcut
 
 SCHEMA = schema(SweepDocument)
 ELU = {
@@ -148,18 +148,6 @@ def test_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> N
 
 
 @pytest.mark.slow
-def test_right_candidate_passes_all_tests(here: Path) -> None:
-    done = subcut("sweep", "--only", "Conv", "--only", "test_elu", cwd=here)
-    assert done.code == 0
-    assert done.out.splitlines()[0].startswith("7 tests of 2 operators: 7 right")
-    assert has_line(done.err, "7 of 7")
-    assert "subcut_out/sweep-ort-Conv+test_elu/report.html" in done.err
-    assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(
-        0, done.out, ""
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patterns", "tests"),
     [
@@ -212,14 +200,6 @@ def test_values_of_every_kind_have_an_outcome(here: Path) -> None:
     assert {name for name, found in statuses(document, 1).items() if found != "right"} == {
         "test_if_opt"
     }
-
-
-FEW = (
-    "--only",
-    "test_elu*",
-    "--only",
-    "test_abs",
-)  # three of Elu, three of its definition, one more
 
 
 @pytest.mark.slow
@@ -340,16 +320,6 @@ def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]
     )
     assert document["candidates"][0]["totals"]["right"] == document["tests"]["count"] > 6
     assert max(map(int, (here / "most").read_text().split())) == 2
-
-
-@pytest.mark.slow
-def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
-    text = subcut("sweep", "-c", faulty_spec(op="Elu"), *FEW, cwd=here).out.splitlines()
-    assert [line.split()[:3] for line in text if line.startswith("wrong")] == [
-        ["wrong", "Elu", name] for name in sorted(n for n in ELU if "exp" not in n)
-    ]
-    assert ["Elu", "6", "3", "3"] in [line.split() for line in text]
-    assert has_line(text[1], "cases", "subcut_out/")
 
 
 @pytest.mark.slow
@@ -505,14 +475,6 @@ def test_failure_only_in_a_used_process_is_unresolved(
     assert has_line(text, "fresh", "test_elu")
 
 
-@pytest.mark.slow
-def test_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
-    done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
-    assert done.code == 2
-    assert "threads=x" in done.err
-    assert not list((here / "subcut_out").glob("sweep*"))
-
-
 # ------------------------------------------------------------------------------------------------
 # going on
 
@@ -551,17 +513,6 @@ def test_kill_9_and_go_on(here: Path) -> None:
     assert not list((here / "subcut_out").glob(".subcut*"))
 
 
-@pytest.mark.rare
-@pytest.mark.slow
-def test_fresh_sweep_runs_again(here: Path) -> None:
-    notes = here / "notes"
-    notes.mkdir()
-    words = ("-c", faulty_spec(log=str(notes)), "--only", "Elu")
-    for times, more in ((1, ()), (1, ()), (2, ("--fresh",)), (2, ())):
-        sweep(*words, *more, cwd=here, code=0)
-        assert runs(notes) == times * len(ELU)
-
-
 def runs(notes: Path) -> int:
     log = notes / "log"
     return log.read_text(encoding="utf-8").count(" run\n") if log.exists() else 0
@@ -569,11 +520,6 @@ def runs(notes: Path) -> int:
 
 # ------------------------------------------------------------------------------------------------
 # slips, tables
-
-
-@pytest.mark.slow
-def test_skipped_tests_are_counted(here: Path) -> None:
-    assert sweep("--only", "Bernoulli", "-c", "ort", cwd=here, code=5)["rows"] == []
 
 
 # ------------------------------------------------------------------------------------------------

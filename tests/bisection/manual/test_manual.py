@@ -29,10 +29,7 @@ from subgraph.bisection.manual.outputs import ExpectedFile
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
-from subgraph.documents import from_json
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
-from subgraph.reports import answer
-from subgraph.results.bisect import BisectDocument
 from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile
 from tests.helpers import fake_candidate, text_models
@@ -202,38 +199,6 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     assert "--recorded DIR" in replayed.err and "-c SPEC" in replayed.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)]
-)
-def test_four_at_once_take_at_most_half_the_trips(
-    nodes: str, most: int, here: Path, manual: Manual
-) -> None:
-    """The automatic search takes 6 and 12 runs here."""
-    done = to_the_end(manual, manual(*START, "--batch", "4"), nodes=nodes)
-    assert named(done["result"]) == [nodes.split("+")]
-    assert done["trips"] <= most
-
-
-@pytest.mark.slow
-def test_two_faults_that_nearly_cancel_are_both_found(here: Path, manual: Manual) -> None:
-    done = to_the_end(manual, manual(*START), add="n5:0.5+n15:-0.8")
-    assert sorted(named(done["result"])) == [["n15"], ["n5"]]
-    assert done["result"]["complete"]
-    assert done["trips"] <= 9
-
-
-@pytest.mark.slow
-def test_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: Manual) -> None:
-    done = to_the_end(manual, manual(*START, "--batch", "2"), add="n3:0.02+n15:0.8")
-    result = done["result"]
-    assert sorted(named(result)) == [["n15"], ["n3"]] and all(
-        f["certified"] for f in result["findings"]
-    )
-    assert done["trips"] <= 5 and result["complete"]
-    assert has_line(answer(from_json(BisectDocument, result)).says, "wrong: 2 of 24", "× 2")
-
-
 def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
     done = to_the_end(manual, manual(*START), add="n7:0")
     assert done["result"]["agree"] and done["trips"] == 1
@@ -255,28 +220,6 @@ def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) 
         shares = [[f["explains"] for f in d["findings"]] for d in (done["result"], auto)]
         assert shares[0] == pytest.approx(shares[1])
         assert done["trips"] <= most
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("culprit", ["res3d_branch2b"])
-def test_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> None:
-    """On a real network, in trips, also with float16 inputs."""
-    nodes = culprit.split("+")
-    spec = f"{fake_candidate.HERE}:nodes={culprit}"
-    (here / "log").mkdir()
-    auto = subcut("bisect", resnet, "-c", f"{spec},log={here / 'log'}", "--json", cwd=here).document
-    runs = sum(row.endswith(" run") for row in (here / "log" / "log").read_text().splitlines())
-    assert named(auto) == [nodes] and runs >= auto["trials"]
-    for batch, most in (("1", auto["trials"]), ("4", auto["trials"] // 2 + 1)):
-        done = to_the_end(
-            manual, manual("start", resnet, "--batch", batch, "--force"), nodes=culprit
-        )
-        assert named(done["result"]) == [nodes]
-        assert done["trips"] <= most
-    half = manual("start", resnet, "--batch", "4", "--export", "bin:float16:NHWC", "--force")
-    done = to_the_end(manual, half, nodes=culprit)
-    assert named(done["result"]) == [nodes] and done["trips"] <= auto["trials"] // 2
-    assert done["result"]["candidate"]["precision"] == "fp16"
 
 
 # Its shapes are computed by nodes that are constants in a frozen cut.

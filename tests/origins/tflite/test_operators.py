@@ -176,29 +176,6 @@ for t in manifest["outputs"]:
 """
 
 
-HALVED = """
-import numpy as np
-from subgraph.runtime.backends import litert
-
-def load(model, options):
-    run = litert.load(model, {})
-    return lambda feeds: {k: v / np.float32(2) if k == options["tensor"] else v for k, v in run(feeds).items()}
-"""  # noqa: E501
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_path: Path) -> None:
-    (tmp_path / "halved.py").write_text(HALVED)
-    model = FILES / "float.tflite"
-    (output,) = subgraph.load(model).outputs
-    done = in_process(
-        "bisect", model, "-c", f"{tmp_path / 'halved.py'}:tensor={output}", "--repeat", "1"
-    )
-    (finding,) = done.document["findings"]
-    assert (finding["kind"], finding["ops"]) == ("culprit", ["SOFTMAX"])
-
-
 @pytest.mark.rare
 @pytest.mark.slow
 def test_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
@@ -352,21 +329,6 @@ def test_missing_converter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(UsageError, "package.not-installed", "ai-edge-litert") as raised:
         subgraph.load(FILES / "float.tflite")
     assert has_line(raised.value.hint, "'ai-edge-litert>")
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> None:
-    """float.tflite as what the device runs; int8.tflite as well, whose `block1_add` was calibrated
-    too narrow."""
-    onnx_model = str(FILES / "float.onnx")
-    np.save(tmp_path / "x.npy", np.random.default_rng(5).random((1, 16, 16, 3), np.float32))
-    words = ["compare", onnx_model, "-i", str(tmp_path / "x.npy"), "--candidate-model"]
-    result = in_process(*words, str(FILES / "float.tflite"))
-    assert result.exit_code == 0 and has_line(result.text, "28 tensors", "0 of 28")
-    result = in_process(*words, str(FILES / "int8.tflite"))
-    assert has_line(result.text, "bad tensor", "functional_1/block1_add_1/Add")
-    assert has_line(result.text, "1 of 28 wrong")
 
 
 @pytest.mark.slow
