@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "ignored": (
         f"feeds = {{n: np.zeros_like(v) for n, v in feeds.items()}}; return {RIGHT}",
-        "every value is 0",
+        "not passed on",
     ),
 }
 

@@ -23,6 +23,7 @@ from subgraph.version import __version__
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection, bisect
     from subgraph.errors import (
+        ArgumentTypeError,
         BackendError,
         DataError,
         Inconclusive,
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
     "errors": (
-        "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled"
-        " OutOfMemory OutOfTime OutputError Refused ResultExists SubcutError UnknownName"
-        " Unreachable UsageError WorkerDied"
+        "ArgumentTypeError BackendError DataError Inconclusive InputError ModelError NoRegion"
+        " NotInstalled OutOfMemory OutOfTime OutputError Refused ResultExists SubcutError"
+        " UnknownName Unreachable UsageError WorkerDied"
     ),
     "graph.cut": "Cut cut",
     "graph.graph": "Graph",
@@ -88,6 +89,7 @@ _SHOWN = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
+    "ArgumentTypeError",
     "BackendError",
     "Bisection",
     "Candidate",

@@ -5,6 +5,7 @@ SubcutError                 exit code
 │   ├── UnknownName         2   no such node, tensor, command or setting; carries the nearest names
 │   ├── NoRegion            2   start and end do not enclose anything
 │   ├── InputError          2   inputs do not fit the model
+│   ├── ArgumentTypeError   2   a value in Python of a type that a function does not take
 │   └── ResultExists        2   another result is in the place of this one
 ├── ModelError              3   the model cannot be read, is broken or is not supported
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
@@ -111,6 +112,16 @@ class UsageError(SubcutError):
     """The command line or project file does not make sense."""
 
     exit_code = 2
+
+
+class ArgumentTypeError(UsageError, TypeError):
+    """A value in Python of a type that a function does not take."""
+
+    @classmethod
+    def of(cls, value: object, expected: str, hint: str) -> ArgumentTypeError:
+        """Return the error about `value`; `expected` says what the function takes."""
+        what = f"{expected}, not {type(value).__name__}"
+        return cls(what, hint, code="api.wrong-type")
 
 
 class UnknownName(UsageError):

@@ -181,10 +181,10 @@ def test_the_example_is_what_its_cells_give(
 
 @pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
 def test_another_thing_in_place_of_a_model_is_refused(odd: subgraph.Graph, function: str) -> None:
-    for other in (12, "net.prototxt"):
+    for other, code in ((12, "api.wrong-type"), ("net.prototxt", "api.not-onnx")):
         with pytest.raises(UsageError) as error:
             getattr(subgraph, function)(other, "x")
-        assert error.value.code == "api.wrong-type"
+        assert error.value.code == code
         assert error.value.hint.startswith(f"subgraph.{function}(")
 
 
@@ -196,7 +196,10 @@ def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: P
     assert repr(search) == "Bisection('0 steps so far')"
     assert search.result.findings[0].nodes == ["b"], "it runs to its end"
     assert search.result.says in repr(search)
+    assert repr(search.result) == f"BisectDocument({search.result.says!r})"
     comparison = subgraph.compare(model, wrong, at=["b"], output=output)
+    assert not comparison.agree
+    assert comparison.next == comparison.result.next
     piece = subgraph.cut(model, "b", "c")
     for shown in (search, search.steps[0], comparison, piece):
         assert "\n" not in repr(shown)

@@ -19,9 +19,9 @@ import subgraph
 FUNCTIONS = "bisect capture compare cut load plan watch"
 TYPES = "Bisection Candidate Comparison Cut Findings Graph Region Signature Status Step Verdict"
 ERRORS = (
-    "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory"
-    " OutOfTime OutputError Refused ResultExists SubcutError UnknownName Unreachable UsageError"
-    " WorkerDied"
+    "ArgumentTypeError BackendError DataError Inconclusive InputError ModelError NoRegion"
+    " NotInstalled OutOfMemory OutOfTime OutputError Refused ResultExists SubcutError"
+    " UnknownName Unreachable UsageError WorkerDied"
 )
 NAMES = [*FUNCTIONS.split(), *TYPES.split(), *ERRORS.split()]
 

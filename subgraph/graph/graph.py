@@ -19,7 +19,7 @@ from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.errors import ArgumentTypeError, ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.nested import (
     BODILESS,
@@ -577,12 +577,11 @@ def as_graph(model: object, function: str) -> Graph:
     is_path = isinstance(model, (str, Path))
     if is_path and Path(str(model)).suffix == ".onnx":
         return load(str(model))
-    given = repr(str(model)) if is_path else type(model).__name__
-    raise UsageError(
-        f"{function} takes a graph or the path of an .onnx file, not {given}",
-        f"subgraph.{function}(subgraph.load(model), …)",
-        code="api.wrong-type",
-    )
+    hint = f"subgraph.{function}(subgraph.load(model), …)"
+    expected = f"{function} takes a graph or the path of an .onnx file"
+    if is_path:
+        raise UsageError(f"{expected}, not {str(model)!r}", hint, code="api.not-onnx")
+    raise ArgumentTypeError.of(model, expected, hint)
 
 
 def load(path: str | Path) -> Graph:

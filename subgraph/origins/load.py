@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import UsageError
+from subgraph.errors import ArgumentTypeError, UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 from subgraph.storage import folders
@@ -51,11 +51,10 @@ def load(
 
         return graph.load(export_module(path, args))
     if not isinstance(path, (str, Path)):
-        raise UsageError(
-            "a model is a file, its bytes, an onnx.ModelProto or a torch.nn.Module, not"
-            f" {type(path).__name__}",
+        raise ArgumentTypeError.of(
+            path,
+            "a model is a file, its bytes, an onnx.ModelProto or a torch.nn.Module",
             'subgraph.load("model.onnx")',
-            code="api.wrong-type",
         )
     return graph.load(find_onnx_file(Path(path), weights, trust))
 

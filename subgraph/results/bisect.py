@@ -14,6 +14,7 @@ from subgraph.documents import CommandLine, File, Name, Number, Version, Word, a
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
+    Answered,
     ComparedModel,
     ComparedOutputs,
     FormDocument,
@@ -452,8 +453,8 @@ class Healing:
     model: File
 
 
-@dataclass(frozen=True, kw_only=True)
-class BisectDocument(ComparedOutputs):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BisectDocument(Answered, ComparedOutputs):
     """Everything about one bisection.
 
     Attributes:

@@ -115,6 +115,15 @@ class WholeDocument(VerdictDocument):
     mute: StringMap | None = absent()
 
 
+class Answered:
+    """A document with a headline, which is its text in Python."""
+
+    says: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.says!r})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparedOutputs:
     """The part of the model's outputs that is compared.

@@ -11,6 +11,7 @@ from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
+    Answered,
     ComparedModel,
     ComparedOutputs,
     FormDocument,
@@ -100,8 +101,8 @@ class ComparedTensors:
     disturbance: float | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonDocument(ComparedOutputs):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparisonDocument(Answered, ComparedOutputs):
     """A comparison, for `--json` and every report.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
+from subgraph.results.common import Answered
 from subgraph.types import StringMap, frozen
 
 
@@ -127,8 +128,8 @@ class PlanScales:
     model: File | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanDocument:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanDocument(Answered):
     """Everything about one plan.
 
     Attributes:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins
-from subgraph.errors import Refused, UsageError
+from subgraph.errors import ArgumentTypeError, Refused, UsageError
 from subgraph.lazy import np
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.command_line import code_of_python
@@ -68,10 +68,10 @@ def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
     if isinstance(candidate, (str, Path)):
         return parse(str(candidate))
     if not inspect.isroutine(candidate):
-        raise UsageError(
-            f"a candidate is a SPEC or a function, not a {type(candidate).__name__}",
+        raise ArgumentTypeError.of(
+            candidate,
+            "a candidate is a SPEC or a function",
             "def load(path): … return run; run(feeds) returns {name: array}",
-            code="api.wrong-type",
         )
     name = candidate.__name__
     file = folders.make_lasting("subcut-function") / f"{folders.safe_name(name)}.py"
@@ -267,11 +267,10 @@ def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
     return places
 
 
-def _wrong_type(value: object) -> UsageError:
+def _wrong_type(value: object) -> ArgumentTypeError:
     """Return the error for a value that is not an input."""
-    return UsageError(
-        f"inputs: expected files, an array, {{name: array}} or a list of these, not a"
-        f" {type(value).__name__}",
+    return ArgumentTypeError.of(
+        value,
+        "inputs: expected files, an array, {name: array} or a list of these",
         'inputs={"image": array}, inputs=["cat.jpg"]',
-        code="api.wrong-type",
     )

@@ -18,7 +18,7 @@ from typing import Any
 from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.pair import agreement, are_probabilities, comparable
-from subgraph.documents import to_json
+from subgraph.documents import CommandLine, to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, as_graph
@@ -31,6 +31,7 @@ from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
     ComparedModel,
+    NextCommand,
     PowerDocument,
     PreciseSetting,
     RuntimeDocument,
@@ -203,6 +204,16 @@ class Comparison:
         """`result` as JSON, as `subcut compare --json` prints it."""
         document: JsonObject = to_json(self.result)
         return document
+
+    @property
+    def agree(self) -> bool:
+        """Whether nothing disagrees."""
+        return self.result.agree
+
+    @property
+    def next(self) -> Sequence[NextCommand | CommandLine]:
+        """The commands that follow from the answer."""
+        return self.result.next
 
     def to_dataframe(self) -> Any:
         """Return the tensors as a pandas DataFrame, with a column for each field and metric.

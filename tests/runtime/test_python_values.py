@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import subgraph
-from subgraph.errors import Refused, UsageError
+from subgraph.errors import ArgumentTypeError, Refused, UsageError
 from subgraph.runtime.python_values import input_arguments, make_candidate
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -110,7 +110,7 @@ def test_error_of_the_function_is_a_result(
 
 
 def test_other_objects_are_refused() -> None:
-    with raises(UsageError, "api.wrong-type"):
+    with raises(ArgumentTypeError, "api.wrong-type", "int"):
         make_candidate(3)  # type: ignore[arg-type]
 
 

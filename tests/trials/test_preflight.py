@@ -138,6 +138,7 @@ def net(tmp_path: Path) -> Path:
         ("{n: v * np.float32(3) for n, v in values.items()}", ("candidate = 3 · reference",)),
         ("{n: 1 / (1 + np.exp(-v)) for n, v in values.items()}", ("sigmoid was applied",)),
         ("plain({n: v * np.float32(255) for n, v in feeds.items()})", ("not divided by 255",)),
+        ("plain({n: np.zeros_like(v) for n, v in feeds.items()})", ("not passed on", "zeros")),
         ("plain({n: v[:, ::-1] for n, v in feeds.items()})", ("RGB for BGR",)),
         ("plain({n: np.rint(v).clip(0, 255) for n, v in feeds.items()})", ("uint8",)),
         ("plain({n: np.add(v, 1, out=v) for n, v in feeds.items()})", ("'x' in place",)),

@@ -102,7 +102,7 @@ def _describe_layout(order: Sequence[int]) -> str:
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     """Usual mistakes in feeding an input: images as BGR, as NHWC, with or without a mean of 128,
-    divided by 255, or as integers.
+    divided by 255, as integers, or not at all.
 
     Each in words that go on "the input is …", and as the values that were read then, in the shape
     and type of `x`.
@@ -122,6 +122,8 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
                 f"laid out {own}, but read as {other}",
                 x.reshape(moved.shape).transpose(np.argsort(order)),
             )
+    if x.dtype.kind in "fV" and x.astype(np.float64).any():
+        yield "not passed on: zeros are read in their place", np.zeros_like(x)
     if x.dtype.kind not in "iub":
         for text, scale, offset in INPUT_CHANGES:
             yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))

@@ -26,7 +26,14 @@ from typing import Any
 
 from subgraph import children, system
 from subgraph import trust as trusted
-from subgraph.errors import BackendError, InputError, ModelError, NotInstalled, UsageError
+from subgraph.errors import (
+    ArgumentTypeError,
+    BackendError,
+    InputError,
+    ModelError,
+    NotInstalled,
+    UsageError,
+)
 from subgraph.graph.graph import Graph
 from subgraph.lazy import np
 from subgraph.log import log
@@ -325,9 +332,8 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
     """
     pytorch = import_torch()
     if not isinstance(module, pytorch.nn.Module):
-        raise UsageError(
-            f"a model is a file or a torch.nn.Module, not {type(module).__name__}",
-            code="api.wrong-type",
+        raise ArgumentTypeError.of(
+            module, "a model is a file or a torch.nn.Module", "subgraph.load(model, args=(x,))"
         )
     if args is None:
         raise UsageError(

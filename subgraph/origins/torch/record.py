@@ -20,7 +20,7 @@ from typing import Any
 
 from subgraph import system
 from subgraph.documents import to_json
-from subgraph.errors import InputError, ResultExists, UsageError
+from subgraph.errors import ArgumentTypeError, InputError, ResultExists, UsageError
 from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.value_types import read_type
 from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
@@ -97,8 +97,8 @@ def record(
     place = Path(folder)
     kwargs = dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(
-            f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type"
+        raise ArgumentTypeError.of(
+            module, "record takes a torch.nn.Module", "record(module, args, model, folder)"
         )
     if module.training:
         raise UsageError(
