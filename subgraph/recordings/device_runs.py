@@ -39,12 +39,11 @@ from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_te
 from subgraph.text import clean, count, nearest
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
+from subgraph.trials.matching.name_forms import INT8_ENDINGS, expand_map, iter_spellings
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.types import Array, StringMap, Strings
 
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
-# onnxruntime's name of a tensor that a quantized model holds as int8
-QUANTIZED = "_DequantizeLinear_Output"
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
 
@@ -193,8 +192,7 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     """
     runs = load_runs(options, graph)
     if options.tensor_map:
-        check_tensors(graph, options.tensor_map)
-        runs = _apply_map(runs, options.tensor_map)
+        runs = _apply_map(runs, options.tensor_map, graph)
     with folders.temporary("subcut-fed") as temporary:  # also removes what a killed run left there
         yield RecordedRuns(
             runs, _make_feeding(runs, graph, feeding, options.seeded, temporary), options.precision
@@ -275,12 +273,18 @@ def _choose_names(options: RecordingOptions) -> list[str]:
     return names
 
 
-def _apply_map(runs: Sequence[RecordedRun], tensor_map: StringMap) -> list[RecordedRun]:
+def _apply_map(
+    runs: Sequence[RecordedRun], tensor_map: StringMap, graph: Graph
+) -> list[RecordedRun]:
     """The runs with the entries that the user names marked as those tensors."""
-    known = dict.fromkeys(
-        name for run in runs for sample in run.samples for e in sample for name in _list_names(e)
-    )
+    known = dict[str, str]()
+    for run in runs:
+        for entry in chain.from_iterable(run.samples):
+            known |= {run.plain(name): name for name in _list_names(entry)}
+            known |= {name: name for name in _list_names(entry)}
     ours: dict[str, Strings] = {}
+    tensor_map = expand_map(tensor_map, graph, known)
+    check_tensors(graph, tensor_map)
     for tensor, name in tensor_map.items():
         if name not in known:
             raise UnknownName(
@@ -288,7 +292,7 @@ def _apply_map(runs: Sequence[RecordedRun], tensor_map: StringMap) -> list[Recor
                 nearest=nearest(name, list(known)),
                 code="map.unknown-name",
             )
-        ours[name] = (*ours.get(name, ()), tensor)
+        ours[known[name]] = (*ours.get(known[name], ()), tensor)
 
     def mark(entry: DumpEntry) -> DumpEntry:
         meant = next((ours[name] for name in _list_names(entry) if name in ours), ())
@@ -370,9 +374,7 @@ def find_claim(run: RecordedRun) -> str:
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_choose_coarser, computed)
     if any(
-        e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES
-        for e in entries
-        if e.role == "output"
+        e.tensor.endswith(INT8_ENDINGS) or e.dtype in CODES for e in entries if e.role == "output"
     ):
         return Precision.INT8
     if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):
@@ -428,13 +430,15 @@ def _match_inputs(
 ) -> dict[str, DumpEntry]:
     """By name; or by number, as in ONNX's input_0.pb."""
     written = WrittenNames(graph.inputs, run.plain)
+    forms = iter_spellings(graph, graph.inputs)
+    spelled = {run.plain(other): name for name, form, other in forms if not form.is_read}
     numbered = list(graph.inputs)
     inputs: dict[str, DumpEntry] = {}
     for entry in entries:
         if entry.missing:
             continue
         recorded = entry.label
-        name = next(iter(written.find(recorded)), "")
+        name = next(iter(written.find(recorded)), spelled.get(run.plain(recorded), ""))
         if (
             not name
             and entry.role == "input"

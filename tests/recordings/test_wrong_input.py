@@ -176,6 +176,15 @@ def test_map_of_the_user_precedes_every_guess(tmp_path: Path, reference: Referen
     assert found.rows["mid"].match.how == "map" and "--map" in found.rows["mid"].match.note
 
 
+def test_map_of_the_user_names_all_tensors_by_a_form(tmp_path: Path, reference: Reference) -> None:
+    def rename(path: Path, value: Array) -> None:
+        np.save(path.with_name(f"blob.{path.name}"), value)
+
+    recorded(tmp_path, image(), "mid", rename)
+    found, places = seen(reference, tmp_path, tensor_map={"{tensor}": "blob.{tensor}"})
+    assert places == [["mid"]] and {row.match.how for row in found.rows.values()} == {"map"}
+
+
 @pytest.mark.slow
 def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), keep=renamed)

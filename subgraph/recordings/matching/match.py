@@ -183,10 +183,11 @@ class _Matching:
             if entry in given or entry in self.left_out:
                 continue
             names = written.meant_by(entry)
-            form = None if names else self._names.find_form(entry.label)
-            if form:
-                names = [form.tensor]
-                self._read |= {form.tensor: entry} if form.is_read else {}
+            found = None if names else self._names.find_form(entry.label)
+            if found:
+                tensor, form = found
+                names = [tensor]
+                self._read |= {tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
                 t for name in said for t in (name, *written.alike(name)) if t in tensors

@@ -29,12 +29,12 @@ from subgraph.recordings.matching.align import (
     iter_foldings,
     read_reference_value,
 )
-from subgraph.recordings.matching.names import strip_endings
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
+from subgraph.trials.matching.name_forms import strip_endings
 from subgraph.types import Array, StringMap, Strings
 
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds

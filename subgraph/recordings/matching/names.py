@@ -14,54 +14,16 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.types import Strings, frozen
+from subgraph.trials.matching.name_forms import NameForm, iter_spellings, strip_endings
+from subgraph.types import Strings
 
-# What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's
-# quantizer, tpu-mlir.
-ENDINGS = (
-    "-rs _rs _tp _mm _sw _sdpa _pad _int8 -mul __matmul_converted _raster_0 _WithoutBiases"
-    " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
-    " _QuantizeLinear_Input _f32 _si8 _ui8"
-).split()
-# How toolkits write a tensor, beside its name: tpu-mlir, OpenVINO, OpenCV, Tengine.
-WRITTEN_FORMS = ("{tensor}_{op}", "{node}:0", "onnx_node!{node}", "{node}_out_blob_data")
-# How they write the value that its readers read, which quantization has clipped: AMD's Quark and
-# onnxruntime, whose own name may hold what a dropped activation read; OpenVINO's NNCF.
-READ_FORMS = ("{tensor}_DequantizeLinear_Output", "{node}/fq_output_0", "{tensor}/fq_output_0")
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
-_OUTPUT_NUMBER = re.compile(r":\d+$")
 _CALL = re.compile(r"_\d+(?=\.|$)")
 
 
 def list_likely_names(name: str) -> list[str]:
     """The name, and without endings."""
     return [name, *strip_endings(name)]
-
-
-def strip_endings(name: str) -> list[str]:
-    """The name without one, two … of the endings that toolkits append.
-
-    >>> strip_endings("X_mm_tp-rs"), strip_endings("X")
-    (['X_mm_tp', 'X_mm', 'X'], [])
-    """
-    names = []
-    while end := next((e for e in ENDINGS if name.endswith(e) and name != e), ""):
-        name = name.removesuffix(end)
-        names.append(name)
-    return names
-
-
-@frozen
-class WrittenForm:
-    """A tensor in one of the forms in which toolkits write it.
-
-    Attributes:
-        tensor: The model's tensor.
-        is_read: Whether the form means the value that its readers read.
-    """
-
-    tensor: str
-    is_read: bool
 
 
 class ModelNames:
@@ -86,11 +48,10 @@ class ModelNames:
             made = [n for n in graph.makes[i] if n in known]
             if made:
                 self._nodes.setdefault(plain(graph.label(i)), made[0])
-        self._forms: dict[str, WrittenForm] = {}
-        for name in tensors:
+        self._forms: dict[str, tuple[str, NameForm]] = {}
+        for name, form, spelled in iter_spellings(graph, tensors):
             self._written.setdefault(plain(name), name)
-            if name in graph.maker:
-                self._add_forms(name, graph.maker[name])
+            self._forms.setdefault(plain(spelled), (name, form))
         self._add_modules(known)
 
     def _add_modules(self, known: set[str]) -> None:
@@ -124,18 +85,11 @@ class ModelNames:
             not f"{paths[j]}.".startswith(f"{path}.") for j in readers
         )
 
-    def _add_forms(self, tensor: str, node: int) -> None:
-        words = {"tensor": tensor, "node": self._graph.label(node), "op": self._graph.ops[node]}
-        is_first = self._graph.makes[node][0] == tensor
-        for form in (*WRITTEN_FORMS, *READ_FORMS):
-            if is_first or "{node}" not in form:
-                written = WrittenForm(tensor, form in READ_FORMS)
-                self._forms.setdefault(self._plain(form.format(**words)), written)
-
-    def find_form(self, recorded: str) -> WrittenForm | None:
-        """Return the tensor that a toolkit writes as this name, which no tensor or node has."""
-        names = [*list_likely_names(recorded), _OUTPUT_NUMBER.sub("", recorded)]
-        return next(filter(None, (self._forms.get(self._plain(name)) for name in names)), None)
+    def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
+        """Return the tensor that a toolkit writes as this name, which no tensor or node has, and
+        how."""
+        names = map(self._plain, list_likely_names(recorded))
+        return next(filter(None, map(self._forms.get, names)), None)
 
     def likely(self, recorded: str) -> Strings:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""

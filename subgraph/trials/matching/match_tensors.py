@@ -30,6 +30,7 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import Axes, MatchedTensor, Matches
+from subgraph.trials.matching.name_forms import ENDINGS, expand_map
 from subgraph.types import Array, Shape, StringMap, frozen
 
 NEAR = (
@@ -40,11 +41,6 @@ SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, where they differ by rounding alone
-SUFFIXES = (
-    "_quantized",
-    "_QuantizeLinear_Output",
-    "_DequantizeLinear_Output",
-)  # onnxruntime's quantizer
 
 
 @frozen
@@ -74,7 +70,8 @@ def match_tensors(
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
     """
-    tensor_map = tensor_map or {}
+    others = {name: name for name in (*candidate.graph.inputs, *candidate.graph.maker)}
+    tensor_map = expand_map(tensor_map or {}, reference.graph, others)
     check_tensors(reference.graph, tensor_map)
     check_tensors(candidate.graph, tensor_map.values())
     names = value_tensors(reference.graph)
@@ -285,7 +282,7 @@ def _find_by_name(
     codes = _find_codes(candidate.graph, name)
     if codes in targets and codes not in graph.maker:
         yield codes, "name"
-    for target in (name, *(name + suffix for suffix in SUFFIXES)):
+    for target in (name, *(name + ending for ending in ENDINGS)):
         if target in targets and not (
             is_activated and _has_fused_activation(candidate.graph, target)
         ):
