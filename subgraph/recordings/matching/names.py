@@ -14,16 +14,12 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.properties import FOLDED
 from subgraph.origins.source import PARAMETER, parse_module_path
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.trials.matching.name_forms import NameForm, iter_spellings, strip_endings
+from subgraph.trials.matching.name_forms import NameForm, iter_spellings, list_likely_names
 from subgraph.types import Strings
 
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
+_OUTPUT_NUMBER = re.compile(r":\d+$")  # of the node, which OpenVINO writes behind any name
 _CALL = re.compile(r"_\d+(?=\.|$)")
-
-
-def list_likely_names(name: str) -> list[str]:
-    """The name, and without endings."""
-    return [name, *strip_endings(name)]
 
 
 class ModelNames:
@@ -88,8 +84,10 @@ class ModelNames:
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
         """Return the tensor that a toolkit writes as this name, which no tensor or node has, and
         how."""
-        names = map(self._plain, list_likely_names(recorded))
-        return next(filter(None, map(self._forms.get, names)), None)
+        spellings = (recorded, _OUTPUT_NUMBER.sub("", recorded))
+        names = chain.from_iterable(map(list_likely_names, spellings))
+        found = (self._forms.get(self._plain(name)) for name in names)
+        return next(filter(None, found), None)
 
     def likely(self, recorded: str) -> Strings:
         """Tensors that a name may mean that is none of the model's, the likeliest first."""

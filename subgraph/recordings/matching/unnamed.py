@@ -31,7 +31,7 @@ from subgraph.recordings.matching.matched import (
     get_distance,
     is_clearer,
 )
-from subgraph.recordings.matching.names import MAX_FUSED, list_likely_names
+from subgraph.recordings.matching.names import MAX_FUSED
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, Records, save, type_of
 from subgraph.trials.matching.match_tensors import (
@@ -42,6 +42,7 @@ from subgraph.trials.matching.match_tensors import (
     SURELY,
     is_varied,
 )
+from subgraph.trials.matching.name_forms import list_likely_names
 from subgraph.types import Array
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones

@@ -58,11 +58,11 @@ FORMS = (
     NameForm("{tensor}/fq_output_0", is_read=True),
 )
 # What is appended to a name, also several times: by RKNN (reshaped, transposed, fused), MNN,
-# OpenVINO, onnxruntime's quantizer, tpu-mlir, TensorFlow.
+# OpenVINO, onnxruntime's quantizer, tpu-mlir.
 ENDINGS = (
     "-rs _rs _tp _mm _sw _sdpa _pad _int8 -mul __matmul_converted _raster_0 _WithoutBiases"
     " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"
-    " _QuantizeLinear_Input _f32 _si8 _ui8 :0"
+    " _QuantizeLinear_Input _f32 _si8 _ui8"
 ).split()
 # Ends of names that only a tool that computes in int8 writes.
 INT8_ENDINGS = (
@@ -78,6 +78,11 @@ def iter_spellings(graph: Graph, tensors: Iterable[str]) -> Iterator[tuple[str, 
     for name, form in product(tensors, FORMS):
         if spelled := form.spell(graph, name):
             yield name, form, spelled
+
+
+def list_likely_names(name: str) -> list[str]:
+    """The name, and without endings."""
+    return [name, *strip_endings(name)]
 
 
 def strip_endings(name: str) -> list[str]:

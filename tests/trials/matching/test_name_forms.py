@@ -39,6 +39,7 @@ def graph(tmp_path: Path) -> Graph:
         ("cut:0", "y"),
         ("cut:1", "z"),
         ("act:0/WithoutBiases", "a"),
+        ("act/fq_output_0:1", "a"),
         ("act_out_blob_data", "a"),
         ("a_DequantizeLinear_Output", "a"),
         ("b_Relu", None),
