@@ -354,7 +354,7 @@ def _costs_of_own_model(interim: Interim) -> OtherModel | None:
         )
         with contextlib.suppress(OutOfTime):
             return costs(interim.oracle, other)
-    return OtherModel(other.graph.path.name, other.summary())
+    return OtherModel(other.graph.path.name, other.summary(), other.weight_cost)
 
 
 class _BisectionWithProcesses(Bisection):

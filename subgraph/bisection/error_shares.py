@@ -330,6 +330,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     return OtherModel(
         other.graph.path.name,
         other.summary(),
+        other.weight_cost,
         trials.judge.precision,
         len(items.groups),
         [

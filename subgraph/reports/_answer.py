@@ -52,6 +52,7 @@ from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
+MIN_COST = 0.01  # of quantized weights, which a headline states
 MAX_DIFFERENCES = 3  # between two models that an answer shows
 # The start of a conclusion, and the label that stands for it.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
@@ -128,6 +129,10 @@ def _say_agreement(document: BisectDocument) -> str:
     within = f"within {document.candidate.precision} rounding"
     claimed = document.outcome is Outcome.CLAIMED
     right = document.pieces or (within if claimed else "")
+    cost = document.other_model and document.other_model.weights
+    if cost and cost >= MIN_COST:
+        quantized = f"as quantized: the weights' steps alone move them by {percent(cost)}"
+        right = ", ".join(filter(None, (right, quantized)))
     if document.whole.status is not Status.AGREE:
         return right
     looked_at = document.looked_at  # documents of before have none

@@ -67,10 +67,16 @@ class Saturated:
 @dataclass(frozen=True)
 class OtherModel:
     """The candidate's own model: how much of it was matched and, if measured, what it costs,
-    largest shares first."""
+    largest shares first.
+
+    Attributes:
+        weights: How far its quantized weights move the outputs, as a share of the largest value.
+            The reference takes these weights, so that the verdict does not count them.
+    """
 
     file: File
     matched: str
+    weights: float | None = absent()
     precision: Word | None = absent()
     of: int | None = absent()
     nodes: Sequence[PieceCost] | None = absent()

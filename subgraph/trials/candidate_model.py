@@ -33,6 +33,7 @@ from subgraph.graph.quantization import (
     SPECIFIED_STEPS,
     TFLITE,
     WEIGHT_ONLY,
+    finds_scales,
     is_quantized,
     scales_of,
 )
@@ -66,6 +67,8 @@ class CandidateModel:
             cannot run it.
         unknown: why there are no values.
         refuted: names in the reference's model and in the candidate's that mean different tensors.
+        weight_cost: how far the candidate's quantized weights move an output, as a share of its
+            largest value, if the reference takes them (`as_quantized`); else None.
     """
 
     reference: Graph
@@ -74,6 +77,7 @@ class CandidateModel:
     values: ReferenceValues | None
     unknown: str = "only its matches are known"
     refuted: Collection[tuple[str, str]] = ()
+    weight_cost: float | None = None
     _regions: dict[tuple[tuple[int, ...], Strings], Region] = field(
         default_factory=dict, init=False
     )
@@ -123,6 +127,7 @@ class CandidateModel:
     def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
         Weights in blocks of 4 or 8 bits count as int8, unless the reference's are quantized, too.
+        Blocks that the reference takes, too, change nothing.
 
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is
         the reference's.
@@ -130,7 +135,11 @@ class CandidateModel:
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
         has_blocks = has_blocks and not is_quantized(self.reference.ops)
-        if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
+        has_blocks = has_blocks and self.weight_cost is None
+        finds_steps = any(map(finds_scales, self.graph.nodes))
+        if finer or has_blocks or finds_steps or is_quantized(self.graph.ops):
+            return Precision.INT8
+        if scales_of(self.graph):
             return Precision.INT8
         return self._narrow_type(range(len(self.graph.nodes)))
 
@@ -380,6 +389,9 @@ class CandidateModel:
             f"output {name} is {own} for {expected}"
             for name, (own, expected) in self.other_types().items()
         ]
+        if self.weight_cost is not None:
+            cost = f"{100 * self.weight_cost:.2g} %"
+            types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
         if moved := sorted(name for name, _ in self.refuted):
             types.append(
                 f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}"

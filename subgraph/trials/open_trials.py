@@ -12,6 +12,7 @@ from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.analysis import find_unrounded
+from subgraph.comparison.pair import comparable
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import InputError, ModelError, UnknownName
 from subgraph.graph.graph import Graph, load
@@ -30,6 +31,7 @@ from subgraph.text import clean, nearest
 from subgraph.trials.candidate_model import CandidateModel, load_own_model
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
+from subgraph.trials.matching.as_quantized import quantize_reference
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
@@ -100,14 +102,25 @@ def open_trials(
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
-        values = ReferenceValues(graph, reference, samples, scratch / "values")
         candidate = setup.candidate
         other = setup.candidate_model
+        own_values = ReferenceValues(graph, reference, samples, scratch / "values")
+        theirs = load(other).prepare() if isinstance(other, Path) else None
+        if theirs:
+            graph = quantize_reference(graph, theirs, folders.numbered_folder(scratch, "quantized"))
+        values = own_values
+        if graph is not own_values.graph:
+            values = ReferenceValues(graph, reference, samples, scratch / "quantized-values")
         shared = None
         roundings = None
         unrounded: StringMap = {}
-        if isinstance(other, Path):
-            other = _pair_with(graph, other, setup, values, stack)
+        pair = other if isinstance(other, CandidateModel) else None
+        if theirs:
+            pair = _pair_with(graph, theirs, setup, values, stack)
+            if values is not own_values:
+                cost = _measure_quantization(own_values, values, setup.choice)
+                pair = replace(pair, weight_cost=cost)
+            log.info("%s", pair.summary())
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
             shared = _find_shared_tensors(graph, sides)
@@ -126,7 +139,7 @@ def open_trials(
             store=store,
             scratch=scratch,
             freeze=setup.freeze,
-            comparable=other.matches if other else shared,
+            comparable=pair.matches if pair else shared,
             shared_tensors=shared,
             roundings=roundings,
             unrounded=unrounded,
@@ -137,7 +150,7 @@ def open_trials(
             score = stack.enter_context(
                 open_score(setup.score, model, model.whole().outputs, workers.memory)
             )
-        runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other)
+        runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=pair)
         judge = Judge(
             model=model,
             runtime=runtime,
@@ -177,10 +190,9 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
 
 
 def _pair_with(
-    graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack
+    graph: Graph, other: Graph, setup: Setup, values: ReferenceValues, stack: ExitStack
 ) -> CandidateModel:
     """The candidate's own model beside the reference's."""
-    other = load(file).prepare()
     runs_other = (
         stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
     )
@@ -189,7 +201,6 @@ def _pair_with(
     pair = pair_models(
         graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice
     )
-    log.info("%s", pair.summary())
     if scales_of(graph) and not scales_of(other):
         log.warning(
             "%s is quantized and %s is not: name the float model first, as the reference",
@@ -197,6 +208,22 @@ def _pair_with(
             clean(other.path.name),
         )
     return pair
+
+
+def _measure_quantization(
+    own: ReferenceValues, quantized: ReferenceValues, choice: OutputChoice
+) -> float:
+    """Measure how far quantized weights move the outputs, as a share of the largest value."""
+    names = choice.select(name for name in own.graph.outputs if name in own.graph.maker)
+    cost = 0.0
+    for values in (own, quantized):
+        values.need(names)
+    for ours, theirs in zip(own.records, quantized.records, strict=True):
+        for name in names:
+            pair = comparable(ours[name].value(), theirs[name].value())
+            if pair and pair.floating and pair.scale:
+                cost = max(cost, pair.error / pair.scale)
+    return cost
 
 
 def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> StringMap:

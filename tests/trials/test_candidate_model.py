@@ -396,20 +396,39 @@ def test_tensor_that_no_node_makes_is_refused_at_the_node_that_reads_it(tmp_path
     assert has_line(compared.document["says"], "which no node makes")
 
 
-def test_weights_in_blocks_are_judged_as_int8(tmp_path: Path) -> None:
-    """MatMulNBits of a healthy model was wrong by the limit of float32."""
-    rng = np.random.default_rng(0)
-    w = rng.standard_normal((16, 4)).astype(np.float32)
-    scales = np.abs(w).max(0) / 127
-    codes = np.round(w / scales).astype(np.int16) + 128
+def block_weights(bits: int) -> tuple[Any, Any, Any]:
+    """Weights, and their codes and scales in blocks of 16, one block per column."""
+    w = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+    scales = np.abs(w).max(0) / (2 ** (bits - 1) - 1)
+    return w, np.round(w / scales).astype(np.int16) + 2 ** (bits - 1), scales
+
+
+def bisect_blocks(folder: Path, bits: int, scales: Any) -> Done:
+    """Bisect a MatMul with the same in blocks as the candidate's model."""
+    w, codes, _ = block_weights(bits)
     text = "g (float[2,16] x) => (float[2,4] y) { [fc] y = %s }"
-    ours = text_models.save(tmp_path / "m.onnx", text % "MatMul (x, w)", w=w)
-    node = "com.microsoft.MatMulNBits <K=16, N=4, bits=8, block_size=16> (x, b, s)"
-    blocks = codes.T.reshape(4, 1, 16).astype(np.uint8)
-    weights = {"b": blocks, "s": scales}
+    ours = text_models.save(folder / "m.onnx", text % "MatMul (x, w)", w=w)
+    node = f"com.microsoft.MatMulNBits <K=16, N=4, bits={bits}, block_size=16> (x, b, s)"
+    packed = codes.T.astype(np.uint8)
+    if bits == 4:
+        packed = packed[:, ::2] | packed[:, 1::2] << 4
+    weights = {"b": packed.reshape(4, 1, -1), "s": scales}
     domains = ("com.microsoft",)
-    theirs = text_models.save(tmp_path / "q.onnx", text % node, domains=domains, **weights)
-    np.save(tmp_path / "x.npy", rng.standard_normal((2, 16)).astype(np.float32))
+    theirs = text_models.save(folder / "q.onnx", text % node, domains=domains, **weights)
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32))
     command = ("bisect", ours.name, "--candidate-model", theirs.name, "-i", "x.npy", "--json")
-    done = subcut(*command, cwd=tmp_path)
-    assert done.code == 0 and has_line(done.document["says"], "right", "int8"), done
+    return subcut(*command, cwd=folder)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks_are_right_as_quantized(tmp_path: Path, bits: int) -> None:
+    """MatMulNBits of a healthy model was wrong by the limit of int8, or of float32."""
+    done = bisect_blocks(tmp_path, bits, block_weights(bits)[2])
+    assert done.code == 0, done
+    weights = done.document["other_model"]["weights"]
+    assert has_line(done.document["says"], "right", "as quantized") == (weights > 0.01)
+
+
+def test_blocks_with_the_scales_of_others_are_wrong(tmp_path: Path) -> None:
+    done = bisect_blocks(tmp_path, 4, np.roll(block_weights(4)[2], 1))
+    assert [f["nodes"] for f in done.document["findings"]] == [["fc"]]
