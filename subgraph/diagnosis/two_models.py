@@ -39,6 +39,8 @@ INPUTS = "inputs"  # the part that is their number
 FAR = 0.3  # relative distance of constants that no quantization explains
 MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
 MAX_FAR = 3  # constants that notes list
+NEAREST = 0.501  # steps between a constant and its nearest code
+MIN_CLIPPED = 0.005  # share of a tensor's values that a scale clips
 ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
 SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
 
@@ -63,7 +65,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     pairs = pairing.pairs
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
-    found = list(_iter_missing_inputs(theirs))
+    found = [*_iter_missing_inputs(theirs), *_iter_clipped(trials, other, region)]
     for i, j in pairs.items():
         if pairing.have_same_name(i, j):
             reads = _iter_reads(ours.node(i), theirs.node(j), pairing.named)
@@ -346,10 +348,22 @@ def _measure_constants(
             if a not in ours.side.constants or b not in theirs.side.constants:
                 continue
             own, their = ours.side.constants[a], theirs.side.constants[b]
+            if _are_nearest_codes(theirs.side.graph, b, own, their):
+                continue
             apart = relative_l2(own, their)
             if texts := _describe_constants(own, their, apart):
                 found.append((apart, ModelDifference(ours.label, ours.input_name(k), *texts)))
     return sorted(found, key=lambda pair: -pair[0])
+
+
+def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> bool:
+    """Return whether a constant of theirs is dequantized from the nearest codes of ours."""
+    maker = graph.maker.get(name, -1)
+    if graph.ops[maker] != "DequantizeLinear" or ours.shape != theirs.shape:
+        return False
+    scale = constant_scale(graph, graph.nodes[maker], *SCALES["DequantizeLinear"])
+    apart = np.max(np.abs(ours - theirs), initial=0.0)
+    return scale is not None and bool(apart <= NEAREST * max(scale.step))
 
 
 def _iter_missing_inputs(theirs: _Side) -> Iterator[ModelDifference]:
@@ -377,6 +391,23 @@ def _iter_outputs(
         if own != their:
             label = trials.graph.label(trials.graph.maker[name])
             yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
+
+
+def _iter_clipped(
+    trials: Trials, other: CandidateModel, region: Region
+) -> Iterator[ModelDifference]:
+    """Yield outputs of the region of which the scale of their quantizer clips values."""
+    if not any(other.matches[n].scale for n in region.outputs if n in other.matches):
+        return
+    shares = other.saturated(trials.values)
+    for name in region.outputs:
+        share = shares.get(name, 0.0)
+        if share >= MIN_CLIPPED:
+            label = clean(trials.graph.label(trials.graph.maker[name]))
+            scale = other.matches[name].scale
+            text = f"{_scale_text(scale)}, " if scale else ""
+            text += f"which clips {100 * share:.2g} % of our values"
+            yield ModelDifference(label, f"quantizer of {clean(name)}", "", text)
 
 
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:

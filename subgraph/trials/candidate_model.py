@@ -422,7 +422,7 @@ class CandidateModel:
                 if maker is None or self.graph.ops[maker] not in QUANTIZERS
                 else self.graph.nodes[maker].input[:1]
             )
-            name = next(filter(None, map(self._names.get, (*real, stored))), None)
+            name = next(filter(None, map(self._names.get, (stored, *real))), None)
             if name is None or self.values is None or name not in values.records[0]:
                 continue
             self.values.need([stored])

@@ -432,3 +432,20 @@ def test_weights_in_blocks_are_right_as_quantized(tmp_path: Path, bits: int) -> 
 def test_blocks_with_the_scales_of_others_are_wrong(tmp_path: Path) -> None:
     done = bisect_blocks(tmp_path, 4, np.roll(block_weights(4)[2], 1))
     assert [f["nodes"] for f in done.document["findings"]] == [["fc"]]
+
+
+def test_a_quantizer_that_clips_is_the_finding(tmp_path: Path) -> None:
+    """The nodes that read its codes were the findings."""
+    text = "g (float[2,64] x) => (float[2,64] y, float[2,64] z) { %s }"
+    ours = "[tanh] a = Tanh (x) [neg] y = Neg (a) [abs] z = Abs (a)"
+    theirs = """[tanh] a = Tanh (x) [q] c = QuantizeLinear (a, s, o)
+        [dq] d = DequantizeLinear (c, s, o) [neg] y = Neg (d) [abs] z = Abs (d)"""
+    scale = {"s": np.float32(0.4 / 127), "o": np.int8(0)}
+    text_models.save(tmp_path / "m.onnx", text % ours)
+    text_models.save(tmp_path / "q.onnx", text % theirs, **scale)
+    x = 2 * np.random.default_rng(2).standard_normal((2, 64)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    command = ("bisect", "m.onnx", "--candidate-model", "q.onnx", "-i", "x.npy", "--json")
+    (finding,) = subcut(*command, cwd=tmp_path).document["findings"]
+    assert finding["nodes"] == ["tanh"]
+    assert finding["differences"][0]["part"] == "quantizer of a"

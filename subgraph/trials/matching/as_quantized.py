@@ -1,10 +1,10 @@
 """The reference's model with the weights that the candidate's model holds in 8 bits or fewer.
 
-A quantizer rounds each weight to the nearest step of a scale. What the rounding costs is the choice
-of whoever quantized the model, and no node computes it wrong. So the reference takes such weights as
-they are quantized, and everything else that differs is an error of the candidate or of its model: a
-scale of another block, a bias that is gone. A weight counts as quantized if nearly all of its
-elements are within half a step of the dequantized ones; the other elements remain as they are.
+A quantizer rounds each weight to the nearest step of a scale. Its cost is the choice of the person
+who quantized the model, and no node computes it wrong. So the reference takes such weights as they
+are quantized, and all other differences are errors of the candidate or of its model: a scale of
+another block, a bias that is missing. A weight counts as quantized if nearly all of its elements
+are within half a step of the dequantized ones; its other elements remain as they are.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> Graph:
 
 def _find_quantized(graph: Graph, other: Graph) -> Arrays:
     """By float weight of the reference's model, its values as the candidate's model has them."""
-    constants = [*graph.weights, *(name for name in graph.maker if graph.constant(name) is not None)]
+    constants = [
+        *graph.weights,
+        *(name for name in graph.maker if graph.constant(name) is not None),
+    ]
     weights = {}
     for name in constants:
         values = graph.array(name)

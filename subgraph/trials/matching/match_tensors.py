@@ -99,7 +99,8 @@ def match_tensors(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
             value = candidate.value(target)
-            if target != name in targets and not _can_hold(match, expected, value):
+            is_clipped = target != name in targets and _does_work_of_reader(reference.graph, name)
+            if is_clipped and not _can_hold(match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
             # Another order of axes is a fault, not a layout, where the shape does not show it, in
@@ -301,6 +302,15 @@ def _find_codes(graph: Graph, name: str) -> str:
         return ""
     (reader,) = readers
     return graph.makes[reader][0] if graph.ops[reader] == "QuantizeLinear" else ""
+
+
+def _does_work_of_reader(graph: Graph, name: str) -> bool:
+    """Return whether a quantizer of a tensor can do the work of all its readers: a Relu or Clip.
+
+    The codes of any other tensor are the tensor, even if their scale clips most of it.
+    """
+    readers = {graph.ops[i] for i in graph.readers.get(name, ())}
+    return bool(readers) and readers <= {"Clip", "Relu"}
 
 
 def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None) -> bool:
