@@ -131,9 +131,12 @@ def here(tmp_path: Path, resnet: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _given_inputs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings keep their input, unless a test is marked `small_inputs`: a search takes 0.5 s."""
-    if not request.node.get_closest_marker("small_inputs"):
+    """Findings keep their input, and right answers plant no faults, unless a test is marked
+    `small_inputs`: each takes 0.5 s. With the mark, the load of the machine changes no number."""
+    is_complete = bool(request.node.get_closest_marker("small_inputs"))
+    if not is_complete:
         monkeypatch.setattr("subgraph.bisection.bisection.MAX_RUNS", 0)
+    monkeypatch.setattr("subgraph.bisection.bisection.POWER_SECONDS", 100.0 * is_complete)
 
 
 @pytest.fixture(autouse=True)

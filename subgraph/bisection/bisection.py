@@ -22,12 +22,13 @@ from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
-from subgraph.errors import OutOfTime, UsageError
+from subgraph.errors import ModelError, OutOfTime, UsageError, WorkerDied
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.log import log
 from subgraph.project import parse_seconds
 from subgraph.reports import with_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
+from subgraph.results.common import PowerDocument
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
@@ -35,6 +36,7 @@ from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_c
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.open_trials import Setup, open_with_processes
+from subgraph.trials.power import measure_power_in_time
 from subgraph.trials.questions import age, prepare
 from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Processes, Trials
@@ -44,6 +46,7 @@ SEARCH_SHARE = (
     0.9  # of the time; the explanations of what was found have the remaining one at least
 )
 END_SECONDS = 1.5  # of the time, for ending a run that is under way and writing the result
+POWER_SECONDS = 1.0  # that planted faults may take after a right answer
 WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
@@ -149,10 +152,11 @@ class Bisection:
                 "the same command with more time",
                 code="time.used-up",
             )
+        power = if_time(partial(self._measure_power, interim), None)
         deadline.limit(progress.began, limit)
         document = self._describe(
-            interim,
-            [*prepared.notes, age(interim.trials)],
+            replace(interim, power=power),
+            [power.says if power else "", *prepared.notes, age(interim.trials)],
             _stale_notes(self.options, interim, place),
         )
         progress.result = self._save(interim, document, place)
@@ -265,6 +269,19 @@ class Bisection:
 
     # ------------------------------------------------------------ result
 
+    def _measure_power(self, interim: Interim) -> PowerDocument | None:
+        """Return the planted faults that a right answer would have shown, if they cost little."""
+        options = self.options
+        is_narrow = options.within or options.body or options.limits.inside
+        if interim.findings.outcome is not Outcome.AGREE or is_narrow:
+            return None
+        try:
+            power = measure_power_in_time(interim.trials.judge, POWER_SECONDS)
+        except (ModelError, WorkerDied) as e:
+            log.debug("no faults were planted: %s", e.what)
+            return None
+        return power if power and power.planted else None
+
     def _describe(
         self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]
     ) -> BisectDocument:
@@ -291,6 +308,7 @@ class Bisection:
             pieces=settlement.explanation or None,
             precise=interim.precise,
             healing=interim.healing,
+            power=interim.power,
         )
 
     def _save(

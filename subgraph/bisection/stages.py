@@ -40,7 +40,7 @@ from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.results.bisect import Healing
-from subgraph.results.common import PreciseSetting
+from subgraph.results.common import PowerDocument, PreciseSetting
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
@@ -85,6 +85,7 @@ class Interim:
         looks: runs of nodes alone, which only settled a doubt.
         healing: the changes that heal the full model, if it was rewritten.
         precise: the setting with which the candidate agrees, instead of a search.
+        power: the planted faults that a right answer would have shown, if they were counted.
     """
 
     oracle: NodeOracle
@@ -93,6 +94,7 @@ class Interim:
     looks: int = 0
     healing: Healing | None = None
     precise: PreciseSetting | None = None
+    power: PowerDocument | None = None
 
     @property
     def trials(self) -> Trials:

@@ -32,6 +32,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials
+from subgraph.trials.other_attributes import format_value, read_value
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status, Verdict
@@ -43,7 +44,6 @@ SMALLER = (
     10.0  # times smaller than the region's error is what rounding may leave without the attribute
 )
 TENSOR, GRAPH, GRAPHS, SPARSE = 4, 5, 10, 11  # onnx.AttributeProto's numbers of these types
-MAX_VALUE = 40  # characters of an attribute's value
 
 
 @dataclass
@@ -182,7 +182,7 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
         formals = known.attributes if known is not None else {}
         for k, attribute in enumerate(node.attribute):
             formal = formals.get(attribute.name)
-            is_default = _value(attribute) == _value(formal and formal.default_value)
+            is_default = read_value(attribute) == read_value(formal and formal.default_value)
             changes = not is_default or _other_axis(model, node, attribute) is not None
             if node.op_type != "Constant" and not any(bodies(node)) and changes:
                 yield i, k
@@ -196,14 +196,6 @@ def _other_axis(model: protobuf.ModelProto, node: protobuf.NodeProto, attribute:
     sizes, scales = (dims[name] for name in node.input[:2])
     fits = (k for k, size in enumerate(sizes) if [size] == scales and k != attribute.i % len(sizes))
     return next(fits, None)
-
-
-def _value(attribute: Any) -> object:
-    from onnx import helper
-
-    return (
-        helper.get_attribute_value(attribute) if attribute is not None and attribute.name else None
-    )
 
 
 def describe_node(node: protobuf.NodeProto) -> str:
@@ -220,13 +212,7 @@ def _words(node: protobuf.NodeProto, k: int) -> str:
 
 def _format_attribute(attribute: Any) -> str:
     """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
-    value = _value(attribute)
-    if isinstance(value, bytes):
-        text = clean(value.decode(errors="replace"))
-    else:
-        text = f"{value:g}" if isinstance(value, float) else clean(str(value).replace(" ", ""))
-    short = text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
-    return f"{clean(attribute.name)}={short}"
+    return f"{clean(attribute.name)}={format_value(read_value(attribute))}"
 
 
 def _copy_with_own_shapes(

@@ -19,6 +19,7 @@ from subgraph.results.common import (
     ComparedOutputs,
     FormDocument,
     NextCommand,
+    PowerDocument,
     PreciseSetting,
     RuntimeDocument,
     WholeDocument,
@@ -488,6 +489,8 @@ class BisectDocument(Answered, ComparedOutputs):
             well. No search was made then.
         healing: What heals the full model, if its nodes were rewritten because no cut shows the
             fault. Each finding then fails with all other nodes rewritten.
+        power: The planted faults that this right answer would have shown; left out if they would
+            take longer than a second.
         complete: Whether the model agrees with all findings on the reference; None if not known.
         says: The headline in one sentence; "" in documents of before.
         next: The commands that follow from the answer.
@@ -523,6 +526,7 @@ class BisectDocument(Answered, ComparedOutputs):
     flaky_tensors: Sequence[Name] | None = absent()
     precise: PreciseSetting | None = absent()
     healing: Healing | None = absent()
+    power: PowerDocument | None = absent()
     complete: bool | None = absent()
     says: str = ""
     next: Sequence[NextCommand] = ()

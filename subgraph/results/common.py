@@ -166,7 +166,8 @@ class MissedFault:
     Attributes:
         node: The node whose tensor is changed.
         tensor: The tensor.
-        fault: The change: "scaled by 1.1", "shifted by a pixel" or "channels rotated by one".
+        fault: The change: "scaled by 1.1", "shifted by a pixel", "channels rotated by one", or
+            another value of an attribute: "axis=2 instead of 1".
     """
 
     node: Name

@@ -49,12 +49,14 @@ class Captured:
         tensors: record by tensor; files are relative to the folder that was written into.
         fed: the model inputs that were fed (records without files); origins: where each value came
             from.
+        seconds: duration of the run.
     """
 
     label: str
     tensors: dict[str, Record]
     fed: dict[str, Record]
     origins: dict[str, InputOrigin]
+    seconds: float = 0.0
 
 
 def capture_samples(
@@ -80,8 +82,9 @@ def capture_samples(
             folder = into / str(k)
             folder.mkdir()
             run = reference.run(KEY, folder, stems, sample)
+            fed = {r.name: r for r in run.fed}
             captured.append(
-                Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
+                Captured(sample.label, run.by_name, fed, dict(run.origins), run.seconds)
             )
             if k == 0 and sample.files:
                 _log_origins(sample, run.origins)

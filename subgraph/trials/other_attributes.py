@@ -1,0 +1,133 @@
+"""A node -> the same node with another value of one attribute, as a runtime may misread it.
+
+Only attributes of onnx's schemas are changed, and none whose change alters the shape or the type of
+an output. Whether the other value is valid shows when the reference runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from onnx import helper
+
+from subgraph.graph import protobuf
+from subgraph.graph.nested import assign
+from subgraph.graph.opsets import canonical_domain, read_imports, schema
+from subgraph.text import clean
+from subgraph.types import frozen
+
+MAX_VALUE = 40  # characters of an attribute's value
+SHAPING = frozenset(
+    "axes blocksize dilations dtype group hidden_size kernel_shape keepdims layout num_groups"
+    " num_heads num_outputs output_dtype output_height output_padding output_shape output_width"
+    " strides to".split()
+)
+WORDS = tuple(
+    group.split()
+    for group in (
+        "constant edge reflect",
+        "nearest linear cubic",
+        "bilinear bicubic nearest",
+        "half_pixel asymmetric align_corners",
+        "round_prefer_floor round_prefer_ceil floor ceil",
+        "zeros border reflection",
+        "none tanh",
+        "none add mul max min",
+        "DCR CRD",
+        "avg max",
+        "forward reverse",
+        "SAME_UPPER SAME_LOWER",
+    )
+)  # texts that an attribute can have instead of each other
+
+
+@frozen
+class OtherAttribute:
+    """Another value of an attribute.
+
+    Attributes:
+        name: The name of the attribute.
+        value: The other value.
+        present: The value that the node has.
+    """
+
+    name: str
+    value: Any
+    present: Any
+
+    @property
+    def says(self) -> str:
+        """The change in words: `axis=2 instead of 1`."""
+        present = format_value(self.present)
+        return f"{clean(self.name)}={format_value(self.value)} instead of {present}"
+
+    def apply(self, node: protobuf.NodeProto) -> None:
+        """Give a node the other value."""
+        others = [a for a in node.attribute if a.name != self.name]
+        assign(node.attribute, [*others, helper.make_attribute(self.name, self.value)])
+
+
+def iter_other_attributes(
+    node: protobuf.NodeProto, model: protobuf.ModelProto
+) -> Iterator[OtherAttribute]:
+    """Yield the other values of a node's attributes: its own and those with a default."""
+    domain = canonical_domain(node.domain)
+    known = schema(node.op_type, read_imports(model).get(domain, 1), domain)
+    own = {attribute.name: attribute for attribute in node.attribute}
+    for name, formal in sorted(known.attributes.items()) if known is not None else ():
+        default = read_value(formal.default_value)
+        given = read_value(own.get(name))
+        present = default if given is None else given
+        if name in SHAPING or present is None:
+            continue
+        if default is not None and default != present:
+            yield OtherAttribute(name, default, present)
+        for value in iter_other_values(present):
+            if value not in (present, default):
+                yield OtherAttribute(name, value, present)
+
+
+def iter_other_values(present: object) -> Iterator[object]:
+    """Yield values of the same type, next to a value."""
+    if isinstance(present, bytes):
+        text = present.decode(errors="replace")
+        groups = (group for group in WORDS if text in group)
+        yield from (word.encode() for word in next(groups, ()))
+    elif isinstance(present, int):
+        yield from (present + 1, present - 1)
+    elif isinstance(present, float):
+        yield present * 2 if present else 0.5
+    elif isinstance(present, list) and len(present) > 1:
+        yield present[::-1]
+        yield from (_swap(present, *pair) for pair in pairwise(range(len(present))))
+        half = len(present) // 2
+        if all(isinstance(value, int) for value in present) and len(present) == 2 * half:
+            for k in range(half):  # pads: from the end of an axis to its beginning
+                moved = list(present)
+                moved[k] += 1
+                moved[k + half] -= 1
+                yield moved
+
+
+def _swap(values: list[object], k: int, n: int) -> list[object]:
+    swapped = list(values)
+    swapped[k], swapped[n] = values[n], values[k]
+    return swapped
+
+
+def read_value(attribute: Any) -> Any:
+    """Return the value of an attribute; None if there is none."""
+    if attribute is None or not attribute.name:
+        return None
+    return helper.get_attribute_value(attribute)
+
+
+def format_value(value: object) -> str:
+    """Return a value in words: `[3,3]`, `linear`, `0.01`."""
+    if isinstance(value, bytes):
+        text = clean(value.decode(errors="replace"))
+    else:
+        text = f"{value:g}" if isinstance(value, float) else clean(str(value).replace(" ", ""))
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
