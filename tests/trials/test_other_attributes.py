@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from onnx import helper
 
@@ -20,7 +22,7 @@ from subgraph.trials.other_attributes import iter_other_attributes
         ("Unknown", {"axis": 1}, set()),
     ],
 )
-def test_other_values(op: str, attributes: dict[str, object], expected: set[str]) -> None:
+def test_other_values(op: str, attributes: dict[str, Any], expected: set[str]) -> None:
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     model = helper.make_model(helper.make_graph([node], "g", [], []))
     assert {other.says for other in iter_other_attributes(node, model)} >= expected
