@@ -17,6 +17,7 @@ from subgraph.bisection.error_shares import costs
 from subgraph.bisection.items import Remaining, items_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.rewriting import RewritingOracle
 from subgraph.bisection.stages import STAGES, Interim, search_unless_explained
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
@@ -101,6 +102,8 @@ class Bisection:
     >>> len(list(bisection)) == len(bisection.steps), bisection.result.agree
     (True, True)
     """
+
+    rewriting_oracle = RewritingOracle
 
     def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
         self.trials = trials

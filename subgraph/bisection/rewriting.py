@@ -39,7 +39,7 @@ from subgraph.rewrites import (
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, QueryKind
 from subgraph.search.oracle import ErrorShare, Items, Query
-from subgraph.trials.reference_model import ReferenceCache
+from subgraph.trials.reference_model import ReferenceCache, ReferenceModel
 from subgraph.types import Array
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
@@ -109,11 +109,21 @@ class ModelRewriter(NodeItems):
         trials = self.trials
         if not changes:
             return trials.run(trials.full_model, repetition=repetition, fresh=fresh)
-        graph = load(self.write(changes)).prepare()
-        model = replace(trials.model, graph=graph, cache=ReferenceCache())
-        processes = trials.processes.with_model(model)
+        return self.run_changed(changes, repetition, fresh=fresh)
+
+    def run_changed(
+        self, changes: Changes, repetition: int = 0, *, fresh: bool = False
+    ) -> RunResult:
+        """The candidate's outputs with one change or more."""
+        model = self.view(changes)
+        processes = self.trials.processes.with_model(model)
         asker = replace(processes, mode=replace(processes.mode, pattern=None))
         return asker.run(model.whole(), repetition=repetition, fresh=fresh)
+
+    def view(self, changes: Changes) -> ReferenceModel:
+        """Write the full model with these changes; return it on the reference."""
+        graph = load(self.write(changes)).prepare()
+        return replace(self.trials.model, graph=graph, cache=ReferenceCache())
 
     def write(self, changes: Changes) -> Path:
         """Write the full model with these changes; return its file."""
@@ -220,7 +230,9 @@ class ModelRewriter(NodeItems):
 
 
 @contextmanager
-def open_rewriter(oracle: NodeOracle) -> Iterator[ModelRewriter]:
+def open_rewriter(
+    oracle: NodeOracle, kind: type[ModelRewriter] = ModelRewriter
+) -> Iterator[ModelRewriter]:
     """What rewrites the items of a search, until the block ends.
 
     Raises:
@@ -233,7 +245,7 @@ def open_rewriter(oracle: NodeOracle) -> Iterator[ModelRewriter]:
         return values.records[0][name].array()
 
     with open_full_model(oracle.graph, value) as model:
-        yield ModelRewriter(oracle.trials, oracle.groups, model)
+        yield kind(oracle.trials, oracle.groups, model)
 
 
 @dataclass(kw_only=True)
@@ -245,6 +257,7 @@ class RewritingOracle(NodeOracle):
     """
 
     cuts: ClassVar[bool] = False
+    rewriter_class: ClassVar[type[ModelRewriter]] = ModelRewriter
     rewriter: ModelRewriter
 
     def _region(self, query: Query) -> Region:

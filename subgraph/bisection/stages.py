@@ -142,6 +142,10 @@ class Searcher(Protocol):
     def options(self) -> BisectionOptions:
         """The options of the bisection."""
 
+    @property
+    def rewriting_oracle(self) -> type[RewritingOracle]:
+        """The class of the oracles that rewrite the full model."""
+
     def new_oracle(self, trials: Trials) -> NodeOracle:
         """An oracle that knows no answers."""
 
@@ -210,7 +214,8 @@ def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     if not _needs_rewriting(searcher, interim):
         return interim
     try:
-        with open_rewriter(interim.oracle) as rewriter:
+        kind = searcher.rewriting_oracle.rewriter_class
+        with open_rewriter(interim.oracle, kind) as rewriter:
             return (yield from _search_with(rewriter, searcher, interim))
     except ModelError as e:
         return interim.noting(f"the full model was not rewritten: {e.what}")
@@ -222,7 +227,7 @@ def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
     runtime = interim.trials.runtime
     if findings.stopped or findings.outcome is not Outcome.DISAGREE or findings.signature is None:
         return False
-    if runtime.is_manual or runtime.own_model or searcher.options.body:
+    if runtime.own_model or searcher.options.body:
         return False
     most = min(MAX_SMALL_REGION, max(len(interim.oracle.groups) - 1, 2))
     return all(
@@ -233,10 +238,10 @@ def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
 
 def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) -> Steps[Interim]:
     """Search by rewriting with the mildest means that heal the full model."""
+    own = interim.oracle
     if not rewriter.find_means():
         return interim.noting("no rewriting of all nodes heals the full model")
-    own = interim.oracle
-    oracle = RewritingOracle(own.trials, own.groups, own.workers, rewriter=rewriter)
+    oracle = searcher.rewriting_oracle(own.trials, own.groups, own.workers, rewriter=rewriter)
     oracle.stop = own.stop
     scope = range(rewriter.limit) or None
     found = yield from searcher.search(replace(interim, oracle=oracle), scope)

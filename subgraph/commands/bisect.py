@@ -79,13 +79,7 @@ def bisect(
         "Check intermediate tensors, too, if outputs agree.",
         refused_beside="--recorded",
     ),
-    by: Text = option(
-        "--by",
-        "rewriting",
-        "Run no cuts: rewrite nodes of the full model; default if no cut shows the fault.",
-        words=["rewriting"],
-        refused_beside="--recorded",
-    ),
+    by: options.By = None,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     loop: Text = option(

@@ -67,6 +67,7 @@ def start(
         "--batch", "N", "Tasks to hand out at a time; default 1.", default=1, limits=BATCHES
     ),
     within: options.Within = None,
+    by: options.By = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
@@ -107,6 +108,7 @@ def start(
         command=command_line(),
         notes=(),
         force=result.force,
+        by_rewriting=bool(by),
     )
     folder = sessions.folder_of(asked.output)
     sessions.require_none(folder, result.force)

@@ -376,6 +376,16 @@ Within = Annotated[
         refused_beside="--recorded --loop",
     ),
 ]
+By = Annotated[
+    Text,
+    declare(
+        "--by",
+        "rewriting",
+        "Run no cuts: rewrite nodes of the full model; default if no cut shows the fault.",
+        words=["rewriting"],
+        refused_beside="--recorded",
+    ),
+]
 NoFreeze = Annotated[
     bool, declare("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")
 ]

@@ -33,7 +33,6 @@ from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import count
 from subgraph.trials.open_trials import Setup
-from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
 
@@ -109,7 +108,13 @@ def options_of(session: Session) -> BisectionOptions:
     )
     notes = (*request.notes, *_notes(session))
     return BisectionOptions(
-        setup, Settings(steady=True), request.within, request.command, notes, request.force
+        setup,
+        Settings(steady=True),
+        request.within,
+        request.command,
+        notes,
+        request.force,
+        by_rewriting=request.by_rewriting,
     )
 
 
@@ -173,7 +178,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
         has_ended = False
         next_tasks = bisection.oracle.next_tasks(pending, session.request.batch)
         needed = {task.key for task in pending.tasks}
-        session = _prepare(session, bisection.oracle.trials.model, next_tasks, needed)
+        session = _prepare(session, next_tasks, needed)
     session = replace(session, shown=len(bisection.steps), settled=True).save()
     for folder in sorted(session.todo.glob("*")):
         number = folder.name.partition("-")[0]
@@ -182,9 +187,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
     return Advanced(session, bisection, has_ended, shown)
 
 
-def _prepare(
-    session: Session, model: ReferenceModel, next_tasks: Sequence[Task], needed: set[str]
-) -> Session:
+def _prepare(session: Session, next_tasks: Sequence[Task], needed: set[str]) -> Session:
     """Number the tasks and write their folders; complete ones stay."""
     by_key = {task.key: task for task in session.tasks}
     next_round = 1 + max((session.task(a.number).round for a in session.log), default=0)
@@ -197,8 +200,8 @@ def _prepare(
         number = logged.number if logged else next_number
         next_number += not logged
         if not tasks.is_complete(session.todo, number, task.key):
-            tasks.write_task(model, task, number, session.todo, task_format, session.feeding)
-        what = _what(task, session.todo / str(number), model)
+            tasks.write_task(task, number, session.todo, task_format, session.feeding)
+        what = _what(task, session.todo / str(number))
         own_round = logged.round if logged and number in session.open else next_round
         opened.append(LoggedTask(number, task.key, what, own_round, task.key in needed))
     numbers = [task.number for task in opened]
@@ -206,9 +209,12 @@ def _prepare(
     return replace(session, tasks=[*kept, *opened], open=numbers)
 
 
-def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
-    """A task in words: the part of the model, and further outputs."""
+def _what(task: Task, folder: Path) -> str:
+    """A task in words: the part of the model, and further outputs; or how it is rewritten."""
+    if task.how:
+        return f"the whole model, rewritten: {task.how}"
     region = task.region
+    model = task.model
     inner = len(region.outputs) - len(regions.build_region(model.graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     if region.nodes == model.whole().nodes:

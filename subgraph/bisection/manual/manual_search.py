@@ -7,6 +7,8 @@ says what it is likely to need after that.
 
 The growth of an error is not measured, and a region that agrees is not examined further.
 
+Where no cut shows the fault, the tasks are rewritings of the full model (`bisection.rewriting`).
+
 The person is an `Asker`: it returns the recorded results, and raises `Pending` for a missing one.
 Manual runs are expensive: nothing is repeated, and a region is run with pinned shapes only.
 """
@@ -23,12 +25,15 @@ from subgraph.bisection.items import items_of
 from subgraph.bisection.manual.tasks import Task
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.rewriting import Changes, ModelRewriter, RewritingOracle
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
+from subgraph.rewrites import STRONGEST
 from subgraph.runtime.run_result import Feeds, RunResult, unresolved
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
 from subgraph.search.oracle import Ahead, ErrorShare
 from subgraph.storage.digest import digest
+from subgraph.text import count
 from subgraph.trials.candidate_runtime import Form, FormsTried
 from subgraph.trials.judge import Judge, JudgeProperties
 from subgraph.trials.reference_model import ReferenceModel
@@ -104,7 +109,7 @@ class ManualOracle(NodeOracle):
         """The tasks of a query that were not run."""
         try:
             if query.kind is not QueryKind.PREFIX:
-                self.trials.run(self._region(query))
+                self._run(query, self._region(query))
         except Pending as pending:
             return pending.tasks
         except (ModelError, NoRegion):  # it cannot be cut
@@ -129,8 +134,41 @@ class ManualOracle(NodeOracle):
         return super()._with_share(query, region, result, answer)
 
 
+@dataclass
+class ManualRewriter(ModelRewriter):
+    """Rewrites the full model for a person, who runs it."""
+
+    def run_changed(
+        self, changes: Changes, repetition: int = 0, *, fresh: bool = False
+    ) -> RunResult:
+        """The recorded result of the full model with these changes.
+
+        Raises:
+            Pending: it is to be run.
+        """
+        person = self.trials.ask
+        assert isinstance(person, Person)
+        model = self.model
+        form = [str(self.means), STRONGEST[model.barrier][0], str(model.copies), model.word]
+        key = digest("rewritten/1", form, [f"{tensor} {node}" for tensor, node in sorted(changes)])
+        if key not in person.results:
+            view = self.view(changes)
+            how = f"{count(len(changes), 'change')}, {self.means}"
+            raise Pending([Task(key, view, view.whole(), how=how)])
+        return person.take(key)
+
+
+@dataclass(kw_only=True)
+class ManualRewritingOracle(ManualOracle, RewritingOracle):
+    """Answers a search by rewriting from recorded results."""
+
+    rewriter_class = ManualRewriter
+
+
 class ManualBisection(Bisection):
     """Iterate it: a Step per recorded answer, then `Pending`, or the result."""
+
+    rewriting_oracle = ManualRewritingOracle
 
     def __init__(
         self,
@@ -237,12 +275,17 @@ class Person(JudgeProperties):
             if not self.may_ask:
                 return unresolved("not run by hand")
             raise Pending([self.task(region, feeds)])
-        result = self.results[key]
-        self.log.made[key] = result.made
+        result = self.take(key)
         agrees = result.failure is not None and result.failure.agrees
         if agrees and feeds is not None:
             # the region is good, so that the reference has the values for these feeds
             return RunResult(tuple(self.model.run_on_reference(region, feeds)))
+        return result
+
+    def take(self, key: str) -> RunResult:
+        """Return the recorded result of a task, and note that it was used."""
+        result = self.results[key]
+        self.log.made[key] = result.made
         return result
 
     def task(self, region: Region, feeds: Feeds | None = None) -> Task:
@@ -253,7 +296,7 @@ class Person(JudgeProperties):
         """
         for _, records in self.model.sample_groups(region, feeds):
             self.model.cut(region, records)
-        return Task(self.key(region, feeds), region, feeds)
+        return Task(self.key(region, feeds), self.model, region, feeds)
 
     def key(self, region: Region, feeds: Feeds | None = None) -> str:
         """The key of the task of running a region.

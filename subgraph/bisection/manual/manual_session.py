@@ -71,6 +71,7 @@ class ManualRequest:
 
     Attributes:
         export: the form of the inputs, as `TaskFormat.parse` reads it.
+        by_rewriting: whether no cut is handed out; the full model is rewritten at once.
     """
 
     export: str
@@ -85,6 +86,7 @@ class ManualRequest:
     command: str
     notes: Sequence[str]
     force: bool
+    by_rewriting: bool = False
 
 
 @frozen

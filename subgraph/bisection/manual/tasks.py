@@ -84,13 +84,17 @@ class Task:
 
     Attributes:
         key: digest of everything that the result depends on.
+        model: the model of the region; for a rewriting, the rewritten model.
         region: the region.
         feeds: values fed instead of reference values; None for reference values.
+        how: how the full model is rewritten, in words; "" if it is not.
     """
 
     key: str
+    model: ReferenceModel
     region: Region
-    feeds: Feeds | None
+    feeds: Feeds | None = None
+    how: str = ""
 
 
 @frozen
@@ -165,7 +169,6 @@ def is_complete(todo: Path, number: int, key: str) -> bool:
 
 
 def write_task(
-    model: ReferenceModel,
     task: Task,
     number: int,
     todo: Path,
@@ -179,6 +182,7 @@ def write_task(
         OutputError: a folder cannot be written.
     """
     region = task.region
+    model = task.model
     request = write_case.CaseRequest.of_nodes(
         model.graph,
         region.nodes,
@@ -190,7 +194,7 @@ def write_task(
     groups = [samples for samples, _ in model.sample_groups(region, task.feeds)]
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
-        values = _values(model, task)
+        values = _values(task)
         cases = write_case.write_region(
             model.graph, region, request, place, model.reference, values
         )
@@ -208,11 +212,12 @@ def write_task(
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
-def _values(model: ReferenceModel, task: Task) -> ReferenceValues:
+def _values(task: Task) -> ReferenceValues:
     """The session's values; for a task that is fed different values, these and the reference's
     outputs for them."""
     if task.feeds is None:
-        return model.values
+        return task.model.values
+    model = task.model
     outputs = model.run_on_reference(task.region, task.feeds)
     values = copy.copy(model.values)
     values.records = [dict(sample) for sample in model.values_with(task.feeds, outputs)]

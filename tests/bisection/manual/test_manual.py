@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import typer
 from onnx import TensorProto, helper
@@ -306,6 +307,91 @@ def test_crash_is_searched_for(here: Path, manual: Manual) -> None:
             result = manual("good", *fine)
     (one,) = result.document["result"]["findings"]
     assert (one["nodes"], one["signature"]) == (["n13"], "refused")
+
+
+# ------------------------------------------------------------------------------------------------
+# rewritings of the full model
+
+# Its board loses a Relu that reads a Sin, in graphs of six nodes or more with one output.
+MERGED = """g (float[2,3] x) => (float[2,3] y) {
+    [a] a = Tanh(x) [b] b = Sin(a) [c] c = Relu(b) [d] d = Cos(c) [e] e = Add(d, a)
+    [f] y = Sigmoid(e)
+}"""
+
+
+def merging_board(place: Path) -> None:
+    """Run one task on a board that merges two nodes of the full model."""
+    manifest = json.loads((place / "manifest.json").read_text())
+    model = onnx.load(place / "model.onnx")
+    ops = {name: node.op_type for node in model.graph.node for name in node.output}
+    if len(model.graph.node) >= 6 and len(model.graph.output) == 1:
+        for node in model.graph.node:
+            if node.op_type == "Relu" and ops.get(node.input[0]) == "Sin":
+                node.op_type = "Identity"
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    given = session.run(None, {t["name"]: fed(place, t, 0) for t in manifest["inputs"]})
+    for tensor, value in zip(manifest["outputs"], given, strict=True):
+        give(place, tensor, 0, value)
+
+
+def search_on_merging_board(
+    manual: Manual, *words: str, says: Callable[[Path, int], list[str]] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Search to the end; return the result and the tasks in words."""
+    result = manual(*START, *words)
+    tasks = list[str]()
+    for _ in range(MAX):
+        if result.document["ended"]:
+            return result.document["result"], tasks
+        (task,) = result.document["open"]
+        tasks.append(task["what"])
+        place = Path(task["folders"][0])
+        merging_board(place)
+        result = manual(*(says(place, task["number"]) if says else ["take"]))
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("words", [pytest.param((), marks=pytest.mark.slow), ("--by", "rewriting")])
+def test_fault_that_no_cut_shows_is_found_by_rewriting(
+    here: Path, manual: Manual, words: tuple[str, ...]
+) -> None:
+    text_models.save(here / "m.onnx", MERGED)
+    np.save(here / "x.npy", np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3))
+    result, tasks = search_on_merging_board(manual, *words)
+    (finding,) = result["findings"]
+    assert (finding["nodes"], finding["certified"]) == (["b", "c"], True)
+    assert result["healing"]["changes"] == ["a barrier on b before c"]
+    assert Path(result["healing"]["model"]).is_file()
+    rewritten = ["rewritten" in task for task in tasks]
+    assert sum(rewritten) > 3 and (not words or all(rewritten[1:]))
+
+
+@pytest.mark.slow
+def test_good_and_bad_are_enough_for_rewriting(here: Path, manual: Manual) -> None:
+    text_models.save(here / "m.onnx", MERGED)
+    np.save(here / "x.npy", np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3))
+
+    def say(place: Path, number: int) -> list[str]:
+        (output,) = (place / FROM_DEVICE).glob("*.npy")
+        (expected,) = (place / "outputs").glob("*.npy")
+        is_right = np.allclose(np.load(output), np.load(expected), atol=1e-5)
+        return ["good" if is_right else "bad", str(number)]
+
+    result, _ = search_on_merging_board(manual, "--by", "rewriting", "--export", "npy", says=say)
+    assert [finding["nodes"] for finding in result["findings"]] == [["b", "c"]]
+
+
+@pytest.mark.slow
+def test_board_that_refuses_a_barrier_gets_another_one(here: Path, manual: Manual) -> None:
+    text_models.save(here / "m.onnx", MERGED)
+    np.save(here / "x.npy", np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3))
+
+    def say(place: Path, number: int) -> list[str]:
+        ops = {node.op_type for node in onnx.load(place / "model.onnx").graph.node}
+        return ["skip", str(number)] if ops & {"Where", "Less", "If"} else ["take"]
+
+    result, _ = search_on_merging_board(manual, "--by", "rewriting", says=say)
+    assert [finding["nodes"] for finding in result["findings"]] == [["b", "c"]]
 
 
 # ------------------------------------------------------------------------------------------------
