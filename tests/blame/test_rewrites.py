@@ -8,8 +8,9 @@ the second opinion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,615 +52,351 @@ def u8(*shape: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(1).integers(0, 255, shape, np.uint8)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Case:
-    """`words`: of forms that must be there; `noisy`: those that are equal within rounding only.
+    """A region and the forms that a rewriting has for it.
 
-    Each has several, with semicolons.
+    Attributes:
+        rewriting: The name of the rewriting.
+        words: Of forms that must be there, several with semicolons.
+        noisy: Of those that are equal within rounding only.
+        opset: The opset of the region.
+        evaluated: Whether onnx's evaluator knows the operators, and agrees on them.
+        values: The word in `VALUES_OF` for other inputs than the usual ones.
+        text: The region in ONNX's text form.
     """
 
+    rewriting: str
+    words: str
+    noisy: str
+    opset: int
+    evaluated: bool
+    values: str
     text: str
-    words: str = ""
-    noisy: str = ""
-    x: Any = None
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    opset: int = 17
-    evaluated: bool = True  # does onnx's evaluator know the operators, and agree on them?
-    name: str = ""  # of the rewriting
 
 
 def unary(op: str, shape: str = "2,3,8", out: str = "") -> str:
     return f"g (float[{shape}] x) => (float[{out or shape}] y) {{ y = {op} }}"
 
 
+# "REWRITING | words | noisy | what else", then regions that have these forms; "float[2]: Abs(x)" is
+# short for a node whose output has the type of its input.
+TABLE = """
+apart | Identity; Reshape; Max; Sub of zeros
+    g (float[2,3] x) => (float[2,3] y) { a = Exp(x) y = Neg(a) }
+apart | each of 2
+    g (float[2,3] x) => (float[2,3] y, float[2,3] z) { z = Exp(x) b = Neg(z) y = Add(b, z) }
+arithmetic | Mul with itself
+    float[2,3,8]: Pow(x, two)
+arithmetic | two Mul | two Mul
+    float[2,3,8]: Pow(x, three)
+arithmetic | Sqrt | Sqrt | positive
+    float[2,3,8]: Pow(x, half)
+arithmetic | a Pow of float64 | | unevaluated
+    int32[4]: Pow(x, k4)
+arithmetic | Pow | Pow | positive
+    float[2,3,8]: Sqrt(x)
+arithmetic | Clip; Sigmoid(2x) | Sigmoid | large
+    float[2,3,8]: Tanh(x)
+arithmetic | a power of two
+    uint8[2,3,8]: BitShift<direction="LEFT">(x, bits)
+    uint8[2,3,8]: BitShift<direction="RIGHT">(x, bits)
+arithmetic | dividend's sign | | large
+    float[2,3,8]: Mod<fmod=1>(x, k8)
+arithmetic | Clip; Exp(-x) | Clip; Exp | large
+    float[2,3,8]: Sigmoid(x)
+arithmetic | Add of
+    float[2,3,8]: Sub(x, x)
+arithmetic | Sub of
+    float[2,3,8]: Add(k8, x)
+arithmetic | constant's reciprocal | recip
+    float[2,3,8]: Div(x, far)
+arithmetic | the Reciprocal | Reciprocal
+    g (float[9] x) => (float[9] y) { a = Exp(x) y = Div(x, a) }
+arithmetic | a Where
+    float[2,3,8]: LeakyRelu<alpha=0.3>(x)
+    float[2,3,8]: PRelu(x, rows)
+arithmetic | Max
+    float[2,3,8]: Relu(x)
+arithmetic | Max and Min
+    float[2,3,8]: Clip(x, low, high)
+arithmetic | a Pow of float64 | | small
+    int32[2,6]: Pow(x, powers32)
+    int64[2,6]: Pow(x, powers64)
+arithmetic | Mul of squares | | small
+    int64[2,6]: Pow(x, eleven)
+arithmetic | Max
+    int32[2,6]: Relu(x)
+fourier | sines and cosines | sines | unevaluated
+    float[2,6,5,1] -> float[2,6,5,2]: DFT<axis=1>(x)
+    float[2,6,5,2]: DFT<axis=-3>(x)
+    float[2,6,5,1] -> float[2,4,5,2]: DFT<axis=1, onesided=1>(x)
+    float[2,6,5,2]: DFT<axis=1, inverse=1>(x)
+    float[2,6,5,2] -> float[2,8,5,2]: DFT<axis=1>(x, eight)
+functions | that define | define
+    float[2,3,8]: Softmax<axis=1>(x)
+    float[2,3,8]: LayerNormalization<axis=2>(x, k8, k8)
+    float[2,3,8]: HardSwish(x)
+functions | define it | define
+    float[2,3,8]: MeanVarianceNormalization<axes=[0,2]>(x)
+functions | | define
+    float[2,3,8]: Elu<alpha=0.7>(x)
+integers | int32 instead | | unevaluated
+    uint8[2,6]: Add(x, k_uint8)
+integers | of uint8, wrapped | | unevaluated
+    uint8[2,6]: Sub(x, k_uint8)
+integers | of int8, wrapped | | unevaluated
+    int8[2,6]: Mul(x, k_int8)
+integers | int64 instead | | unevaluated
+    int32[2,6]: Mul(x, k_int32)
+    uint32[2,6]: Sub(x, k_uint32)
+    uint32[2,6]: Mul(x, k_uint32)
+    uint32[2,6]: Div(x, k_uint32)
+integers | int64 | | unevaluated
+    int32[2,6]: Div(x, k_int32)
+integers | int64 instead
+    uint32[2,6] -> bool[2,6]: Less(x, k_other)
+integers | ArgMax; int64 | | opset=18
+    int32[2,6] -> int32[2,1]: ReduceMax(x, axis_1)
+integers | ArgMin | | opset=18
+    int64[2,6] -> int64[1,1]: ReduceMin(x, axes_01)
+integers | a CumSum | | opset=18
+    int64[2,6] -> int64[2]: ReduceSum<keepdims=0>(x, axis_last)
+integers | a CumSum; int64 | | opset=18
+    int32[2,6] -> int32[1,1]: ReduceSum(x, axes_01)
+integers | ArgMax | | opset=18
+    int64[2,6] -> int64[6]: ReduceMax<keepdims=0>(x, axis_0)
+spelling | default value | | opset=18 unevaluated
+    int64[2,6] -> int64[2,9]: Pad(x, p2)
+    uint8[2,6] -> uint8[2,9]: Pad(x, p2)
+    float[2,6] -> float[2,9]: Pad(x, p1, , axis_1)
+spelling | full rank; full shape; other end; run time; Constant nodes
+    g (float[2,3,8] x) => (float[2,3] y) { a = Mul(x, k8) y = ReduceMax<axes=[-1], keepdims=0>(a) }
+spelling | written out; left out; run time
+    float[1,4,9,9] -> float[1,8,7,7]: Conv<group=1>(x, kw, kb)
+spelling | default attributes | | opset=9
+    float[1,4,9,9] -> float[1,4,7,7]: AveragePool<kernel_shape=[3,3]>(x)
+spelling | default attributes | | opset=19
+    float[1,4,9,9] -> float[1,4,7,7]: AveragePool<kernel_shape=[3,3]>(x)
+spelling | default attributes | | opset=9
+    float[1,4,9,9] -> float[1,4,7,7]: MaxPool<kernel_shape=[3,3]>(x)
+spelling | default attributes | | opset=19
+    float[1,4,9,9] -> float[1,4,7,7]: MaxPool<kernel_shape=[3,3]>(x)
+spelling | initializers
+    g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x, k) }
+layers | a Mul and | Mul
+    float[1,4,9,9]: BatchNormalization(x, ns, nb, nm, nv)
+layers | arithmetic | arith
+    float[1,4,9,9]: InstanceNormalization(x, ns, nb)
+layers | a MatMul | MatMul
+    float[3,4] -> float[3,5]: Gemm<transB=1, alpha=0.5, beta=2.0>(x, w5x4, k5)
+layers | a MatMul instead
+    float[4,3] -> float[3,5]: Gemm<transA=1>(x, w4x5)
+layers | a Gemm
+    float[3,4] -> float[3,5]: MatMul(x, w4x5)
+layers | two dimensions | two
+    float[1,3,8] -> float[1,5,4]: Conv<pads=[1,0], strides=[2]>(x, w5x3x3, k5)
+layers | two dimensions
+    float[1,3,8] -> float[1,3,6]: MaxPool<kernel_shape=[3]>(x)
+layers | a ReduceMean | Reduce
+    float[1,4,9,9] -> float[1,4,1,1]: GlobalAveragePool(x)
+layers | a ReduceMax
+    float[1,4,9,9] -> float[1,4,1,1]: GlobalMaxPool(x)
+layers | a GlobalAveragePool; divided by 81 | Global; ReduceSum
+    float[1,4,9,9] -> float[1,4]: ReduceMean<axes=[-1,-2], keepdims=0>(x)
+layers | Mul, Add, Max | Mul
+    float[2,3,8]: HardSigmoid<alpha=0.3>(x)
+layers | an Identity
+    g (float[2,3,8] x) => (float[2,3,8] y, bool[2,3,8] m) { y, m = Dropout(x) }
+opset | opset 12 | opset
+    float[2,3,8]: Softmax(x)
+order | swapped
+    float[2,3,8]: Add(x, k8)
+order | one axis | axis
+    float[2,3,8] -> float[1,3,1]: ReduceSum(x, axes_02)
+order | half the columns; half the length | half
+    float[2,3,16] -> float[2,3,8]: MatMul(x, w16x8)
+order | half the channels | half
+    float[1,4,9,9] -> float[1,8,7,7]: Conv(x, kw, kb)
+padding | as numbers; a Pad | Pad
+    float[1,4,9,9] -> float[1,8,5,5]: Conv<auto_pad="SAME_LOWER", strides=[2,2]>(x, kw)
+    float[1,4,8,8] -> float[1,8,4,4]: Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, kw)
+padding | a Pad | | unevaluated
+    float[1,4,9,9]: MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)
+padding | a Pad | Pad
+    float[1,4,9,9]: AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)
+padding | ceil_mode unnecessary
+    float[1,4,9,9] -> float[1,4,5,5]: MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)
+padding | ceil_mode unnecessary | | unevaluated
+    float[1,4,9,9] -> float[1,4,4,4]: MaxPool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], ceil_mode=1>(x)
+padding | a Concat
+    float[1,4,9,9] -> float[1,4,12,11]: Pad(x, p4, seven)
+padding | inside; a Concat | inside
+    g (float[1,4,9,9] x) => (float[1,8,9,10] y) { a = Pad(x, p5) y = Conv(a, kw, kb) }
+padding | a Pad | | unevaluated
+    uint8[1,4,9,9] -> uint8[1,8,9,9]: QLinearConv<pads=[1,1,1,1]>(x,xs,xz,qw,ws,wz,ys,yz,qb)
+padding | corrects the counts | counts | unevaluated
+    float[1,4,9,9] -> float[1,4,5,5]: AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,2], ceil_mode=1>(x)
+padding | corrects the counts; as numbers | counts | unevaluated
+    float[1,4,9,9]: AveragePool<kernel_shape=[3,3], auto_pad="SAME_LOWER">(x)
+padding | as numbers | | unevaluated
+    float[1,4,9,9] -> float[1,3,18,18]: ConvTranspose<auto_pad="SAME_UPPER", strides=[2,2]>(x, w4x3x3x3)
+precision | float32 instead; each of 2 | float32 | unevaluated
+    g (float16[2,8] x) => (float16[2,8] y) { a = Mul(x, three16) y = Softmax(a) }
+precision | float64 instead | float64
+    float[3,4] -> float[3,5]: MatMul(x, w4x5)
+quantized | a Conv between | Conv | unevaluated
+    uint8[1,4,9,9] -> uint8[1,8,9,9]: QLinearConv<pads=[1,1,1,1]>(x,xs,xz,qw,ws,wz,ys,yz,qb)
+quantized | MatMul between | MatMul | unevaluated
+    uint8[3,4] -> uint8[3,5]: QLinearMatMul(x,xs,xz,qm,ws,wz,ys,yz)
+quantized | Add between | Add | unevaluated
+    uint8[3,4]: com.microsoft.QLinearAdd(x,xs,xz,x,ws,wz,ys,yz)
+quantized | Sigmoid between | Sigmoid | unevaluated
+    uint8[3,4]: com.microsoft.QLinearSigmoid(x,xs,xz,ys,yz)
+quantized | 32-bit integers
+    uint8[3,4] -> int32[3,5]: MatMulInteger(x, qm, xz, wz)
+quantized | real numbers | weights | unevaluated
+    float[2,64] -> float[2,6]: com.microsoft.MatMulNBits<K=64,N=6,bits=4,block_size=32>(x,nbits_4,nbits_s,nbits_z)
+    float[2,40] -> float[2,6]: com.microsoft.MatMulNBits<K=40,N=6,bits=8,block_size=32>(x,nbits_8,nbits_s)
+ranking | counting | | rounded unevaluated
+    g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK(x, four) }
+    g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK<largest=0>(x, four) }
+    g (float[2,9] x) => (float[2,9] v, int64[2,9] i) { s = Shape(x) n = Gather(s, axis_1) v, i = TopK(x, n) }
+resize | along each axis | | opset=19 unevaluated
+    float[1,2,5,6] -> float[1,2,10,9]: Resize<mode="nearest", nearest_mode="floor">(x, , sc)
+    float[1,2,5,6] -> float[1,2,10,9]: Resize<mode="nearest", nearest_mode="round_prefer_ceil", coordinate_transformation_mode="asymmetric">(x, , sc)
+resize | along each axis | MatMul | opset=19 unevaluated
+    float[1,2,5,6] -> float[1,2,10,9]: Resize<mode="linear">(x, , sc)
+    float[1,2,5,6] -> float[1,2,3,4]: Resize<mode="linear", coordinate_transformation_mode="align_corners">(x, , , si_34)
+    float[1,2,5,6] -> float[1,2,4,4]: Resize<mode="cubic", coordinate_transformation_mode="align_corners">(x, , sc_down)
+    float[1,2,5,6] -> float[1,2,3,4]: Resize<mode="linear", antialias=1>(x, , , si_34)
+    float[1,2,5,6] -> float[1,2,3,4]: Resize<mode="cubic", antialias=1>(x, , , si_34)
+    float[1,2,5,6] -> float[1,2,10,9]: Resize<mode="cubic", cubic_coeff_a=-0.5>(x, , sc)
+    float[1,2,5,6] -> float[1,2,10,9]: Resize<mode="cubic", exclude_outside=1>(x, , , si_up)
+    float[1,2,5,6] -> float[1,2,3,1]: Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(x, , , si_31)
+    float[1,2,5,6] -> float[1,2,8,7]: Resize<mode="linear", coordinate_transformation_mode="half_pixel_symmetric">(x, , sc_odd)
+resize | along each axis | | opset=19 unevaluated
+    float[1,2,5,6] -> float[1,2,6,7]: Resize<mode="nearest", axes=[3,2], keep_aspect_ratio_policy="not_larger">(x, , , si_78)
+recurrent | forwards, on | | unevaluated
+    g (float[5,2,3] x) => (float[5,1,2,4] y, float[1,2,4] h, float[1,2,4] c) { y, h, c = LSTM<hidden_size=4, direction="reverse">(x, lw, lr) }
+recurrent | forwards | two | unevaluated
+    g (float[5,2,3] x) => (float[5,2,2,4] y, float[2,2,4] h) { y, h = LSTM<hidden_size=4, direction="bidirectional", activations=["Sigmoid","Tanh","Tanh","HardSigmoid","Relu","Tanh"]>(x, w2, r2, b2) }
+"""  # noqa: E501
 IMAGE = f32(1, 4, 9, 9)
 X = np.array([[-(2**31), 2**31 - 1, -5, 130, 200, 255], [7, 90001, -90003, 128, -128, 16777217]])
-BN = {"s": f32(4, seed=1), "b": f32(4, seed=2), "m": f32(4, seed=3), "v": np.abs(f32(4, seed=4))}
-KERNEL = {"w": f32(8, 4, 3, 3, seed=5), "b": f32(8, seed=6)}
-LSTM = {
-    "w": f32(1, 16, 3, seed=1),
-    "r": f32(1, 16, 4, seed=2),
+VALUES_OF: dict[str, Callable[[Any], Any]] = {
+    "": lambda x: x,
+    "positive": np.abs,
+    "large": lambda x: 9 * x,
+    "rounded": np.round,
+    "small": lambda x: x % 30,
+}
+OPERANDS = np.array([250, 7, 3, 100, 2, 131])
+WEIGHTS: dict[str, Any] = {
+    "two": np.float32(2),
+    "three": np.float32(3),
+    "half": np.float32(0.5),
+    "low": np.float32(-1),
+    "high": np.float32(1),
+    "seven": np.float32(7),
+    "three16": np.float16(3),
+    "eight": np.int64(8),
+    "eleven": np.array(11),
+    "k4": f32(4),
+    "k5": f32(5),
+    "k8": f32(8),
+    "far": f32(8) + 5,
+    "rows": f32(3, 1),
+    **{f"k_{t}": OPERANDS.astype(t) for t in ("uint8", "int8", "int32", "uint32")},
+    "k_other": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32),
+    "bits": np.arange(8, dtype=np.uint8),
+    "powers32": np.array([0, 1, 2, 3, 2, 4], np.int32),
+    "powers64": np.array([0, 1, 2, 3, 2, 4], np.int64),
+    "axis_0": np.array([0]),
+    "axis_1": np.array([1]),
+    "axis_last": np.array([-1]),
+    "axes_01": np.array([0, 1]),
+    "axes_02": np.array([0, 2]),
+    "four": np.array([4]),
+    "p1": np.array([1, 2]),
+    "p2": np.array([0, 1, 0, 2]),
+    "p4": np.array([0, 0, 1, 2, 0, 0, 2, 0]),
+    "p5": np.array([0, 0, 1, 2, 0, 0, 1, 1]),
+    "ns": f32(4, seed=1),
+    "nb": f32(4, seed=2),
+    "nm": f32(4, seed=3),
+    "nv": np.abs(f32(4, seed=4)),
+    "kw": f32(8, 4, 3, 3, seed=5),
+    "kb": f32(8, seed=6),
+    "w4x5": f32(4, 5),
+    "w5x4": f32(5, 4),
+    "w16x8": f32(16, 8),
+    "w5x3x3": f32(5, 3, 3),
+    "w4x3x3x3": f32(4, 3, 3, 3),
+    # of LSTM
+    "lw": f32(1, 16, 3, seed=1),
+    "lr": f32(1, 16, 4, seed=2),
     "w2": f32(2, 16, 3, seed=1),
     "r2": f32(2, 16, 4, seed=2),
     "b2": f32(2, 32, seed=3),
-}
-QUANTIZED = {
+    # of quantized operators
     "xs": np.float32(0.02),
-    "xz": np.uint8(120),
-    "w": u8(8, 4, 3, 3),
     "ws": np.float32(0.01),
-    "wz": np.uint8(128),
     "ys": np.float32(0.1),
+    "xz": np.uint8(120),
+    "wz": np.uint8(128),
     "yz": np.uint8(128),
-    "b": np.arange(8, dtype=np.int32),
-    "m": u8(4, 5),
-}
-QPADDED = (
-    "g (uint8[1,4,9,9] x) => (uint8[1,8,9,9] y) { y ="
-    " QLinearConv<pads=[1,1,1,1]>(x,xs,xz,w,ws,wz,ys,yz,b) }"
-)
-POOL = "g (float[1,4,9,9] x) => (float[1,4,{0},{0}] y) {{ y = {1} }}"
-GROUPS = {
-    "apart": [
-        Case(
-            "g (float[2,3] x) => (float[2,3] y) { a = Exp(x) y = Neg(a) }",
-            "Identity; Reshape; Max; Sub of zeros",
-            x=f32(2, 3),
-        ),
-        Case(
-            "g (float[2,3] x) => (float[2,3] y, float[2,3] z)"
-            " { z = Exp(x) b = Neg(z) y = Add(b, z) }",
-            "each of 2",
-            x=f32(2, 3),
-        ),
-    ],
-    "arithmetic": [
-        Case(unary("Pow(x, two)"), "Mul with itself", weights={"two": np.float32(2)}),
-        Case(unary("Pow(x, k)"), "two Mul", "two Mul", weights={"k": np.float32(3)}),
-        Case(unary("Pow(x, k)"), "Sqrt", "Sqrt", np.abs(f32(2, 3, 8)), {"k": np.float32(0.5)}),
-        Case(
-            "g (int32[4] x) => (int32[4] y) { y = Pow(x, k) }",
-            "a Pow of float64",
-            "",
-            np.arange(4, dtype=np.int32),
-            {"k": f32(4)},
-            evaluated=False,
-        ),
-        Case(unary("Sqrt(x)"), "Pow", "Pow", np.abs(f32(2, 3, 8))),
-        Case(unary("Tanh(x)"), "Clip; Sigmoid(2x)", "Sigmoid", 9 * f32(2, 3, 8)),
-        *(
-            Case(
-                f"g (uint8[2,3,8] x) => (uint8[2,3,8] y)"
-                f' {{ y = BitShift<direction="{to}">(x, b) }}',
-                "a power of two",
-                "",
-                u8(2, 3, 8),
-                {"b": np.arange(8, dtype=np.uint8)},
-            )
-            for to in ("LEFT", "RIGHT")
-        ),
-        Case(unary("Mod<fmod=1>(x, b)"), "dividend's sign", "", 9 * f32(2, 3, 8), {"b": f32(8)}),
-        Case(unary("Sigmoid(x)"), "Clip; Exp(-x)", "Clip; Exp", 9 * f32(2, 3, 8)),
-        Case(unary("Sub(x, x)"), "Add of"),
-        Case(unary("Add(k, x)"), "Sub of", weights={"k": f32(8)}),
-        Case(unary("Div(x, k)"), "constant's reciprocal", "recip", weights={"k": f32(8) + 5}),
-        Case(
-            "g (float[9] x) => (float[9] y) { a = Exp(x) y = Div(x, a) }",
-            "the Reciprocal",
-            "Reciprocal",
-            f32(9),
-        ),
-        Case(unary("LeakyRelu<alpha=0.3>(x)"), "a Where"),
-        Case(unary("PRelu(x, k)"), "a Where", weights={"k": f32(3, 1)}),
-        Case(unary("Relu(x)"), "Max"),
-        Case(
-            unary("Clip(x, k, l)"), "Max and Min", weights={"k": np.float32(-1), "l": np.float32(1)}
-        ),
-        *(
-            Case(
-                f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = Pow(x, k) }}",
-                "a Pow of float64",
-                "",
-                (X % 90).astype(t),
-                {"k": np.array([0, 1, 2, 3, 2, 4]).astype(t)},
-            )
-            for t in ("int32", "int64")
-        ),
-        Case(
-            "g (int64[2,6] x) => (int64[2,6] y) { y = Pow(x, k) }",
-            "Mul of squares",
-            "",
-            X % 30,
-            {"k": np.array(11)},
-        ),
-        Case("g (int32[2,6] x) => (int32[2,6] y) { y = Relu(x) }", "Max", "", X.astype(np.int32)),
-    ],
-    "fourier": [
-        *(
-            Case(
-                f"g (float[2,6,5,{c}] x) => (float[2,{m},5,2] y) {{ y = DFT<{how}>(x{given}) }}",
-                "sines and cosines",
-                "sines",
-                f32(2, 6, 5, c),
-                {"k": np.int64(8)},
-                evaluated=False,
-            )
-            for c, m, how, given in (
-                (1, 6, "axis=1", ""),
-                (2, 6, "axis=-3", ""),
-                (1, 4, "axis=1, onesided=1", ""),
-                (2, 6, "axis=1, inverse=1", ""),
-                (2, 8, "axis=1", ", k"),
-            )
-        )
-    ],
-    "functions": [
-        Case(unary("Softmax<axis=1>(x)"), "that define", "define"),
-        Case(
-            unary("LayerNormalization<axis=2>(x, s, b)"),
-            "that define",
-            "define",
-            weights={"s": f32(8), "b": f32(8)},
-        ),
-        Case(unary("HardSwish(x)"), "that define", "define"),
-        Case(unary("MeanVarianceNormalization<axes=[0,2]>(x)"), "define it", "define"),
-        Case(unary("Elu<alpha=0.7>(x)"), "", "define"),
-    ],
-    "integers": [
-        *(
-            Case(
-                f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = {op}(x, k) }}",
-                words,
-                "",
-                X.astype(t),
-                {"k": np.array([250, 7, 3, 100, 2, 131]).astype(t)},
-                evaluated=False,
-            )
-            for t, op, words in (
-                ("uint8", "Add", "int32 instead"),
-                ("uint8", "Sub", "of uint8, wrapped"),
-                ("int8", "Mul", "of int8, wrapped"),
-                ("int32", "Mul", "int64 instead"),
-                ("uint32", "Sub", "int64 instead"),
-                ("uint32", "Mul", "int64 instead"),
-                ("uint32", "Div", "int64 instead"),
-                ("int32", "Div", "int64"),
-            )
-        ),
-        Case(
-            "g (uint32[2,6] x) => (bool[2,6] y) { y = Less(x, k) }",
-            "int64 instead",
-            "",
-            X.astype(np.uint32),
-            {"k": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32)},
-        ),
-        *(
-            Case(
-                f"g ({t}[2,6] x) => ({t}[{shape}] y) {{ y = {how}(x, k) }}",
-                words,
-                "",
-                X.astype(t),
-                {"k": np.array(axes)},
-                opset=18,
-            )
-            for t, shape, how, axes, words in (
-                ("int32", "2,1", "ReduceMax", [1], "ArgMax; int64"),
-                ("int64", "1,1", "ReduceMin", [0, 1], "ArgMin"),
-                ("int64", "2", "ReduceSum<keepdims=0>", [-1], "a CumSum"),
-                ("int32", "1,1", "ReduceSum", [0, 1], "a CumSum; int64"),
-                ("int64", "6", "ReduceMax<keepdims=0>", [0], "ArgMax"),
-            )
-        ),
-    ],
-    "spelling": [
-        *(
-            Case(
-                f"g ({t}[2,6] x) => ({t}[2,9] y) {{ y = Pad(x, p{more}) }}",
-                "default value",
-                "",
-                X.astype(t.replace("float", "float32")),
-                {"p": np.array(pads), "a": np.array([1])},
-                opset=18,
-                evaluated=False,
-            )
-            for t, more, pads in (
-                ("int64", "", [0, 1, 0, 2]),
-                ("uint8", "", [0, 1, 0, 2]),
-                ("float", ", , a", [1, 2]),
-            )
-        ),
-        Case(
-            "g (float[2,3,8] x) => (float[2,3] y) { a = Mul(x, k) y = ReduceMax<axes=[-1],"
-            " keepdims=0>(a) }",
-            "full rank; full shape; other end; run time; Constant nodes",
-            weights={"k": f32(8)},
-        ),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv<group=1>(x, w, b) }",
-            "written out; left out; run time",
-            "",
-            IMAGE,
-            KERNEL,
-        ),
-        *(
-            Case(
-                POOL.format(7, f"{op}<kernel_shape=[3,3]>(x)"),
-                "default attributes",
-                "",
-                IMAGE,
-                opset=opset,
-            )
-            for op in ("AveragePool", "MaxPool")
-            for opset in (9, 19)
-        ),
-        Case(
-            "g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x,"
-            " k) }",
-            "initializers",
-        ),
-    ],
-    "layers": [
-        Case(unary("BatchNormalization(x, s, b, m, v)", "1,4,9,9"), "a Mul and", "Mul", IMAGE, BN),
-        Case(unary("InstanceNormalization(x, s, b)", "1,4,9,9"), "arithmetic", "arith", IMAGE, BN),
-        Case(
-            unary("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, b)", "3,4", "3,5"),
-            "a MatMul",
-            "MatMul",
-            f32(3, 4),
-            {"w": f32(5, 4), "b": f32(5)},
-        ),
-        Case(
-            unary("Gemm<transA=1>(x, w)", "4,3", "3,5"),
-            "a MatMul instead",
-            "",
-            f32(4, 3),
-            {"w": f32(4, 5)},
-        ),
-        Case(unary("MatMul(x, w)", "3,4", "3,5"), "a Gemm", "", f32(3, 4), {"w": f32(4, 5)}),
-        Case(
-            unary("Conv<pads=[1,0], strides=[2]>(x, w, b)", "1,3,8", "1,5,4"),
-            "two dimensions",
-            "two",
-            f32(1, 3, 8),
-            {"w": f32(5, 3, 3), "b": f32(5)},
-        ),
-        Case(
-            unary("MaxPool<kernel_shape=[3]>(x)", "1,3,8", "1,3,6"),
-            "two dimensions",
-            "",
-            f32(1, 3, 8),
-        ),
-        Case(POOL.format(1, "GlobalAveragePool(x)"), "a ReduceMean", "Reduce", IMAGE),
-        Case(POOL.format(1, "GlobalMaxPool(x)"), "a ReduceMax", "", IMAGE),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,4] y)"
-            " { y = ReduceMean<axes=[-1,-2], keepdims=0>(x) }",
-            "a GlobalAveragePool; divided by 81",
-            "Global; ReduceSum",
-            IMAGE,
-        ),
-        Case(unary("HardSigmoid<alpha=0.3>(x)"), "Mul, Add, Max", "Mul"),
-        Case(
-            "g (float[2,3,8] x) => (float[2,3,8] y, bool[2,3,8] m) { y, m = Dropout(x) }",
-            "an Identity",
-        ),
-    ],
-    "opset": [Case(unary("Softmax(x)"), "opset 12", "opset")],
-    "order": [
-        Case(unary("Add(x, k)"), "swapped", weights={"k": f32(8)}),
-        Case(
-            unary("ReduceSum(x, k)", out="1,3,1"),
-            "one axis",
-            "axis",
-            weights={"k": np.array([0, 2])},
-        ),
-        Case(
-            unary("MatMul(x, w)", "2,3,16", "2,3,8"),
-            "half the columns; half the length",
-            "half",
-            f32(2, 3, 16),
-            {"w": f32(16, 8)},
-        ),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv(x, w, b) }",
-            "half the channels",
-            "half",
-            IMAGE,
-            KERNEL,
-        ),
-    ],
-    "padding": [
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,8,5,5] y) { y = Conv"
-            '<auto_pad="SAME_LOWER", strides=[2,2]>(x, w) }',
-            "as numbers; a Pad",
-            "Pad",
-            IMAGE,
-            KERNEL,
-        ),
-        Case(
-            "g (float[1,4,8,8] x) => (float[1,8,4,4] y) { y = Conv"
-            '<auto_pad="SAME_UPPER", strides=[2,2]>(x, w) }',
-            "as numbers; a Pad",
-            "Pad",
-            f32(1, 4, 8, 8),
-            KERNEL,
-        ),
-        Case(
-            POOL.format(9, "MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)"),
-            "a Pad",
-            "",
-            IMAGE,
-            evaluated=False,
-        ),
-        Case(
-            POOL.format(
-                9, "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)"
-            ),
-            "a Pad",
-            "Pad",
-            IMAGE,
-        ),
-        Case(
-            POOL.format(5, "MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
-            "ceil_mode unnecessary",
-            "",
-            IMAGE,
-        ),
-        Case(
-            POOL.format(
-                4, "MaxPool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], ceil_mode=1>(x)"
-            ),
-            "ceil_mode unnecessary",
-            "",
-            IMAGE,
-            evaluated=False,
-        ),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,4,12,11] y) { y = Pad(x, p, k) }",
-            "a Concat",
-            "",
-            IMAGE,
-            {"p": np.array([0, 0, 1, 2, 0, 0, 2, 0]), "k": np.float32(7)},
-        ),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,8,9,10] y) { a = Pad(x, p) y = Conv(a, w, b) }",
-            "inside; a Concat",
-            "inside",
-            IMAGE,
-            {**KERNEL, "p": np.array([0, 0, 1, 2, 0, 0, 1, 1])},
-        ),
-        Case(QPADDED, "a Pad", "", u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
-        Case(
-            POOL.format(
-                5, "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,2], ceil_mode=1>(x)"
-            ),
-            "corrects the counts",
-            "counts",
-            IMAGE,
-            evaluated=False,
-        ),
-        Case(
-            POOL.format(9, 'AveragePool<kernel_shape=[3,3], auto_pad="SAME_LOWER">(x)'),
-            "corrects the counts; as numbers",
-            "counts",
-            IMAGE,
-            evaluated=False,
-        ),
-        Case(
-            "g (float[1,4,9,9] x) => (float[1,3,18,18] y) {"
-            ' y = ConvTranspose<auto_pad="SAME_UPPER", strides=[2,2]>(x, t) }',
-            "as numbers",
-            "",
-            IMAGE,
-            {"t": f32(4, 3, 3, 3)},
-            evaluated=False,
-        ),
-    ],
-    "precision": [
-        Case(
-            "g (float16[2,8] x) => (float16[2,8] y) { a = Mul(x, k) y = Softmax(a) }",
-            "float32 instead; each of 2",
-            "float32",
-            f32(2, 8).astype(np.float16),
-            {"k": np.float16(3)},
-            evaluated=False,
-        ),
-        Case(
-            unary("MatMul(x, w)", "3,4", "3,5"),
-            "float64 instead",
-            "float64",
-            f32(3, 4),
-            {"w": f32(4, 5)},
-        ),
-    ],
-    "quantized": [
-        Case(QPADDED, "a Conv between", "Conv", u8(1, 4, 9, 9), QUANTIZED, evaluated=False),
-        Case(
-            "g (uint8[3,4] x) => (uint8[3,5] y) { y = QLinearMatMul(x,xs,xz,m,ws,wz,ys,yz) }",
-            "MatMul between",
-            "MatMul",
-            u8(3, 4),
-            QUANTIZED,
-            evaluated=False,
-        ),
-        Case(
-            "g (uint8[3,4] x) => (uint8[3,4] y) { y ="
-            " com.microsoft.QLinearAdd(x,xs,xz,x,ws,wz,ys,yz) }",
-            "Add between",
-            "Add",
-            u8(3, 4),
-            QUANTIZED,
-            evaluated=False,
-        ),
-        Case(
-            "g (uint8[3,4] x) => (uint8[3,4] y)"
-            " { y = com.microsoft.QLinearSigmoid(x,xs,xz,ys,yz) }",
-            "Sigmoid between",
-            "Sigmoid",
-            u8(3, 4),
-            QUANTIZED,
-            evaluated=False,
-        ),
-        Case(
-            "g (uint8[3,4] x) => (int32[3,5] y) { y = MatMulInteger(x, m, xz, wz) }",
-            "32-bit integers",
-            "",
-            u8(3, 4),
-            QUANTIZED,
-        ),
-        Case(
-            "g (float[2,64] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
-            "<K=64,N=6,bits=4,block_size=32>(x,q,s,z) }",
-            "real numbers",
-            "weights",
-            f32(2, 64),
-            {"q": u8(6, 2, 16), "s": np.abs(f32(12)), "z": u8(6)},
-            evaluated=False,
-        ),
-        Case(
-            "g (float[2,40] x) => (float[2,6] y) { y = com.microsoft.MatMulNBits"
-            "<K=40,N=6,bits=8,block_size=32>(x,q,s) }",
-            "real numbers",
-            "weights",
-            f32(2, 40),
-            {"q": u8(6, 2, 32), "s": np.abs(f32(12))},
-            evaluated=False,
-        ),
-    ],
-    "ranking": [
-        Case(
-            "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK(x, k) }",
-            "counting",
-            "",
-            np.round(f32(2, 9)),
-            {"k": np.array([4])},
-            evaluated=False,
-        ),
-        Case(
-            "g (float[2,9] x) => (float[2,4] v, int64[2,4] i) { v, i = TopK<largest=0>(x, k) }",
-            "counting",
-            "",
-            np.round(f32(2, 9)),
-            {"k": np.array([4])},
-            evaluated=False,
-        ),
-        Case(
-            "g (float[2,9] x) => (float[2,9] v, int64[2,9] i)"
-            " { s = Shape(x) n = Gather(s, k) v, i = TopK(x, n) }",
-            "counting",
-            "",
-            np.round(f32(2, 9)),
-            {"k": np.array([1])},
-            evaluated=False,
-        ),
-    ],
-    "resize": [
-        *(
-            Case(
-                f"g (float[1,2,5,6] x) => (float[1,2,{h},{w}] y) {{ y = Resize<{how}>(x, ,"
-                f" {given}) }}",
-                "along each axis",
-                "" if "nearest" in how else "MatMul",
-                f32(1, 2, 5, 6),
-                {given.strip(", "): values},
-                opset=19,
-                evaluated=False,
-            )
-            for h, w, how, given, values in (
-                (
-                    10,
-                    9,
-                    'mode="nearest", nearest_mode="floor"',
-                    "sc",
-                    np.array([1, 1, 2, 1.5], np.float32),
-                ),
-                (
-                    10,
-                    9,
-                    (
-                        'mode="nearest", nearest_mode="round_prefer_ceil",'
-                        ' coordinate_transformation_mode="asymmetric"'
-                    ),
-                    "sc",
-                    np.array([1, 1, 2, 1.5], np.float32),
-                ),
-                (10, 9, 'mode="linear"', "sc", np.array([1, 1, 2, 1.5], np.float32)),
-                (
-                    3,
-                    4,
-                    'mode="linear", coordinate_transformation_mode="align_corners"',
-                    ", si",
-                    np.array([1, 2, 3, 4]),
-                ),
-                (
-                    4,
-                    4,
-                    'mode="cubic", coordinate_transformation_mode="align_corners"',
-                    "sc",
-                    np.array([1, 1, 0.8, 0.8], np.float32),
-                ),
-                (3, 4, 'mode="linear", antialias=1', ", si", np.array([1, 2, 3, 4])),
-                (3, 4, 'mode="cubic", antialias=1', ", si", np.array([1, 2, 3, 4])),
-                (
-                    10,
-                    9,
-                    'mode="cubic", cubic_coeff_a=-0.5',
-                    "sc",
-                    np.array([1, 1, 2, 1.5], np.float32),
-                ),
-                (10, 9, 'mode="cubic", exclude_outside=1', ", si", np.array([1, 2, 10, 9])),
-                (
-                    3,
-                    1,
-                    'mode="linear", coordinate_transformation_mode="pytorch_half_pixel"',
-                    ", si",
-                    np.array([1, 2, 3, 1]),
-                ),
-                (
-                    8,
-                    7,
-                    'mode="linear", coordinate_transformation_mode="half_pixel_symmetric"',
-                    "sc",
-                    np.array([1, 1, 1.7, 1.3], np.float32),
-                ),
-                (
-                    6,
-                    7,
-                    'mode="nearest", axes=[3,2], keep_aspect_ratio_policy="not_larger"',
-                    ", si",
-                    np.array([7, 8]),
-                ),
-            )
-        )
-    ],
-    "recurrent": [
-        Case(
-            "g (float[5,2,3] x) => (float[5,1,2,4] y, float[1,2,4] h, float[1,2,4] c)"
-            ' { y, h, c = LSTM<hidden_size=4, direction="reverse">(x, w, r) }',
-            "forwards, on",
-            "",
-            f32(5, 2, 3),
-            LSTM,
-            evaluated=False,
-        ),
-        Case(
-            "g (float[5,2,3] x) => (float[5,2,2,4] y, float[2,2,4] h) { y, h = LSTM<hidden_size=4,"
-            ' direction="bidirectional",'
-            ' activations=["Sigmoid","Tanh","Tanh","HardSigmoid","Relu","Tanh"]>(x, w2, r2, b2) }',
-            "forwards",
-            "two",
-            f32(5, 2, 3),
-            LSTM,
-            evaluated=False,
-        ),
-    ],
+    "qw": u8(8, 4, 3, 3),
+    "qb": np.arange(8, dtype=np.int32),
+    "qm": u8(4, 5),
+    "nbits_4": u8(6, 2, 16),
+    "nbits_8": u8(6, 2, 32),
+    "nbits_s": np.abs(f32(12)),
+    "nbits_z": u8(6),
+    # of Resize
+    "sc": np.array([1, 1, 2, 1.5], np.float32),
+    "sc_down": np.array([1, 1, 0.8, 0.8], np.float32),
+    "sc_odd": np.array([1, 1, 1.7, 1.3], np.float32),
+    "si_34": np.array([1, 2, 3, 4]),
+    "si_31": np.array([1, 2, 3, 1]),
+    "si_up": np.array([1, 2, 10, 9]),
+    "si_78": np.array([7, 8]),
 }
 
 
 def _iter_cases() -> Iterator[Case]:
-    for name, cases in GROUPS.items():
-        yield from (replace(case, name=name) for case in cases)
+    head: list[str] = []
+    for line in TABLE.strip().splitlines():
+        if not line.startswith(" "):
+            head = [part.strip() for part in line.split("|")] + [""] * 3
+            continue
+        name, words, noisy, more, *_ = head
+        options = more.split()
+        opset = next((int(o[6:]) for o in options if o.startswith("opset=")), 17)
+        values = next((o for o in options if o in VALUES_OF), "")
+        text = _written_out(line.strip())
+        yield Case(name, words, noisy, opset, "unevaluated" not in options, values, text)
+
+
+def _written_out(text: str) -> str:
+    """Return a region in ONNX's text form."""
+    if text.startswith("g "):
+        return text
+    types, _, op = text.partition(": ")
+    read, _, made = types.partition(" -> ")
+    return f"g ({read} x) => ({made or read} y) {{ y = {op} }}"
+
+
+def _usual_input(model: onnx.ModelProto) -> Any:
+    """Return values of the type and shape of the input of a region."""
+    tensor = model.graph.input[0].type.tensor_type
+    shape = tuple(size.dim_value for size in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if shape == X.shape:
+        return X.astype(dtype)
+    if dtype.kind == "f":
+        return f32(*shape).astype(dtype)
+    return u8(*shape) if dtype == np.uint8 else np.arange(*shape, dtype=dtype)
 
 
 CASES = list(_iter_cases())
@@ -671,21 +408,17 @@ def forms_of(model: onnx.ModelProto, name: str) -> list[Rewriting]:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
-    "case", CASES, ids=lambda c: f"{c.name}-{c.text.split('{')[1].strip()[:40]}"
+    "case", CASES, ids=lambda c: f"{c.rewriting}-{c.text.split('{')[1].strip()[:40]}"
 )
 def test_form_computes_the_same(case: Case, tmp_path: Path, reference: Reference) -> None:
-    used = {
-        k: v
-        for k, v in case.weights.items()
-        if k in case.text.replace("(", ",").replace(" ", "").replace(")", ",").split(",")
-    }
+    used = {name: WEIGHTS[name] for name in re.findall(r"\w+", case.text) if name in WEIGHTS}
     model = text_models.model(
         case.text, domains=MS if "microsoft" in case.text else (), opset=case.opset, **used
     )
-    x = f32(2, 3, 8) if case.x is None else case.x
+    x = VALUES_OF[case.values](_usual_input(model))
     original = OriginalRegion(model, [fed(tmp_path / "fed", x=x)], reference, tmp_path / "scratch")
     before = model.SerializeToString()
-    found = forms_of(model, case.name)
+    found = forms_of(model, case.rewriting)
     assert all(any(w in form.words for form in found) for w in case.words.split("; ")), [
         f.words for f in found
     ]
@@ -730,7 +463,7 @@ def test_every_rewriting_has_a_docstring_a_function_and_a_case(name: str) -> Non
     assert hasattr(module, "FORMS") or callable(module.rewrite)
     help_text = plugins.help_of("rewrites", name)
     assert help_text.endswith(".") and 20 < len(help_text) < 120
-    assert name in {case.name for case in CASES}
+    assert name in {case.rewriting for case in CASES}
 
 
 FUNCTIONS = (
@@ -942,7 +675,7 @@ def test_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() ->
         "g (float[1,4,9,9] x) => (float[1,8] y) { a = Conv<pads=[1,1,1,1]>(x, w) c = Add(a, k)"
         " d = ReduceMean<axes=[2,3]>(c) y = Reshape(d, s) }"
     )
-    model = text_models.model(text, s=np.array([1, 8]), k=f32(9), w=KERNEL["w"])
+    model = text_models.model(text, s=np.array([1, 8]), k=f32(9), w=WEIGHTS["kw"])
     fixed = {
         form.words: ", for these shapes and sizes" in form.words
         for form in rewritings(model, frozen=["s"])
@@ -1021,7 +754,7 @@ def test_model_of_old_opset_gets_forms_of_that_opset(tmp_path: Path, reference: 
     text = """g (float[1,4,9,9] x) => (float[1,8,1,1] y) {
         [c] a = Conv<pads = [1, 1, 1, 1]>(x, w) [p] y = GlobalAveragePool(a)
     }"""
-    model = text_models.model(text, opset=9, ir=4, w=KERNEL["w"])
+    model = text_models.model(text, opset=9, ir=4, w=WEIGHTS["kw"])
     original = OriginalRegion(
         model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch"
     )
