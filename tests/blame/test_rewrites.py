@@ -374,17 +374,8 @@ def _iter_cases() -> Iterator[Case]:
         options = more.split()
         opset = next((int(o[6:]) for o in options if o.startswith("opset=")), 17)
         values = next((o for o in options if o in VALUES_OF), "")
-        text = _written_out(line.strip())
+        text = text_models.written_out(line.strip())
         yield Case(name, words, noisy, opset, "unevaluated" not in options, values, text)
-
-
-def _written_out(text: str) -> str:
-    """Return a region in ONNX's text form."""
-    if text.startswith("g "):
-        return text
-    types, _, op = text.partition(": ")
-    read, _, made = types.partition(" -> ")
-    return f"g ({read} x) => ({made or read} y) {{ y = {op} }}"
 
 
 def _usual_input(model: onnx.ModelProto) -> Any:

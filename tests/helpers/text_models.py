@@ -32,6 +32,24 @@ def model(
     return made
 
 
+def written_out(text: str, label: str = "") -> str:
+    """Return the text form of a graph whose short form is given.
+
+    "float[2] -> float[1]: ReduceSum(x)" is short for one node that reads `x` and makes `y`; without
+    an arrow, the output has the type of the input.
+
+    Args:
+        text: The short form, or a text form, which is returned as it is.
+        label: The name of the node.
+    """
+    if text.startswith("g "):
+        return text
+    types, _, op = text.partition(": ")
+    read, _, made = types.partition(" -> ")
+    name = f"[{label}] " if label else ""
+    return f"g ({read} x) => ({made or read} y) {{ {name}y = {op} }}"
+
+
 def save(path: Path | str, text: str, **more: Any) -> Path:
     """Write the model of `text`, with the arguments of `model`, to a file, and return its path."""
     path = Path(path)
