@@ -38,17 +38,15 @@ from tests.helpers.run_command import subcut
 from tests.helpers.turns import takes_its_turn
 from tests.helpers.web_runtime import borrow_release
 
-hypothesis.settings.register_profile(
-    "busy", deadline=None
-)  # two workers and their runtimes share the cores
+# two workers and their runtimes share the cores
+hypothesis.settings.register_profile("busy", deadline=None)
 hypothesis.settings.load_profile("busy")
 
 # Where Python is told to write no bytecode, each command and each worker would compile subcut
 # again: 0.1 to 0.3 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(
-    prefix="subcut-tests-"
-)  # where converted models are kept
+# where converted models are kept
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="subcut-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 borrow_release()
 
@@ -63,9 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     in_turn = {item: takes_its_turn(item) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if not in_turn[item]])
     items[:] = [item for item in items if in_turn[item]]
-    on_linux = sys.platform == "linux" and hasattr(
-        os, "posix_fadvise"
-    )  # not so with `make test-macos-like`
+    # not so with `make test-macos-like`
+    on_linux = sys.platform == "linux" and hasattr(os, "posix_fadvise")
     lacking = [] if on_linux else ["linux"] if sys.platform != "win32" else ["linux", "posix"]
     for item in items if lacking else ():
         for mark in filter(None, map(item.get_closest_marker, lacking)):

@@ -62,9 +62,8 @@ PRINTERS = {
     "cases.repro": "a script of its own, copied beside every cut",
 }
 MAX_FUNCTION = 80  # lines
-OTHER_SYSTEM = (
-    "system.posix" if sys.platform == "win32" else "system.windows"
-)  # it cannot be imported here
+# it cannot be imported here
+OTHER_SYSTEM = "system.posix" if sys.platform == "win32" else "system.windows"
 
 MODULES = {
     ".".join(path.relative_to(HOME).with_suffix("").parts)
@@ -212,10 +211,8 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-TESTED_BY_CONTRACT = (
-    *PLUGINS,
-    "commands",
-)  # by a test of the kind, by the tests of the command line
+# by a test of the kind, by the tests of the command line
+TESTED_BY_CONTRACT = (*PLUGINS, "commands")
 
 
 @each([m for m in MODULES if m not in PACKAGES and m.rpartition(".")[0] not in TESTED_BY_CONTRACT])
@@ -372,9 +369,8 @@ def test_public_functions_say_what_they_do(module: str) -> None:
 def test_functions_are_short(module: str) -> None:
     for node in nodes(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
-            first = node.body[
-                ast.get_docstring(node) is not None :
-            ]  # a command's options are its signature
+            # a command's options are its signature
+            first = node.body[ast.get_docstring(node) is not None :]
             lines = node.end_lineno - first[0].lineno + 1 if first else 0
             assert lines <= MAX_FUNCTION, f"{node.name}: {lines}"
 
@@ -450,11 +446,8 @@ def test_one_function_starts_python() -> None:
         if isinstance(node, ast.Attribute)
         and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
     }
-    assert mentioned == {
-        "children",
-        "environments.installation",
-        "runtime.command_line",
-    }  # uv; code that is reached
+    # uv; code that is reached
+    assert mentioned == {"children", "environments.installation", "runtime.command_line"}
     options = [
         m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"
     ]

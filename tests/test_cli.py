@@ -317,12 +317,8 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
         (("--seed", "x"), 2, "UsageError", "usage.command-line"),
         (("empty.onnx", *EDGE), 3, "ModelError", "model.not-onnx"),
         (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 74, "OutputError", "output.not-folder"),
-        (
-            ("resnet50.onnx", *EDGE, "-i", "bad.npy"),
-            2,
-            "InputError",
-            "input.wrong-shape",
-        ),  # of the reference's process
+        # of the reference's process
+        (("resnet50.onnx", *EDGE, "-i", "bad.npy"), 2, "InputError", "input.wrong-shape"),
     ],
 )
 def test_json_of_an_error(

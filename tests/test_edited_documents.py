@@ -226,9 +226,8 @@ def test_no_edited_document_is_an_internal_error(
     at = data.draw(st.sampled_from(places(document)), label="place")
     put(documents, file, edited(document, at, data.draw(ODD | st.just(DELETED), label="value")))
     command = data.draw(st.sampled_from(READERS[file]), label="command")
-    with contextlib.suppress(
-        SubcutError, typer.TyperException
-    ):  # any other is an error of subcut itself
+    # any other is an error of subcut itself
+    with contextlib.suppress(SubcutError, typer.TyperException):
         in_process("-q", *command.split())
 
 

@@ -31,9 +31,8 @@ from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import PATIENCE, SOON, environment
 
 pytest_plugins = ["pytester"]
-import_module(
-    "subgraph.agreement"
-)  # pytester forgets what is imported in its sessions, this with numpy
+# pytester forgets what is imported in its sessions, this with numpy
+import_module("subgraph.agreement")
 
 TESTS = """
 [[tests]]
@@ -323,9 +322,8 @@ def first(place: Path) -> Iterator[dict[str, Outcome]]:
 def test_right_candidate_passes(first: dict[str, Outcome], place: Path) -> None:
     for name in ("chain.onnx[ort]", "test_right", "test_limit"):
         assert first[name] == Outcome("", {})
-        assert not list(
-            place.glob(f"subcut_out/*{name.replace('[', '_').strip(']')}*")
-        )  # it leaves no folder
+        # it leaves no folder
+        assert not list(place.glob(f"subcut_out/*{name.replace('[', '_').strip(']')}*"))
 
 
 @pytest.mark.slow

@@ -39,10 +39,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
     ("packages", "ran"),
     [
         ({"onnxruntime": "1.31.1"}, ("onnxruntime", "1.31.1")),
-        (
-            {"onnxruntime-webgpu": "1.27.0"},
-            ("onnxruntime-webgpu", "1.27.0"),
-        ),  # it was an internal error
+        # it was an internal error
+        ({"onnxruntime-webgpu": "1.27.0"}, ("onnxruntime-webgpu", "1.27.0")),
         ({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.27.0"}, ("onnxruntime-gpu", "1.27.0")),
         ({"onnxruntime": "1.31.1.dev7"}, ("onnxruntime", "1.31.1.dev7")),
     ],

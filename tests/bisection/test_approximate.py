@@ -33,9 +33,8 @@ LINE = (
 )
 STEPS = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
 MANY = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {STEPS}").replace("Exp (p)", "Exp (t30)")
-LARGE = np.full(
-    (4, 16), 40, np.float32
-)  # beside which what is off by per cents is off by per mille
+# beside which what is off by per cents is off by per mille
+LARGE = np.full((4, 16), 40, np.float32)
 
 
 def asked(

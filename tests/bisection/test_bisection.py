@@ -249,9 +249,8 @@ def test_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> No
     document = found(bisect(here, "--json", nodes="n7", log=str(here / "log")))
     assert [f["nodes"] for f in document["findings"]] == [["n7"]]
     lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
-    probes = sum(
-        line.endswith(" Relu+Add") for line in lines
-    )  # of the contract; each is a run and no trial
+    # of the contract; each is a run and no trial
+    probes = sum(line.endswith(" Relu+Add") for line in lines)
     assert lines.count("run") - probes <= document["trials"] + 1 and len(lines) > before
 
 

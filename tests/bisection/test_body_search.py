@@ -99,10 +99,8 @@ def test_max_trials_is_for_what_is_inside_as_well(
     ]
     document = json.loads(outer[0].read_text())
     inner = document["runs"].get("inside", 0)
-    assert (document["trials"], bool(inner)) == (
-        max(limit, 7),
-        limit > 7,
-    )  # what a share costs is never refused
+    # what a share costs is never refused
+    assert (document["trials"], bool(inner)) == (max(limit, 7), limit > 7)
     whole = subcut(*words, "--json", cwd=tmp_path).document
     assert (whole["trials"], whole["runs"]["inside"]) == (14, 7)
     (inside,) = (json.loads(p.read_text()) for p in tmp_path.glob("subcut_out/*-inside-*/run.json"))

@@ -75,9 +75,8 @@ def test_seven_tries_are_enough_where_one_end_is_right(releases: int, wrong: int
     wrong = min(wrong, releases)
     for used in (0, wrong - 1):
         history, asked = run("w" * wrong + "r" * (releases - wrong), used)
-        assert (
-            len(asked) - 1 <= 7 + 1
-        )  # the one that is used costs nothing; one more where a gap is looked into
+        # the one that is used costs nothing; one more where a gap is looked into
+        assert len(asked) - 1 <= 7 + 1
         assert number(history.first_right) == (wrong if wrong < releases else None)
 
 

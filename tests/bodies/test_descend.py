@@ -103,10 +103,8 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
     ("rest", "called"),
     [
         ("#1", "loop/body/add"),
-        (
-            "#5",
-            "loop/body/#5",
-        ),  # counted in the body, not with the constant that its graph holds, too
+        # counted in the body, not with the constant that its graph holds, too
+        ("#5", "loop/body/#5"),
         ("MatMul@1", "loop/body/mm"),
         ("d", "d"),
         ("s", "s"),

@@ -17,9 +17,8 @@ from subgraph.graph import graph as graphs
 from subgraph.graph.nested import all_nodes
 
 X = bodies.values(1)
-TYPES = {
-    "t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)
-}  # of what the Loop reads
+# of what the Loop reads
+TYPES = {"t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)}
 
 
 def loop(folder: Path) -> Body:

@@ -190,10 +190,8 @@ def test_several_candidates_stand_side_by_side(here: Path) -> None:
         False,
     ]
     done = compare("m.onnx", "-c", wrong, "-c", right, "--at", "b", "--save", "d", cwd=here)
-    assert sorted(p.name for p in (here / "d").iterdir()) == [
-        "0-off.py",
-        "1-onnx-reference",
-    ]  # the values of each
+    # the values of each
+    assert sorted(p.name for p in (here / "d").iterdir()) == ["0-off.py", "1-onnx-reference"]
     one, other = (
         np.load(here / "d" / name / "t0/0.given.npy") for name in ("0-off.py", "1-onnx-reference")
     )
@@ -549,9 +547,8 @@ def test_external_weights(here: Path) -> None:
     (here / "weights").write_bytes(data)
     assert compare(*words, cwd=here).code == 0
     again = (here / "log").read_text().removeprefix(before).splitlines()
-    assert (
-        len([line for line in again if line.endswith("run")]) == 5
-    )  # all but the node above the weight; the full model twice
+    # all but the node above the weight; the full model twice
+    assert len([line for line in again if line.endswith("run")]) == 5
 
 
 @pytest.mark.slow
@@ -737,11 +734,8 @@ def test_doctor(here: Path) -> None:
     assert states["gone"] == "fails" and states["ort"] == "ok"
     assert usable["torch"] or states["torch"] == "not installed"
     processors = {f"arch={name}" for name in PROCESSORS}
-    of_machine = {
-        *devices.DEVICES,
-        *processors,
-        "web",
-    }  # whether these are there depends on the machine
+    # whether these are there depends on the machine
+    of_machine = {*devices.DEVICES, *processors, "web"}
     usable = {name: there for name, there in usable.items() if name not in of_machine}
     assert {
         row["name"]: row["usable"] for row in found["backends"] if row["name"] not in of_machine

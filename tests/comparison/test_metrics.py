@@ -208,12 +208,8 @@ def test_it_is_its_formula(name: str, pairs: list[tuple[float, float]]) -> None:
         ("kl", [1, 1], [0, 1], math.log(2)),  # (0, 1) against (½, ½), but for the floor
         ("kl", [-1.7e308, 1.7e308], [0, 1], 0),
         ("ulp", [1.0], [1 + 2**-23], 1),
-        (
-            "ulp",
-            [2.0],
-            [2 - 2**-23],
-            0.5,
-        ),  # the unit is the reference's, the step below it is half as wide
+        # the unit is the reference's, the step below it is half as wide
+        ("ulp", [2.0], [2 - 2**-23], 0.5),
         ("ulp", [0.0], [2**-149], 1),
         ("ulp", [2**-149], [2**-148], 1),
         ("mismatch", [0.0, 1, 2, 3], [-0.0, 1, 2, 4], 0.25),

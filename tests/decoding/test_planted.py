@@ -34,9 +34,8 @@ def test_the_candidate_is_wrong_in_its_step_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [pytest.param("state", marks=pytest.mark.rare), "drift"])
 def test_the_step_and_the_node_are_named(fault: str, tmp_path: Path) -> None:
     every = len(decoding.MODELS) * len(decoding.FAULTS)
-    seeds = range(
-        len(decoding.MODELS) * decoding.FAULTS.index(fault), 100 * every, every
-    )  # of the decoder
+    # of the decoder
+    seeds = range(len(decoding.MODELS) * decoding.FAULTS.index(fault), 100 * every, every)
     tried = (decoding.plant(seed, tmp_path, tmp_path / "none", 24) for seed in seeds)
     planted = next(p for p in tried if isinstance(p, decoding.Planted))
     found = decoding.run(planted, tmp_path)

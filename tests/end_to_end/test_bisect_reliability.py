@@ -34,9 +34,8 @@ from tests.helpers.facts import has_line
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, finish, start, subcut, tree
 
-PROBES = re.compile(
-    "(Relu|Add|Identity)([+]Add)?"
-)  # nodes of the models by which `trials.preflight` probes a candidate
+# nodes of the models by which `trials.preflight` probes a candidate
+PROBES = re.compile("(Relu|Add|Identity)([+]Add)?")
 QUICK = ("--rtol", "1e-3", "--keep-input")
 LONG = 280  # seconds; other work may share the machine
 SHORT = [f"n{i}" for i in range(8)]
@@ -189,12 +188,10 @@ def test_killed_at_ten_moments_it_goes_on(
     assert answer(got) == answer(want)
     again = Counter(loads(here))
     assert jobs > 1 or not steady - again
-    repeated = 2 * (
-        kills + 1
-    )  # each command repeats a run of the whole and, where that dies, asks for one operator
-    once = Counter(
-        dict.fromkeys(again, 1)
-    )  # with two jobs, it depends on the moment what is run ahead
+    # each command repeats a run of the whole and, where that dies, asks for one operator
+    repeated = 2 * (kills + 1)
+    # with two jobs, it depends on the moment what is run ahead
+    once = Counter(dict.fromkeys(again, 1))
     assert (again - (steady | once)).total() <= kills * jobs + repeated, (
         "only what was running is lost"
     )
@@ -216,9 +213,8 @@ def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str
     (here / "log" / "stop").unlink()
     again = found(bisect(*words, "--json", cwd=here, env=mark))
     assert named(again) == [["n5"]]
-    repeated = (
-        before.total() + again["trials"] + 1 - len(loads(here))
-    )  # one run of the whole is repeated
+    # one run of the whole is repeated
+    repeated = before.total() + again["trials"] + 1 - len(loads(here))
     assert repeated in (before.total() - 1, before.total(), before.total() + 1)
     last = done.err[done.err.index("error: interrupted") :]
     assert "same command" in last, last
@@ -362,9 +358,8 @@ def test_disk_that_fills_up_midway_keeps_the_stored_runs(
     (root / "ballast").unlink()
     document = found(bisect(*words, cwd=here, env=mark))
     assert named(document) == [["n5"]]
-    kept = (
-        known.total() + document["trials"] + 1 - len(loads(here))
-    )  # one run of the whole is repeated
+    # one run of the whole is repeated
+    kept = known.total() + document["trials"] + 1 - len(loads(here))
     assert kept >= 2, "the first two trials were on the disk"
 
 
@@ -555,11 +550,8 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(here: Path) -> N
     assert {p.name[-7:] for p in (here / "subcut_out").iterdir()} == {".store", "-report"}
     known = len(loads(here))
     document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here))
-    assert (document["agree"], document["findings"], len(loads(here))) == (
-        True,
-        [],
-        known + 1,
-    )  # one is repeated
+    # one is repeated
+    assert (document["agree"], document["findings"], len(loads(here))) == (True, [], known + 1)
     document = found(bisect(*words, "--json", cwd=here))
     assert document["exit_code"] == 1
     assert {finding["kind"] for finding in document["findings"]} <= {"accumulated", "unresolved"}, (

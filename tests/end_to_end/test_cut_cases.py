@@ -198,9 +198,8 @@ def run_whole(
     """The boundary tensors of the whole model, which are made its outputs, in its own folder with
     its data files."""
     model = onnx.load(source, load_external_data=False)
-    if (
-        case.number == 20
-    ):  # onnxruntime refuses nodes that share a name, and names mean nothing to it
+    # onnxruntime refuses nodes that share a name, and names mean nothing to it
+    if case.number == 20:
         for i, node in enumerate(model.graph.node):
             node.name = f"n{i}"
     g = graph.load(source)
@@ -311,9 +310,8 @@ def test_without_a_capture_the_structure_is_the_same(
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     asked = words(case, source, tmp_path / "bare")
-    if (
-        key == "29-0"
-    ):  # neither declared nor known to onnx's inference: only a run can tell the type
+    # neither declared nor known to onnx's inference: only a run can tell the type
+    if key == "29-0":
         with raises(SubcutError, "cut.unknown-type", "'h'") as refusal:
             subcut(*asked, "--no-capture")
         assert refusal.value.exit_code == 3
@@ -360,9 +358,8 @@ def check(case: CutCase, cut: onnx.ModelProto, key: str) -> None:
         with pytest.raises(onnx.checker.ValidationError, match="Field 'shape'"):
             onnx.checker.check_model(model)
     else:
-        onnx.checker.check_model(
-            model, full_check=case.number != 8
-        )  # 8: inference takes a sparse weight for a vector
+        # 8: inference takes a sparse weight for a vector
+        onnx.checker.check_model(model, full_check=case.number != 8)
 
 
 def kind(info: onnx.ValueInfoProto) -> str:
@@ -569,9 +566,8 @@ def test_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path) 
     done = run_command.subcut(*line, cwd=here)
     assert done.code in (2, 3), done
     assert re.search(case.refused, done.err, re.IGNORECASE), done.err
-    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", done.err), (
-        done.err
-    )  # a user's words, not ours
+    # a user's words, not ours
+    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", done.err), done.err
     assert done.out == ""
     assert not list(here.iterdir())
 

@@ -117,9 +117,8 @@ def _read(command: Command) -> None:
             assert inner is not None
             context = inner.make_context(name, rest, parent=context)
     except (typer.TyperException, subgraph.SubcutError) as e:
-        assert str(e).startswith("Missing parameter"), (
-            f"{command.line}: {e}"
-        )  # a command's name alone, in a sentence
+        # a command's name alone, in a sentence
+        assert str(e).startswith("Missing parameter"), f"{command.line}: {e}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

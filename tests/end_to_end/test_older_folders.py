@@ -33,11 +33,8 @@ CASES = {  # folder -> exit code of its replay on the candidate with the fault
     "steps/bisect-wrong.py/culprit": 1,
     "fault.zip": 1,
 }
-QUICK = (
-    "results/shift__gate",
-    "results/manual-device/todo/3",
-    "fault.zip",
-)  # the others are replayed as slow tests
+# the others are replayed as slow tests
+QUICK = ("results/shift__gate", "results/manual-device/todo/3", "fault.zip")
 REPORTS = {  # folder -> words of its report
     "results/bisect-wrong.py": "✗ wrong    shift, act (Add, Relu)   2 of 6 nodes",
     "results/compare-wrong.py": "wrong: the model's outputs; 4 of 6 tensors in place or alone",

@@ -200,9 +200,8 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_result_or_none(
         time.sleep(last * k / 12)
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(run.pid, signal.SIGINT)
-        _, err = run.communicate(
-            timeout=PATIENCE
-        )  # Python's own words before it has read our code may be a traceback
+        # Python's own words before it has read our code may be a traceback
+        _, err = run.communicate(timeout=PATIENCE)
         assert run.returncode in (130, -signal.SIGINT, 0) or "KeyboardInterrupt" in err, err
         if (here / "subcut_out").exists():
             assert told(here / PLACE) == new

@@ -38,9 +38,8 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     assert releases.release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
     assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
     command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
-    assert has_line(
-        command, "--no-deps", "--only-binary"
-    )  # an old one without a wheel would be built for minutes
+    # an old one without a wheel would be built for minutes
+    assert has_line(command, "--no-deps", "--only-binary")
 
 
 def test_dependencies_of_a_release_are_of_its_day() -> None:
@@ -64,9 +63,8 @@ def test_release_is_part_of_a_spec() -> None:
     )
     assert candidate.identity("")["release"] == "1.22.1"
     assert "release" not in parse("ort").identity("")
-    assert candidate.code.shown == [
-        "onnxruntime==1.22.1"
-    ]  # of a file that names it, only with trust
+    # of a file that names it, only with trust
+    assert candidate.code.shown == ["onnxruntime==1.22.1"]
     for wrong, code, about in [
         ("ort==", "release.malformed", "''"),
         ("ort==x;y", "release.malformed", "x;y"),

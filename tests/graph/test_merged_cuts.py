@@ -103,9 +103,8 @@ def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> 
     bit for bit."""
     place = folder / "pool.onnx"
     p.save(place)
-    sparse = bool(
-        p.model.graph.sparse_initializer
-    )  # shape inference takes a sparse weight for a vector
+    # shape inference takes a sparse weight for a vector
+    sparse = bool(p.model.graph.sparse_initializer)
     onnx.checker.check_model(str(place), full_check=not sparse)
     fed = {new: values[old] for names in p.inputs for old, new in names.items()}
     together = run(

@@ -319,9 +319,8 @@ def test_no_element_type_of_onnx_is_missing() -> None:
 )
 def test_weight_without_a_size_is_refused(dtype: int, dims: tuple[int, ...]) -> None:
     tensor = TensorProto(name="w", dims=dims)
-    wire_type = b"\x10" + bytes(
-        [dtype]
-    )  # as a damaged file has it: the class itself takes no unknown type
+    # as a damaged file has it: the class itself takes no unknown type
+    wire_type = b"\x10" + bytes([dtype])
     with pytest.raises(ModelError, match="'w'"):
         protobuf.nbytes(TensorProto.FromString(tensor.SerializeToString() + wire_type))
 

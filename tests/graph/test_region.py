@@ -69,9 +69,8 @@ class Found:
     "found",
     [
         Found("a", "e", "a b c d e", "x", "out", "w"),
-        Found(
-            "b", "e", "b c e", "ta td", "out", "w"
-        ),  # the side branch is an input, no reason to drag it in
+        # the side branch is an input, no reason to drag it in
+        Found("b", "e", "b c e", "ta td", "out", "w"),
         Found("b d", "e", "b c d e", "ta", "out", "w"),
         Found("b", "c", "b c", "ta", "tc", "w"),
         Found("b", "b c", "b c", "ta", "tb tc", "w"),  # an end above another is given as well

@@ -38,10 +38,8 @@ from tests.helpers.made_dumps import FORMATS, MADE, ONE
 ENTRIES = 12  # of a recording that are read; damage makes no more of them
 SECONDS = 20  # of CPU time for one folder; those seen take a tenth of one
 ROOM = 384 << 20  # bytes of addresses that the process may take beside those that it has
-BASE, FACTOR = (
-    4 << 20,
-    80,
-)  # bytes that reading may take: so many (Python's tables grow by 2 MB), and so many per byte
+# bytes that reading may take: so many (Python's tables grow by 2 MB), and so many per byte
+BASE, FACTOR = (4 << 20, 80)
 LARGE = 60_000  # bytes of a file that is left whole
 HUGE = (
     b"99999999999999999999",

@@ -102,9 +102,8 @@ class LentWorker(Worker):
         bounded: int | None = None,
         python: Path | None = None,
     ) -> None:
-        limited = (
-            bounded is not None and memory is not None
-        )  # by the user: the process itself is made for that
+        # by the user: the process itself is made for that
+        limited = bounded is not None and memory is not None
         lent = _idle[backend] if backend in BACKENDS and python is None and not limited else None
         if lent:
             vars(self).update(lent.pop())

@@ -22,9 +22,8 @@ from fixtures import ROOT
 from tests.helpers.run_command import PATIENCE, environment, together
 
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands"
-)  # those are generated
+# those are generated
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")
 LEFT_OUT = "…"
 # Words that have pytest load subcut's plugin, where the package was installed before it had one.
 PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgraph.pytest_plugin")

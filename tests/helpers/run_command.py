@@ -32,12 +32,10 @@ COMMAND = (
     if ON_WINDOWS
     else [str(SUBCUT)]
 )
-PATIENCE = (
-    600 if ON_WINDOWS else 200
-)  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
-NO_BYTECODE = {
-    "PYTHONDONTWRITEBYTECODE": "1"
-}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
+# seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
+PATIENCE = 600 if ON_WINDOWS else 200
+# under a limit on file sizes Python 3.11 leaves truncated .pyc files
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 SOON = 100  # seconds for an event that takes a tenth of one, likewise
 
 

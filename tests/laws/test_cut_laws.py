@@ -283,9 +283,8 @@ def test_cutting_a_cut_at_its_own_edges_gives_the_same_nodes(question: Question)
         again = cut(g, first.region.start, first.region.end)
         assert [n.name for n in again.model.graph.node] == [n.name for n in first.model.graph.node]
         assert (sorted(again.inputs), again.outputs) == (sorted(first.inputs), first.outputs)
-        if (
-            not first.region.shapes
-        ):  # what is a shape of something above is an input like others here
+        # what is a shape of something above is an input like others here
+        if not first.region.shapes:
             assert again.model == first.model
         if first.inputs:
             through = region.find_region(g, (), ())  # from all inputs to all outputs
@@ -384,9 +383,8 @@ def test_capture_with_weights_on_disk_gives_the_same_files(
                 )
             else:
                 source.write_bytes(path.read_bytes())
-            with thresholds(
-                walk, 100
-            ):  # bytes: what onnxruntime needs to know when it loads stays inside
+            # bytes: what onnxruntime needs to know when it loads stays inside
+            with thresholds(walk, 100):
                 (done,) = write_case.extract(
                     graph.load(source), request, ResultPlace(source.parent / "out", ""), reference
                 )

@@ -285,9 +285,8 @@ def test_external_data_that_ends_anywhere_or_is_pointed_to_wrongly(tmp_path: Pat
     whole = data.read_bytes()
     for size in range(0, len(whole), 5):
         data.write_bytes(whole[:size])
-        assert attempt(path, Victim(graphs.plain)) == (
-            "" if size >= 256 else "DataError"
-        )  # W1 comes first
+        # W1 comes first
+        assert attempt(path, Victim(graphs.plain)) == ("" if size >= 256 else "DataError")
     data.write_bytes(whole)
     kinds = set()
     for hurt in damaged(onnx.load(path, load_external_data=False), "external", 2 * EACH):
@@ -337,9 +336,8 @@ def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     model = victim.build()
-    wrong = bent(
-        model, f"command {name}", 14 if name != "loop_body" else 0
-    )  # a Loop without an end has none
+    # a Loop without an end has none
+    wrong = bent(model, f"command {name}", 14 if name != "loop_body" else 0)
     for k, data in enumerate(chain(damaged(model, f"command {name}", 6), wrong)):
         path.write_bytes(data)
         line = LINES[k % len(LINES)](victim)

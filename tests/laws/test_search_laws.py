@@ -21,11 +21,8 @@ QUICK, MANY, FLAKY = examples(60), 80, 800  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]
-REFUSING = (
-    "refusals",
-    "silent",
-    "mixed",
-)  # a culprit's readers may be refused without it, and stay unexamined
+# a culprit's readers may be refused without it, and stay unexamined
+REFUSING = ("refusals", "silent", "mixed")
 
 
 def check(family: str, count: int, wrong: float = 0.0) -> None:

@@ -32,11 +32,8 @@ LACKING: dict[ModuleType, str] = {
     select: "epoll",
 }
 NO_SYMBOLS = "prctl renameat2 memfd_create mallopt malloc_trim gnu_get_libc_version".split()
-NOT_HELD = (
-    resource.RLIMIT_DATA,
-    resource.RLIMIT_AS,
-    resource.RLIMIT_RSS,
-)  # setrlimit takes them, without effect
+# setrlimit takes them, without effect
+NOT_HELD = (resource.RLIMIT_DATA, resource.RLIMIT_AS, resource.RLIMIT_RSS)
 OF_LINUX = (10, 15, 1031, 1032, 1033)  # F_SETSIG, F_SETOWN_EX, sizes of pipes, seals
 
 for module, names in LACKING.items():

@@ -208,9 +208,8 @@ def test_own_converter_receives_the_kept_places(place: Path, tmp_path: Path) -> 
     assert (tmp_path / document["lists"]["names"]).read_text() == "second\n"
     assert subcut("compare", model, *words, cwd=tmp_path).code == 1
     by_operator = subcut("plan", model, *words, "--unit", "operator", cwd=tmp_path).document
-    assert [k["name"] for k in by_operator["kept"]] == [
-        "MatMul"
-    ]  # its places have the numbers of nodes, not their runs
+    # its places have the numbers of nodes, not their runs
+    assert [k["name"] for k in by_operator["kept"]] == ["MatMul"]
     done = subcut("plan", model, *words, "--to", "int8", cwd=tmp_path)
     assert done.code == 2 and done.document["error"]["kind"] == "UsageError"
 

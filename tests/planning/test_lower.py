@@ -84,9 +84,8 @@ def test_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     form = TWIN.forms["w"]
     assert isinstance(form, Quantized)
     assert np.allclose(values["h"], through(X) @ through(W, form), rtol=1e-5, atol=1e-5)
-    assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {
-        ()
-    }  # else no int8 Add runs
+    # else no int8 Add runs
+    assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {()}
     assert count_bytes(net, TWIN, {(0, "w"): form}) == {"low": 64, "between": 0, "float": 64}
     half = round_nodes(net, Precision.FP16).rounded[0]
     assert count_bytes(net, TWIN, {(0, ""): half}) == {"low": 0, "between": 64, "float": 64}

@@ -236,9 +236,8 @@ def test_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
     assert has_line(note, "narrower", "(h)")
     assert compare(a, a, "device", module=False)[0] == 0, "a runtime may keep float32 between Casts"
     narrow = a.astype(np.float16)
-    narrow[0, 0] = np.nextafter(
-        narrow[0, 0], np.float16(9)
-    )  # between two of its steps both are right
+    # between two of its steps both are right
+    narrow[0, 0] = np.nextafter(narrow[0, 0], np.float16(9))
     assert compare(a, narrow.astype(np.float32), "with")[0] == 0
 
 

@@ -55,9 +55,8 @@ from tests.helpers.refusals import raises
 Array = npt.NDArray[Any]
 
 HERE = ROOT
-SAMPLES = (
-    HERE / "../shared/samples"
-)  # with files of others, which are never copied into the project
+# with files of others, which are never copied into the project
+SAMPLES = HERE / "../shared/samples"
 NAMES = st.sampled_from(
     ["x", "conv1", "/blk/Add_output_0", "Identity:0", "a.b", "relu-1-in-0-x", "Σ/x"]
 )
@@ -646,9 +645,8 @@ def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Pat
         fmt="%.4f",
     )
     np.savetxt(tmp_path / "known.tsv", ONE.reshape(6, 4), delimiter="\t")
-    np.savetxt(
-        tmp_path / "row.csv", np.zeros((1, 90_000)), delimiter=","
-    )  # one line, longer than what is read at once
+    # one line, longer than what is read at once
+    np.savetxt(tmp_path / "row.csv", np.zeros((1, 90_000)), delimiter=",")
     (tmp_path / "profile.csv").write_text("layer,time,flops\nconv1,2,3\n")
     hints = DumpHints({"known": TensorSpec("float32", ONE.shape)})
     found = {e.name: e for e in recording.open(tmp_path, hints=hints)}
@@ -703,10 +701,8 @@ def listed(said: dict[str, Any]) -> bytes:
     ).encode()
 
 
-NEVER = (
-    1 << 40,
-    1 << 40,
-)  # dimensions of an array of no elements, which numpy refuses all the same
+# dimensions of an array of no elements, which numpy refuses all the same
+NEVER = (1 << 40, 1 << 40)
 TENSOR = helper.make_tensor("x", 1, [1], [1.0]).SerializeToString()
 BLOB = "#1_X_y_out0.ieb"
 LIES: list[tuple[str, str, bytes]] = [

@@ -184,9 +184,8 @@ def test_torch_modules(
         "layer1.1.bn2": wrong[f"{FAULTY}_output_0"]
     }
     rng = np.random.default_rng(0)
-    noise: Array = np.asarray(
-        rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32
-    )  # what the BatchNorm read
+    # what the BatchNorm read
+    noise: Array = np.asarray(rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32)
     recorded |= {"layer1.1.conv2": noise}
     found = compared(written(tmp_path / "dump", recorded, str))
     assert {n: m.entry.name for n, m in found.run.matched[0].matches.items()} == {

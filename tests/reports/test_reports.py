@@ -89,10 +89,8 @@ def test_names_of_any_kind_reach_no_markup(names: list[str]) -> None:
         ET.fromstring(render("junit", document))
         for form in FORMS:
             assert not CONTROL.search(render(form, document))
-        stubs = {
-            ("text", ("x", "y")),
-            ("text", ("class", "x", "y")),
-        }  # equal names make one tensor with many readers
+        # equal names make one tensor with many readers
+        stubs = {("text", ("x", "y")), ("text", ("class", "x", "y"))}
         assert tags(render("html", document)) <= tags(render("html", build(PLAIN))) | stubs
 
 
@@ -248,9 +246,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tag = tag
-        self.tags.add(
-            (tag, tuple(name for name, _ in attrs if name != "title"))
-        )  # only a shortened name has one
+        # only a shortened name has one
+        self.tags.add((tag, tuple(name for name, _ in attrs if name != "title")))
         self.values += [(name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:

@@ -110,10 +110,8 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-OF_ONE_MODEL = {
-    "torch",
-    "litert",
-}  # take no ONNX: tests/origins/torch/test_piece.py, tests/origins/tflite
+# take no ONNX: tests/origins/torch/test_piece.py, tests/origins/tflite
+OF_ONE_MODEL = {"torch", "litert"}
 
 
 @pytest.fixture(

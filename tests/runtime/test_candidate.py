@@ -686,9 +686,8 @@ def test_config_folder_that_is_of_no_use_is_no_reason_to_stop(
     if kind == "file in the way":
         config.write_text("")
     elif kind == "read-only":
-        monkeypatch.setenv(
-            "XDG_CONFIG_HOME", "/proc/self"
-        )  # nobody, not even root, can make folders there
+        # nobody, not even root, can make folders there
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/self")
     elif kind == "damaged":
         (config / "subcut").mkdir(parents=True)
         (config / "subcut/trusted").write_bytes(b"\xff\xfe\n")

@@ -136,9 +136,8 @@ def test_file_for_an_input_that_this_run_does_not_need_is_left_out(
             assert {name: value[0] for name, value in feeds.items()} == {
                 n: {"x": 0, "v": 1}[n] for n in needs
             }
-    assert list(fed(g, tmp_path / "some.npy", needs=["v"])) == [
-        "v"
-    ]  # for the one that is needed, surely
+    # for the one that is needed, surely
+    assert list(fed(g, tmp_path / "some.npy", needs=["v"])) == ["v"]
 
 
 def test_archive_with_other_things_in_it(tmp_path: Path, model: Build) -> None:
@@ -165,11 +164,8 @@ def test_archive_with_other_things_in_it(tmp_path: Path, model: Build) -> None:
         ("bool[2,3] x", (X > 2).astype(np.uint8), "converted from uint8"),
         ("float16[2,3] x", X, "converted from float32"),
         ("bfloat16[2,3] x", X, "converted from float32"),
-        (
-            "bfloat16[2,3] x",
-            X.astype(ml_dtypes.bfloat16).view(np.uint16),
-            "",
-        ),  # as subcut stores it
+        # as subcut stores it
+        ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16), ""),
         ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16).astype(">u2"), ""),
         ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16), ""),  # np.save calls it V2
         ("int4[2,3] x", X.astype(ml_dtypes.int4), ""),

@@ -168,33 +168,18 @@ REFUSED = Signature.REFUSED
         (FAIL, MISMATCH, True, MISMATCH, RegionOutcome.FAIL),
         (FAIL, MISMATCH, False, MISMATCH, RegionOutcome.MINOR),
         (FAIL, MISMATCH, None, MISMATCH, RegionOutcome.MINOR),  # it fails: never unresolved
-        (
-            FAIL,
-            NAN,
-            True,
-            MISMATCH,
-            RegionOutcome.FAIL,
-        ),  # garbage: wrong numbers in the whole, NaN alone
+        # garbage: wrong numbers in the whole, NaN alone
+        (FAIL, NAN, True, MISMATCH, RegionOutcome.FAIL),
         (FAIL, NAN, None, MISMATCH, RegionOutcome.MINOR),
         (FAIL, NAN, False, MISMATCH, RegionOutcome.MINOR),
         (FAIL, MISMATCH, True, NAN, RegionOutcome.FAIL),  # wrong numbers become NaN further down
         (FAIL, REFUSED, None, MISMATCH, RegionOutcome.UNRESOLVED),
         (FAIL, CRASH, None, CRASH, RegionOutcome.FAIL),
         (UNRESOLVED, CRASH, None, CRASH, RegionOutcome.FAIL),
-        (
-            FAIL,
-            MISMATCH,
-            True,
-            CRASH,
-            RegionOutcome.FAIL,
-        ),  # the whole runs once that piece is right
-        (
-            FAIL,
-            MISMATCH,
-            False,
-            CRASH,
-            RegionOutcome.MINOR,
-        ),  # it gives values: what crashes lies elsewhere
+        # the whole runs once that piece is right
+        (FAIL, MISMATCH, True, CRASH, RegionOutcome.FAIL),
+        # it gives values: what crashes lies elsewhere
+        (FAIL, MISMATCH, False, CRASH, RegionOutcome.MINOR),
         (FAIL, MISMATCH, None, CRASH, RegionOutcome.MINOR),
         (UNRESOLVED, REFUSED, True, CRASH, RegionOutcome.FAIL),
         (FAIL, SHAPE, True, MISMATCH, RegionOutcome.FAIL),  # what reads it makes garbage of it
@@ -203,13 +188,8 @@ REFUSED = Signature.REFUSED
         (FAIL, MISMATCH, None, SHAPE, RegionOutcome.MINOR),
         (FAIL, CRASH, True, MISMATCH, RegionOutcome.FAIL),
         (FAIL, CRASH, None, MISMATCH, RegionOutcome.UNRESOLVED),
-        (
-            FAIL,
-            PRECISION,
-            True,
-            PRECISION,
-            RegionOutcome.MINOR,
-        ),  # rounding everywhere: no piece is to blame
+        # rounding everywhere: no piece is to blame
+        (FAIL, PRECISION, True, PRECISION, RegionOutcome.MINOR),
         (FAIL, MISMATCH, True, PRECISION, RegionOutcome.FAIL),
         (UNRESOLVED, MISMATCH, True, MISMATCH, RegionOutcome.UNRESOLVED),
         (UNRESOLVED, None, None, MISMATCH, RegionOutcome.UNRESOLVED),

@@ -173,12 +173,10 @@ def test_failing_item_that_explains_nothing_is_irrelevant() -> None:
     s = replace(faulty(chain(40), {20}, profile="shows"), false=frozenset({19, 21}), alone=3)
     done = run(replace(s, faults=(Fault(frozenset({20, 21})),)))
     (finding,) = done.findings.findings
-    assert (
-        finding.items == (20, 21) and not done.findings.irrelevant
-    )  # 21 alone is a part of the finding
-    assert (
-        finding.minor == (20,) and not finding.certified
-    )  # without 20 it fails still: no certificate says it agrees
+    # 21 alone is a part of the finding
+    assert finding.items == (20, 21) and not done.findings.irrelevant
+    # without 20 it fails still: no certificate says it agrees
+    assert finding.minor == (20,) and not finding.certified
     lone = run(replace(s, profile="vanishes", faults=(Fault(frozenset({20, 22})),)))
     assert found(lone) == [(20, 22)]
     assert all(observation.share_of_model == 0.01 for observation in lone.findings.irrelevant)
@@ -406,10 +404,8 @@ def test_inside_finds_what_fails_alone_though_the_outputs_agree() -> None:
     candidate = masked(faulty(chain(30), {7}, {9}, {20, 21}, profile="shows"))
     findings = ended(chain(30), candidate, Settings(inside=True))
     assert findings.outcome is Outcome.DISAGREE and findings.signature is None
-    assert sorted(f.items for f in findings.findings) == [
-        (7,),
-        (9,),
-    ]  # what is behind them is wrong in place as well
+    # what is behind them is wrong in place as well
+    assert sorted(f.items for f in findings.findings) == [(7,), (9,)]
     together = ended(
         chain(30), masked(faulty(chain(30), {20, 21}, profile="shows")), Settings(inside=True)
     )
@@ -486,10 +482,8 @@ def test_steady_candidate_is_confirmed_once() -> None:
     counts = {
         steady: run(s, Settings(steady=steady)).findings.counts.runs for steady in (False, True)
     }
-    assert (counts[False][Purpose.CONFIRM], counts[True][Purpose.CONFIRM]) == (
-        11,
-        1,
-    )  # 2 with a stranger, 2 tails
+    # 2 with a stranger, 2 tails
+    assert (counts[False][Purpose.CONFIRM], counts[True][Purpose.CONFIRM]) == (11, 1)
     assert run(faulty(chain(40)), Settings(steady=True)).findings.counts.total() == 2
 
 
@@ -582,9 +576,8 @@ def labeled(
 KINDS = ("Conv", "Relu", "Add", "Pad")
 
 
-@pytest.mark.parametrize(
-    "profile", ["shows", "everywhere"]
-)  # where it vanishes, the error counts as accumulated
+# where it vanishes, the error counts as accumulated
+@pytest.mark.parametrize("profile", ["shows", "everywhere"])
 def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(
     profile: str,
 ) -> None:

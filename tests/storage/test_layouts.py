@@ -63,11 +63,8 @@ def test_layouts_there_and_back(layout: str, shape: tuple[int, ...], c0: int) ->
     turned = {"NHWC": "NHWC", "HWCN": "HWCN"}.get(layout)
     if turned:
         assert layouts.to_model(stored, layout, stored.shape, turned) is stored
-    if layout in (
-        "NC1HWC0",
-        "C1HWNC0",
-        "NHWC1C0",
-    ):  # without a shape: blocks stay filled up with zeros
+    # without a shape: blocks stay filled up with zeros
+    if layout in ("NC1HWC0", "C1HWNC0", "NHWC1C0"):
         full = layouts.to_model(stored, layout)
         assert np.array_equal(full[:, : shape[1]], array) and not full[:, shape[1] :].any()
         nhwc = layouts.to_model(stored, layout, tuple(array.transpose(0, 2, 3, 1).shape), "NHWC")

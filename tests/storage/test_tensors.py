@@ -67,9 +67,8 @@ def test_every_type_comes_back_bit_for_bit(
     assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
     assert from_json(Record, json.loads(json.dumps(to_json(record)))) == record
     assert is_stored(record, value, text, tmp_path)
-    plain = np.load(
-        tmp_path / "stem.npy", allow_pickle=False
-    )  # whoever has numpy alone can read it
+    # whoever has numpy alone can read it
+    plain = np.load(tmp_path / "stem.npy", allow_pickle=False)
     assert plain.shape == shape and plain.dtype.kind in "biufc"
 
 

@@ -166,9 +166,8 @@ def test_only_selects_tests(patterns: list[str], tests: set[str], here: Path) ->
     document = sweep("-c", "ort", *words, cwd=here, code=0)
     assert statuses(document) == dict.fromkeys(tests, "right")
     assert document["only"] == patterns
-    assert {row["operator"] for row in document["rows"] if row["test"] in ELU} <= {
-        "Elu"
-    }  # expanded ones as well
+    # expanded ones as well
+    assert {row["operator"] for row in document["rows"] if row["test"] in ELU} <= {"Elu"}
 
 
 ODD = (
@@ -328,9 +327,8 @@ def test_sweep_case_is_replayed(here: Path) -> None:
         "results"
     ][0]["case"]
     assert subcut("replay", place, "-c", "ort", cwd=here).code == 0
-    assert (
-        subcut("replay", place, cwd=here).code == 2
-    )  # a Python file that a case names is not run unasked
+    # a Python file that a case names is not run unasked
+    assert subcut("replay", place, cwd=here).code == 2
     assert (
         subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
     )

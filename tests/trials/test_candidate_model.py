@@ -36,10 +36,8 @@ FORMS: dict[str, Convert] = {
     "all": lambda m, _: converted.optimized(m, "all"),
     "nhwc": lambda m, _: converted.nhwc(m),
 }
-EXACT = (
-    "-c",
-    "ort:session.x64quantprecision=1",
-)  # without it, int8 sums saturate on processors without VNNI
+# without it, int8 sums saturate on processors without VNNI
+EXACT = ("-c", "ort:session.x64quantprecision=1")
 SAYS = {"qdq": "int8", "qdq_keeping": "int8", "qoperator": "int8", "fp16": "fp16"}
 
 
@@ -109,9 +107,8 @@ def test_right_conversion_agrees(
     network: str, form: str, models: Callable[[str, str], Path]
 ) -> None:
     done = bisect(models(network, form))
-    if (
-        form.startswith("q") and done.code == 1
-    ):  # 8 bits change close decisions of an untrained net, which is said
+    # 8 bits change close decisions of an untrained net, which is said
+    if form.startswith("q") and done.code == 1:
         assert done.document["whole"]["signature"] == "precision"
         assert {f["kind"] for f in done.document["findings"]} == {"accumulated"}
     else:

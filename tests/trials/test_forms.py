@@ -132,11 +132,8 @@ KERNELS = (
 @pytest.mark.parametrize(
     ("runtime", "text", "words"),
     [
-        (
-            "ort",
-            STALE,
-            "",
-        ),  # its optimizer refuses the sizes of an old export beside a pinned input
+        # its optimizer refuses the sizes of an old export beside a pinned input
+        ("ort", STALE, ""),
         ("ort", SYMBOLIC, ""),
         ("tract", SYMBOLIC, "Impossible to unify"),
         ("openvino:precision=f32", STALE, ""),

@@ -74,9 +74,8 @@ def test_as_many_as_asked_for_run_at_once(
         comparing.join()
     assert [row.node for row in found[0].rows] == NODES
     assert found[0].exit_code == 0
-    assert (
-        count(tmp_path, "run") == 8
-    )  # the full model, again, with all tensors, four nodes; the full model with another input
+    # the full model, again, with all tensors, four nodes; the full model with another input
+    assert count(tmp_path, "run") == 8
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -141,9 +141,8 @@ def test_iou() -> None:
     assert score("iou", [mask], labels([[[1, 1], [0, 0]]])) == pytest.approx(1 / 3)
     assert score("iou", [[[2, -3], [1, -1]]], truth([[[2, -3], [-1, -1]]])) == 0.5  # logits
     assert score("iou", [[[0, 0.1]]], truth([[[0, 0.2]]])) == 1  # both are empty
-    assert (
-        score("iou", [[[-0.01, 0.1]]], truth([[[0.9, 0.2]]])) == 0
-    )  # a quantized probability is no logit
+    # a quantized probability is no logit
+    assert score("iou", [[[-0.01, 0.1]]], truth([[[0.9, 0.2]]])) == 0
     assert score("iou", [[[np.nan, 1]]], labels([[0, 1]])) == 0
 
 
@@ -153,9 +152,8 @@ def ctc(classes: list[int], number: int = 5) -> list[list[list[float]]]:
 
 def test_cer_and_wer() -> None:
     assert score("cer", [ctc([0, 2, 2, 0, 2, 3, 0])], labels([[2, 2, 3]])) == 1
-    assert (
-        score("cer", [ctc([4, 4, 2, 4, 1])], labels([[2, 3]])) == 0.5
-    )  # the blank is the last class
+    # the blank is the last class
+    assert score("cer", [ctc([4, 4, 2, 4, 1])], labels([[2, 3]])) == 0.5
     assert score("cer", [ctc([0, 1, 0, 2])], truth([ctc([0, 1, 0, 0])])) == 0  # of one letter
     words = [np.array(["the cat sat"])]
     assert score("wer", words, labels(["the cat sat"])) == 1

@@ -514,10 +514,8 @@ def test_the_tensors_of_a_model(ask: Ask) -> None:
     trials = ask(text)
     assert trials.model.tensors() == ["p", "y"]
     verdict = trials.verdict(trials.model.whole(["p"]))
-    assert [j.name for j in verdict.outputs] == [
-        "p",
-        "y",
-    ]  # a constant says nothing of the candidate
+    # a constant says nothing of the candidate
+    assert [j.name for j in verdict.outputs] == ["p", "y"]
 
 
 def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:

@@ -67,9 +67,8 @@ def test_run_imports_nothing_of_the_folder_and_asks_nobody(
         with mock.patch("subprocess.Popen", wraps=subprocess.Popen) as popen:
             session.start("cut", [])
     assert ended(session)["document"] == {"n": 1}
-    assert (
-        popen.call_args.kwargs["stdin"] == subprocess.DEVNULL
-    )  # a terminal would be asked for trust
+    # a terminal would be asked for trust
+    assert popen.call_args.kwargs["stdin"] == subprocess.DEVNULL
 
 
 def test_run_that_dies_is_an_error() -> None:

@@ -274,9 +274,8 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     assert [len(pixels) for pixels in kinds.values()] == [64, 64, 64]  # 8×8, as they are
     same = [a == b for a, b in zip(kinds["reference"], kinds["candidate"], strict=True)]
     alike = [pixel == [205, 232, 216] for pixel in kinds["difference"]]
-    assert 0 < sum(alike) < 64 and all(
-        s for s, a in zip(same, alike, strict=True) if a
-    )  # one scale
+    # one scale
+    assert 0 < sum(alike) < 64 and all(s for s, a in zip(same, alike, strict=True) if a)
     assert has_line(tab.text("#values"), f"{sum(alike)} of 64")
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
     assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
@@ -445,10 +444,8 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
 ) -> None:
     tab = opened(demo, "model.onnx", "-c", "wrong.py", "-c", "ort")
     page = tab.page
-    for field, name in (
-        ("#start", "stem/pad"),
-        ("#end", "block1/conv1"),
-    ):  # only what lies between is compared
+    # only what lies between is compared
+    for field, name in (("#start", "stem/pad"), ("#end", "block1/conv1")):
         tab.write(field, name)
     page.wait_for_selector("#command >> text=block1/conv1")
     page.click("#compare")
@@ -756,9 +753,8 @@ def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, opened: Callable
     tab.page.keyboard.press("0")
     far = _frames(tab.page, 4000)  # all boxes at once, as far as they are in sight
     print(f"{near:.0f} frames per second near, {far:.0f} far")
-    assert (
-        min(near, far) > 3
-    )  # 60 on a desktop; here other tests share the cores, which may be slow
+    # 60 on a desktop; here other tests share the cores, which may be slow
+    assert min(near, far) > 3
 
 
 def _frames(page: Any, away: int) -> float:
@@ -826,13 +822,10 @@ def test_recording_shows_its_errors_and_the_interval(
     assert suspect.locator(".badge").text_content() == "?"
     dash = suspect.locator(".frame").evaluate("f => getComputedStyle(f).strokeDasharray")
     assert dash not in ("none", "")
-    assert (
-        "✗" not in tab.box("/block3/conv17").text_content()
-    )  # not recorded: neither right nor wrong
-    for name in (
-        "/block0/relu1",
-        "/block6/conv32",
-    ):  # one run stores all that was recorded: the second needs none
+    # not recorded: neither right nor wrong
+    assert "✗" not in tab.box("/block3/conv17").text_content()
+    # one run stores all that was recorded: the second needs none
+    for name in ("/block0/relu1", "/block6/conv32"):
         tab.box(name).click()
         tab.page.click("#show-values")
         tab.page.wait_for_selector(f'#pair option:has-text("{name}_output_0")', state="attached")

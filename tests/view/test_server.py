@@ -161,9 +161,8 @@ def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
     token = f"?token={server.token}"
     assert ask(server, "GET", f"/api/model{token}", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(server, "GET", "/view.js", Sec_Fetch_Site="same-site")[0] == 403
-    assert (
-        ask(server, "GET", "/", Sec_Fetch_Site="cross-site")[0] == 200
-    )  # a link that leads here; it knows no token
+    # a link that leads here; it knows no token
+    assert ask(server, "GET", "/", Sec_Fetch_Site="cross-site")[0] == 200
     for path in (*STATIC, f"/api/model{token}", f"/output/none{token}"):
         headers = ask(server, "GET", path)[1]
         assert headers["Content-Security-Policy"] == POLICY

@@ -168,9 +168,8 @@ def test_case_shows_both_sides_of_each_sample(tmp_path: Path) -> None:
     alone = tensor_document(
         values_of_case(a_case(tmp_path, bits(1, 2), np.zeros(2)), ["t"], "out/case"), 0, None
     )
-    assert alone["statistics"]["given"] is None and has_line(
-        alone["notes"][1], "dev"
-    )  # its file is of another type
+    # its file is of another type
+    assert alone["statistics"]["given"] is None and has_line(alone["notes"][1], "dev")
 
 
 def test_nothing_outside_a_case_and_no_pickle_is_read(tmp_path: Path) -> None:

@@ -151,9 +151,8 @@ def test_folder_written_on_linux_is_read(tmp_path: Path) -> None:
     assert subcut("replay", *zipped, cwd=tmp_path / "other", env=OWN).code == 1
     culprit = "subcut_out/bisect-wrong.py/culprit"
     assert subcut("replay", culprit, "-c", "wrong.py", cwd=linux, env=OWN).code == 1
-    assert (
-        subcut("compare", "model.onnx", "-c", "wrong.py", cwd=linux, env=OWN).code == 1
-    )  # with its store
+    # with its store
+    assert subcut("compare", "model.onnx", "-c", "wrong.py", cwd=linux, env=OWN).code == 1
 
 
 def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:

@@ -98,9 +98,8 @@ def test_every_tensor_is_found_again(place: Path) -> None:
     )
     (case,) = (path.parent for path in place.glob("out/*/manifest.json"))
     assert in_process("export", case, "-o", place / "exported", "--format", "npy").exit_code == 0
-    assert (
-        len({path.stem for path in place.glob("exported/**/*.npy")}) == 4
-    )  # the input, and a tensor per node
+    # the input, and a tensor per node
+    assert len({path.stem for path in place.glob("exported/**/*.npy")}) == 4
     assert in_process("dump", *model, "--all", "-o", place / "dumped").exit_code == 0
     compared = in_process("compare", *model, "--recorded", place / "dumped", *out)
     assert compared.exit_code == 0 and "not seen" not in compared.text, compared.text

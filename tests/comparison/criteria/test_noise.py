@@ -250,9 +250,8 @@ def test_mask_that_is_wrong_fails() -> None:
     noise = FakeNoise([right])
     assert judged(right, np.where(LATER, SCORES, right), noise).status is FAIL
     assert judged(right, np.where(LATER, np.float32(-1e3), right), noise).status is FAIL
-    assert (
-        judged(right, right + np.where(LATER, np.float32(1), 0), noise).status is AGREE
-    )  # a mask is as good as another
+    # a mask is as good as another
+    assert judged(right, right + np.where(LATER, np.float32(1), 0), noise).status is AGREE
 
 
 def test_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
@@ -516,10 +515,8 @@ def test_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
             raise ModelError("it does not run")
 
     logits, other = np.zeros((2, 1, 1000), np.float32)
-    logits[0, :2], other[0, :2] = (
-        (1.0, 1.0015),
-        (1.0013, 1.0002),
-    )  # within three of float16's roundings
+    # within three of float16's roundings
+    logits[0, :2], other[0, :2] = ((1.0, 1.0015), (1.0013, 1.0002))
     found = judged(logits, other, Broken(), FP16, output=True, name="logits")
     assert found.status is UNRESOLVED, found
 
@@ -764,9 +761,8 @@ def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(
         " size"
     )
     assert (said in found.why) == (status is Status.UNRESOLVED), found
-    scores = f32(
-        [[0.98, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]]
-    )  # those that are as good as 0 may be anything as small
+    # those that are as good as 0 may be anything as small
+    scores = f32([[0.98, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]])
     assert (
         judged(
             scores, scores * 2 - f32([[0.98, 0, 0, 0, 0, 0]]), noise, Precision.INT8, output=True
@@ -1075,10 +1071,8 @@ def test_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> No
         rounded_values=y + np.float32(0.02),
     )
     assert judged(y, wrong, swaps, FP16, output=True).signature is Signature.PRECISION
-    for values, other in (
-        (np.log(y), np.log(wrong)),
-        (np.log(y) + 9, np.log(wrong) + 9),
-    ):  # LogSoftmax, logits
+    # LogSoftmax, logits
+    for values, other in ((np.log(y), np.log(wrong)), (np.log(y) + 9, np.log(wrong) + 9)):
         padded = [
             np.pad(v, ((0, 0), (0, 0), (0, 950)), constant_values=-9) for v in (values, other)
         ]

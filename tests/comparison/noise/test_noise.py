@@ -135,9 +135,8 @@ def test_equal_values_move_alike_and_by_no_more_than_rounding(
     eps = max(claim.eps, FLOATS[np.dtype(dtype).name])
     span = float(np.ptp(np.append(before[fits], 0)))
     limit = span / 255 if claim == INT8 else np.abs(before) * eps
-    own = (
-        np.abs(before) * FLOATS[np.dtype(dtype).name] * (2 if x.itemsize < 4 else 1) + 2.0**-24
-    )  # of its own type
+    # of its own type
+    own = np.abs(before) * FLOATS[np.dtype(dtype).name] * (2 if x.itemsize < 4 else 1) + 2.0**-24
     with np.errstate(invalid="ignore"):
         moved = np.abs(after - before)
     assert (moved[fits] <= (1.37 * limit + own + 1e-30 * np.abs(before))[fits]).all()

@@ -46,23 +46,17 @@ RIGHT = np.array([[1, 2], [3, 4]], np.float32)
         (model(SHAPE_2_2 + field(5, DATA)), (2, 2)),
         (model(field(7, b"\x08\x02\x08\x02") + field(5, DATA)), (2, 2)),  # dims that are not packed
         (model(SHAPE_2_2 + field(5, DATA[:4]) + field(5, DATA[4:])), (2, 2)),  # in two pieces
-        (
-            model(SHAPE_2_2 + b"".join(b"\x2d" + DATA[k : k + 4] for k in range(0, 16, 4))),
-            (2, 2),
-        ),  # floats not packed
-        (
-            model(SHAPE_2_2 + field(8, struct.pack("<4d", 1, 2, 3, 4))),
-            (2, 2),
-        ),  # in double precision
+        # floats not packed
+        (model(SHAPE_2_2 + b"".join(b"\x2d" + DATA[k : k + 4] for k in range(0, 16, 4))), (2, 2)),
+        # in double precision
+        (model(SHAPE_2_2 + field(8, struct.pack("<4d", 1, 2, 3, 4))), (2, 2)),
         (
             model(varint(1, 1) + varint(2, 1) + varint(3, 2) + varint(4, 2) + field(5, DATA)),
             (1, 1, 2, 2),
         ),
         (model(SHAPE_2_2 + field(5, DATA), layer=2, name=4, blobs=6), (2, 2)),  # V1
-        (
-            model(SHAPE_2_2 + field(5, DATA) + field(6, DATA) + field(999, b"new")),
-            (2, 2),
-        ),  # diff, unknown field
+        # diff, unknown field
+        (model(SHAPE_2_2 + field(5, DATA) + field(6, DATA) + field(999, b"new")), (2, 2)),
     ],
 )
 def test_all_forms_of_a_blob(tmp_path: Path, data: bytes, shape: tuple[int, ...]) -> None:

@@ -72,9 +72,8 @@ def test_scopes_of_the_older_exporter() -> None:
     assert scopes.result("mix/qkv") == "/mix/qkv/Add_output_0" and scopes.result(
         "stem/stem.0"
     ).endswith("Conv_output_0")
-    assert scopes.has("stem") and not scopes.has(
-        "stem/stem.1"
-    )  # the normalization is in the convolution
+    # the normalization is in the convolution
+    assert scopes.has("stem") and not scopes.has("stem/stem.1")
     assert scopes.is_foldable("/stem/stem.0/Conv_output_0") and not scopes.is_foldable(
         "/mix/qkv/Add_output_0"
     )

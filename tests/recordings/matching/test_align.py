@@ -17,9 +17,8 @@ def test_law_the_right_way_is_among_those_that_fit(
     """However an array was turned or flattened, one of the ways brings it back; its own shape is
     believed."""
     dice = np.random.default_rng(seed)
-    shape = (
-        shape if loose else list(dict.fromkeys(shape))
-    )  # where two axes are alike, nothing tells them apart
+    # where two axes are alike, nothing tells them apart
+    shape = shape if loose else list(dict.fromkeys(shape))
     value = dice.normal(size=shape)
     turned = value.transpose(dice.permutation(len(shape)))
     ways = (
