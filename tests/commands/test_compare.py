@@ -416,67 +416,38 @@ def test_the_one_sample_that_fails_is_named(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 # kinds of models
 
-MODELS: dict[str, tuple[str, list[str]]] = {
-    "sequence": (
-        (
-            "g (float[2,3] x) => (seq(float[1,3]) s, float[2,3] y)"
-            " { s = SplitToSequence<axis=0>(x)  c = ConcatFromSequence<axis=0>(s)  y = Relu(c) }"
-        ),
-        ["s", "c", "y"],
-    ),
-    "if": (
-        (
-            "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2]"
-            " a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }"
-        ),
-        ["y"],
-    ),
-    "loop": (
-        (
-            "g (int64 n, float[2] x) => (float[2] y) { t = Constant<value=bool {1}>() y = Loop (n,"
-            " t, x) <body = b (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 ="
-            " Identity(k)  w = Neg(v) }> }"
-        ),
-        ["y"],
-    ),
-    "integers": (
-        "g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(y, x) }",
-        ["y", "z"],
-    ),
-    "texts": ("g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }", ["y"]),
-    "optional": ("g (float[2] x) => (optional(float[2]) y) { y = Optional(x) }", ["y"]),
-    "topk": (
-        (
-            "g (float[1,16] x) => (float[1,3] v, int64[1,3] i)"
-            " { k = Constant<value=int64[1] {3}>()  v, i = TopK(x, k) }"
-        ),
-        ["v", "i"],
-    ),
-    "random": (
-        (
-            "g (float[8] x) => (float[8] y) { a = Relu(x)  r = RandomNormalLike(x)  q ="
-            " RandomUniformLike(x)  b = Add(a, r)  y = Add(b, q) }"
-        ),
-        ["a", "b", "y"],
-    ),
-    "constants": (
-        (
-            "g (float[2] x) => (float[2] y, float[2] z) { c = Constant<value=float[2] {1,2}>() y ="
-            " Relu(c) z = Neg(x) }"
-        ),
-        ["z"],
-    ),
-    "dead": ("g (float[2] x) => (float[2] y) { d = Exp(x)  e = Log(d)  y = Relu(x) }", ["y"]),
-    "input as output": ("g (float[2] x) => (float[2] y, float[2] x) { y = Relu(x) }", ["y"]),
-    "omitted": ("g (float[2] x) => (float[2] y) { y, m = Dropout(x) }", ["y"]),
-    "shapes": (
-        (
-            "g (float[N,4] x) => (float[N,2,2] y) { s = Shape(x) z = Constant<value=int64[1] {0}>()"
-            " n = Gather(s, z) t = Constant<value=int64[2] {2,2}>() u = Concat<axis=0>(n, t) r ="
-            " Reshape(x, u) y = Relu(r) }"
-        ),
-        ["r", "y"],
-    ),
+# "KIND: its tensors that are compared", then the model.
+TABLE = """
+sequence: s c y
+    g (float[2,3] x) => (seq(float[1,3]) s, float[2,3] y) { s = SplitToSequence<axis=0>(x) c = ConcatFromSequence<axis=0>(s) y = Relu(c) }
+if: y
+    g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Neg(x) }> }
+loop: y
+    g (int64 n, float[2] x) => (float[2] y) { t = Constant<value=bool {1}>() y = Loop (n, t, x) <body = b (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 = Identity(k)  w = Neg(v) }> }
+integers: y z
+    g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x) z = Greater(y, x) }
+texts: y
+    g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }
+optional: y
+    g (float[2] x) => (optional(float[2]) y) { y = Optional(x) }
+topk: v i
+    g (float[1,16] x) => (float[1,3] v, int64[1,3] i) { k = Constant<value=int64[1] {3}>() v, i = TopK(x, k) }
+random: a b y
+    g (float[8] x) => (float[8] y) { a = Relu(x) r = RandomNormalLike(x) q = RandomUniformLike(x) b = Add(a, r) y = Add(b, q) }
+constants: z
+    g (float[2] x) => (float[2] y, float[2] z) { c = Constant<value=float[2] {1,2}>() y = Relu(c) z = Neg(x) }
+dead: y
+    g (float[2] x) => (float[2] y) { d = Exp(x) e = Log(d) y = Relu(x) }
+input as output: y
+    g (float[2] x) => (float[2] y, float[2] x) { y = Relu(x) }
+omitted: y
+    g (float[2] x) => (float[2] y) { y, m = Dropout(x) }
+shapes: r y
+    g (float[N,4] x) => (float[N,2,2] y) { s = Shape(x) z = Constant<value=int64[1] {0}>() n = Gather(s, z) t = Constant<value=int64[2] {2,2}>() u = Concat<axis=0>(n, t) r = Reshape(x, u) y = Relu(r) }
+"""  # noqa: E501
+ROWS = [entry.split("\n") for entry in re.split(r"\n(?=\S)", TABLE.strip())]
+MODELS = {
+    head.partition(":")[0]: (text.strip(), head.partition(": ")[2].split()) for head, text in ROWS
 }
 
 

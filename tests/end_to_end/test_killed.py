@@ -78,55 +78,36 @@ def _releases(folder: Path) -> None:
     toy_releases.releases(folder / "wheels", {"1.0": "w", "1.1": "r", "1.2": "w"})
 
 
+SWEEP = ("sweep", "-c", "ort", "--only", "Elu", "--only", "Abs")
+FAULT = "wrong.py:node=layer0.k.rope,at=9,counter=past_key_values.0.key"
+LOOP = (*"bisect decoder.onnx --loop loop.toml -i prompt.npy --repeat 1 -c".split(), FAULT)
+CONVERT = "convert net.xyz -o out.onnx --force --with".split()
+WITH = f"{sys.executable} mine.py {{model}} {{output}}"
+BLAME = "blame model.onnx -i x.npy -c wheels/toy.py==1.2 --versions ..".split()
+
+
+def _swept(document: dict[str, Any]) -> list[Any]:
+    return [[row["test"], [r["status"] for r in row["results"]]] for row in document["rows"]]
+
+
+def _first_wrong(document: dict[str, Any]) -> list[Any]:
+    findings = document["bisection"]["findings"]
+    return [document["outcome"], document["first_wrong"], [f["nodes"] for f in findings]]
+
+
+def _exit_code(document: dict[str, Any]) -> list[Any]:
+    return [document["exit_code"]]
+
+
+def _versions(document: dict[str, Any]) -> list[Any]:
+    return [document["region"], document["versions"]["right"], document["versions"]["wrong"]]
+
+
 CASES = {
-    "sweep": Case(
-        ("sweep", "-c", "ort", "--only", "Elu", "--only", "Abs"),
-        lambda folder: None,
-        lambda d: [[r["test"], [x["status"] for x in r["results"]]] for r in d["rows"]],
-        0,
-        each=False,
-    ),
-    "loop": Case(
-        (
-            "bisect",
-            "decoder.onnx",
-            "--loop",
-            "loop.toml",
-            "-i",
-            "prompt.npy",
-            "--repeat",
-            "1",
-            "-c",
-            "wrong.py:node=layer0.k.rope,at=9,counter=past_key_values.0.key",
-        ),
-        _decoder,
-        lambda d: [
-            d["outcome"],
-            d["first_wrong"],
-            [f["nodes"] for f in d["bisection"]["findings"]],
-        ],
-        1,
-    ),
-    "convert": Case(
-        (
-            "convert",
-            "net.xyz",
-            "-o",
-            "out.onnx",
-            "--force",
-            "--with",
-            f"{sys.executable} mine.py {{model}} {{output}}",
-        ),
-        _converter,
-        lambda d: [d["exit_code"]],
-        5,
-    ),
-    "blame": Case(
-        ("blame", "model.onnx", "-i", "x.npy", "-c", "wheels/toy.py==1.2", "--versions", ".."),
-        _releases,
-        lambda d: [d["region"], d["versions"]["right"], d["versions"]["wrong"]],
-        1,
-    ),
+    "sweep": Case(SWEEP, lambda folder: None, _swept, 0, each=False),
+    "loop": Case(LOOP, _decoder, _first_wrong, 1),
+    "convert": Case((*CONVERT, WITH), _converter, _exit_code, 5),
+    "blame": Case(tuple(BLAME), _releases, _versions, 1),
 }
 
 

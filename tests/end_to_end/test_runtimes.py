@@ -65,63 +65,35 @@ CELU = """g (float[2] x) => (float[2] y) {
 # The strides are left to the standard's default.
 POOL = "g (float[1,1,4,4] x) => (float[1,1,3,3] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }"
 # What is run: the graph, its weights, and what it is fed, run after run.
+INDICES = """g (float[4,6] x, int64[4] at) => (float[4,4] y, int64[4] z) {
+  y = Gather <axis = 1> (x, at) z = Add (at, at)
+}"""
+TRUTHS = """g (float[4,6] x, bool[6] m) => (bool[4,6] b, float[4,6] y) {
+  b = Less (x, z) y = Where (m, x, z)
+}"""
+RANK_0 = """g (float[4,6] x, float c) => (float s, float[4,6] y) {
+  s = ReduceSum <keepdims = 0> (x) y = Mul (x, c)
+}"""
+UNREAD = """g (float[4,6] u, float[4,6] x) => (float[4,6] y, float[4,6] z) {
+  y = Relu (x) z = Relu (x)
+}"""
+PASSES = """g (float[4,6] x, float[4,6] z) => (float[4,6] y, float[4,6] s) {
+  y = Identity (x) s = Sub (x, z)
+}"""
+SHAPES = "g (float[4,6] x) => (int64[2] s, float[4,6] y) { s = Shape (x) y = Neg (x) }"
+HALF = "g (float16[4,6] x) => (float16[4,6] y) { y = Add (x, x) }"
+ZERO = np.array(0, np.float32)
+MINUS_2 = np.array(-2, np.float32)
 RIGHT: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "convolutions": (CONV, KERNEL | LAST, [{"x": X}, {"x": -X}]),
-    "batches of any size": (
-        MLP,
-        LAYERS,
-        [{"x": ROWS}, {"x": ROWS[:1]}, {"x": np.tile(ROWS, (3, 1))}],
-    ),
-    "int64 indices": (
-        (
-            "g (float[4,6] x, int64[4] at) => (float[4,4] y, int64[4] z) {y = Gather <axis = 1> (x,"
-            " at) z = Add (at, at) }"
-        ),
-        {},
-        [{"x": ROWS, "at": AT}],
-    ),
-    "truth values": (
-        (
-            "g (float[4,6] x, bool[6] m) => (bool[4,6] b, float[4,6] y) { b = Less (x, z) y = Where"
-            " (m, x, z) }"
-        ),
-        {"z": np.array(0, np.float32)},
-        [{"x": ROWS, "m": ROWS[0] > 0}],
-    ),
-    "rank 0": (
-        (
-            "g (float[4,6] x, float c) => (float s, float[4,6] y) { s = ReduceSum <keepdims = 0>"
-            " (x) y = Mul (x, c) }"
-        ),
-        {},
-        [{"x": ROWS, "c": np.array(-2, np.float32)}],
-    ),
-    "an input that nothing reads, an output twice": (
-        (
-            "g (float[4,6] u, float[4,6] x) => (float[4,6] y, float[4,6] z) { y = Relu (x) z = Relu"
-            " (x) }"
-        ),
-        {},
-        [{"u": ROWS, "x": -ROWS}],
-    ),
-    "an input that passes through": (
-        (
-            "g (float[4,6] x, float[4,6] z) => (float[4,6] y, float[4,6] s) { y = Identity (x) s ="
-            " Sub (x, z) }"
-        ),
-        {},
-        [{"x": ROWS, "z": 2 * ROWS}],
-    ),
-    "what is derived from shapes": (
-        "g (float[4,6] x) => (int64[2] s, float[4,6] y) { s = Shape (x) y = Neg (x) }",
-        {},
-        [{"x": ROWS}],
-    ),
-    "float16": (
-        "g (float16[4,6] x) => (float16[4,6] y) { y = Add (x, x) }",
-        {},
-        [{"x": ROWS.astype(np.float16)}],
-    ),
+    "any batch": (MLP, LAYERS, [{"x": ROWS}, {"x": ROWS[:1]}, {"x": np.tile(ROWS, (3, 1))}]),
+    "int64 indices": (INDICES, {}, [{"x": ROWS, "at": AT}]),
+    "truth values": (TRUTHS, {"z": ZERO}, [{"x": ROWS, "m": ROWS[0] > 0}]),
+    "rank 0": (RANK_0, {}, [{"x": ROWS, "c": MINUS_2}]),
+    "an input that nothing reads, an output twice": (UNREAD, {}, [{"u": ROWS, "x": -ROWS}]),
+    "an input that passes through": (PASSES, {}, [{"x": ROWS, "z": 2 * ROWS}]),
+    "what is derived from shapes": (SHAPES, {}, [{"x": ROWS}]),
+    "float16": (HALF, {}, [{"x": ROWS.astype(np.float16)}]),
 }
 
 

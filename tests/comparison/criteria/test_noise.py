@@ -958,44 +958,38 @@ PROBABILITIES = np.exp(4 * RNG.standard_normal((1, 40, 50)))
 PROBABILITIES = (PROBABILITIES / PROBABILITIES.sum(2, keepdims=True)).astype(np.float32)
 FEATURES = RNG.standard_normal((1, 16, 9, 9)).astype(np.float32)
 
+
+def biased(y: Array) -> Array:
+    return changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0))
+
+
+def halved(y: Array) -> Array:
+    return changed(y, np.s_[:, 5], lambda v: v / 2)
+
+
+def stretched(y: Array) -> Array:
+    return changed(y, np.s_[:, 5], lambda v: v * 1.02)
+
+
+def moved(y: Array) -> Array:
+    return changed(y, np.s_[0, 7], lambda v: v + 0.1)
+
+
+def turned(y: Array) -> Array:
+    return changed(y, np.s_[:, 6], lambda v: v[:, ::-1])
+
+
+DIM_CHANNEL = changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3)
+FLAT = FEATURES.reshape(1, -1)
+
 # what, reference, candidate, claim -> status, words of the reason
 CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
-    "class bias": (
-        detections(),
-        lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)),
-        FP32,
-        FAIL,
-        "0.28 % of",
-    ),
-    "class bias, fp16": (
-        detections(),
-        lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)),
-        FP16,
-        FAIL,
-        "index 9 of axis 1",
-    ),
-    "channel × 0.5": (
-        FEATURES,
-        lambda y: changed(y, np.s_[:, 5], lambda v: v / 2),
-        FP32,
-        FAIL,
-        "35 % of",
-    ),
-    "channel × 0.5, int8": (
-        FEATURES,
-        lambda y: changed(y, np.s_[:, 5], lambda v: v / 2),
-        INT8,
-        FAIL,
-        "35 % of",
-    ),
+    "class bias": (detections(), biased, FP32, FAIL, "0.28 % of"),
+    "class bias, fp16": (detections(), biased, FP16, FAIL, "index 9 of axis 1"),
+    "channel × 0.5": (FEATURES, halved, FP32, FAIL, "35 % of"),
+    "channel × 0.5, int8": (FEATURES, halved, INT8, FAIL, "35 % of"),
     "scale × 2": (FEATURES, lambda y: y * 2, BF16, FAIL, ""),
-    "small channel × 1.02": (
-        changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3),
-        lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02),
-        FP32,
-        FAIL,
-        "index 5 of axis 1",
-    ),
+    "small channel × 1.02": (DIM_CHANNEL, stretched, FP32, FAIL, "index 5 of axis 1"),
     "healthy": (
         detections(),
         lambda y: y * np.float32(1 + 1e-6),
@@ -1011,22 +1005,10 @@ CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
         "",
     ),
     "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), FP32, AGREE, "max error"),
-    "[1, N]": (
-        FEATURES.reshape(1, -1),
-        lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1),
-        FP32,
-        FAIL,
-        "max error",
-    ),
+    "[1, N]": (FLAT, moved, FP32, FAIL, "max error"),
     "scalar": (f32(3), lambda y: y * np.float32(1.001), FP32, AGREE, "max error"),
     "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), FP32, FAIL, "max error"),
-    "row of a distribution": (
-        PROBABILITIES,
-        lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]),
-        FP32,
-        FAIL,
-        "39 % of",
-    ),
+    "row of a distribution": (PROBABILITIES, turned, FP32, FAIL, "39 % of"),
 }
 
 
