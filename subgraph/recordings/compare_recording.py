@@ -39,6 +39,7 @@ from subgraph.recordings.matching.match import collect_confirmed_names, match_sa
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.matching.unnamed import follow_unnamed
 from subgraph.recordings.run_comparison import (
+    CLIPPED,
     RunComparison,
     TensorRow,
     find_first_recorded,
@@ -436,10 +437,14 @@ class _Judging:
             why = "within one step of another scale"
             return replace(judged, status=Status.AGREE, signature=None, label="precision", why=why)
         clipped = np.clip(reference, value.min(), value.max())
-        may_be_clipped = not self.wrong.isdisjoint(region.inputs)
-        if may_be_clipped and np.mean(clipped != reference) <= MAX_CLIPPED:
-            return self._judge(meant, clipped, value, k, measured)
-        return judged
+        share = np.mean(clipped != reference)
+        without = self._judge(meant, clipped, value, k, measured)
+        if share > MAX_CLIPPED or without.fails:
+            return judged
+        if not self.wrong.isdisjoint(region.inputs):
+            return without
+        why = f"{share:.1%} of its values are clipped, as a small scale does"
+        return replace(judged, label=CLIPPED, why=why)
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
         self._saved += 1

@@ -45,6 +45,9 @@ FOREIGN_SHARE = (
     0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
 )
 
+CLIPPED = "clipped"  # the label of a tensor that is wrong only where int8 clips it
+MAX_CLIPPED_NOTES = 3  # of such tensors
+
 
 @frozen
 class TensorRow:
@@ -262,6 +265,9 @@ class RunComparison:
                 "no node adds an error: int8 clips or rounds what the nodes read, so another"
                 " calibration, not another node"
             )
+        alone = {n: judged for n in self.failing if (judged := self.rows[n].alone)}
+        clipped = [f"{n}: {one.why}" for n, one in alone.items() if one.label == CLIPPED]
+        yield from (f"{each}: another calibration?" for each in clipped[:MAX_CLIPPED_NOTES])
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"

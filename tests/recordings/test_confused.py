@@ -399,3 +399,22 @@ def test_few_numbers_are_found_by_their_order(dump: Path) -> None:
     np.save(dump / "t2.npy", np.sqrt(mean) * 2)
     found, _ = compared(dump)
     assert [*found.rows] == ["a"], "a value that is not near confirms no order"
+
+
+def test_few_numbers_that_int8_has_rounded_are_found_by_their_order(dump: Path) -> None:
+    """Ten different numbers identify a tensor only where they are the same."""
+    text = """g (float[1, 64] x) => (float[1, 10] y) {
+        a = Relu (x)
+        y = MatMul (a, w)
+    }"""
+    draw = np.random.default_rng(0).standard_normal
+    weight = draw((64, 10)).astype(np.float32)
+    text_models.save(dump.parent / "m.onnx", text, w=weight)
+    x = draw((1, 64)).astype(np.float32)
+    np.save(dump.parent / "x.npy", x)
+    step = np.float32(0.02)
+    read = np.rint(x.clip(0) / step) * step
+    np.save(dump / "t0.npy", read)
+    np.save(dump / "t1.npy", read @ weight)
+    found, _ = compared(dump)
+    assert found.rows["y"].match.how == "order"

@@ -96,6 +96,16 @@ def test_value_that_quantization_clipped_blames_no_node(folder: Path) -> None:
     assert names == NODES, "the exact names are compared"
 
 
+def test_value_that_its_own_scale_clips_is_told(folder: Path) -> None:
+    """Only what the readers get is recorded: the node is wrong, and why."""
+    recorded = run_nodes(folder, clipped="first")
+    readers = {n: recorded[f"{n}/fq_output_0"] for n in NODES.values()}
+    document = bisect(folder, readers)
+    (run,) = document["recordings"]
+    assert [finding["nodes"] for finding in document["findings"]] == [["first"]]
+    assert has_line(run["notes"], "a: ", "clipped", "calibration")
+
+
 def test_fault_beside_a_clipped_value_is_the_only_one(folder: Path) -> None:
     document = bisect(folder, run_nodes(folder, "third", "first"))
     assert [finding["nodes"] for finding in document["findings"]] == [["third"]]

@@ -113,7 +113,7 @@ class Unnamed:
         of the entries; only where each value is near."""
         tensors: dict[int, list[str]] = {}
         for name, value in values:
-            if name not in matches and not is_varied(value, MIN_EXACT):
+            if name not in matches and not is_varied(value):
                 tensors.setdefault(value.size, []).append(name)
         found: dict[str, TensorMatch] = {}
         for size, names in tensors.items():
