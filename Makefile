@@ -111,8 +111,9 @@ dist: ## build wheel and sdist into dist/, and try the wheel in an environment o
 test-torch: ## run the tests that need PyTorch, in a venv of its own
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 onnxscript==0.7.2 --editable . $(TEST_TOOLS)
-	.venv-torch/bin/python -m pytest -n 2 tests/origins/torch tests/origins/test_source.py \
-		tests/origins/test_source_metadata.py tests/end_to_end/test_partial_backend.py tests/end_to_end/test_exported.py
+	.venv-torch/bin/python -m pytest -n 2 tests/origins/torch tests/origins/test_source.py tests/runtime/test_python_objects.py \
+		tests/origins/test_source_metadata.py tests/end_to_end/test_partial_backend.py tests/end_to_end/test_exported.py \
+		tests/runtime/test_python_objects.py
 
 # `KIND=all`: also the quick tests of what is not about POSIX; `KIND=slow`: a sweep, and kills at ten moments.
 test-windows: $(STAMP) ## run the tests of Windows under wine (3 minutes; the first time 3 more, 2 GB of disk, and apt as root)

@@ -33,7 +33,7 @@ from subgraph.results.common import PowerDocument
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_candidate
+from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
 from subgraph.trials.open_trials import Setup, open_with_processes
@@ -412,7 +412,7 @@ class _BisectionWithProcesses(Bisection):
 
 def bisect(
     graph: Graph | str | Path,
-    candidate: str | Candidate | Load = "ort",
+    candidate: CandidateValue = "ort",
     inputs: Inputs = None,
     *,
     seed: int = 0,
@@ -431,8 +431,8 @@ def bisect(
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
-    `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
+    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, a function `load(path)` that returns
+    `run(feeds)`, or an object that runs the full model: a session, a module, `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
     `within`: `A..B`. `by_rewriting`: whether the full model is rewritten at once, and no cut is run. `keep_input`: search no smaller input of a finding. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
 
@@ -446,7 +446,7 @@ def bisect(
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """  # noqa: E501
     graph = as_graph(graph, "bisect")
-    given = make_candidate(candidate)
+    given = make_candidate(candidate, graph)
     feeding = Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed)
     setup = Setup(given, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {given.name!r})"
@@ -460,4 +460,4 @@ def bisect(
         by_rewriting=by_rewriting,
         keep_input=keep_input,
     )
-    return _BisectionWithProcesses(graph, make_candidate(reference), options)
+    return _BisectionWithProcesses(graph, make_candidate(reference, graph), options)

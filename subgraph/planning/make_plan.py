@@ -30,7 +30,7 @@ from subgraph.results.plan import PlaceError, PlanDocument, PlanScales, PlanScor
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline, if_time
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_candidate
+from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
@@ -101,7 +101,7 @@ class PlanRequest:
 
 def plan(
     graph: Graph | str | Path,
-    candidate: str | Candidate | Load = "ort",
+    candidate: CandidateValue = "ort",
     inputs: Inputs = None,
     *,
     to: str | None = None,
@@ -149,7 +149,7 @@ def plan(
     'right as it is: none of 28 places must stay in float'
     """
     graph = as_graph(graph, "plan")
-    candidate = make_candidate(candidate)
+    candidate = make_candidate(candidate, graph)
     if to in SCALED:
         candidate = replace(candidate, precision=Precision(to))
     setup = Setup(
@@ -168,7 +168,7 @@ def plan(
         max_time=parse_seconds(max_time) or math.inf,
         jobs=jobs,
     )
-    with open_reference(make_candidate(reference)) as running:
+    with open_reference(make_candidate(reference, graph)) as running:
         return make_plan(graph, setup, running, request)
 
 

@@ -451,7 +451,8 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     """Yield the commands that follow from the answer."""
     cases = [finding.case for finding in document.findings if finding.case]
     for case in cases[:1]:
-        yield NextCommand("run it again", replay_words(document, case))
+        if not document.candidate.is_function:
+            yield NextCommand("run it again", replay_words(document, case))
         yield NextCommand("for a bug report", ["subcut", "bundle", case])
     if not document.command.startswith("subcut ") or document.candidate.backend in DEVICES:
         return

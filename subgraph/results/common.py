@@ -25,6 +25,11 @@ class RuntimeDocument:
     version: Version
     precision: Word
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function or an object of a Python program, which no command can run."""
+        return self.name.endswith("()")
+
 
 @frozen
 class PreciseSetting:

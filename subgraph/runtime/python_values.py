@@ -22,16 +22,19 @@ from typing import Any, TypeAlias
 
 from subgraph import plugins
 from subgraph.errors import ArgumentTypeError, Refused, UsageError
+from subgraph.graph.graph import Graph
 from subgraph.lazy import np
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.command_line import code_of_python
+from subgraph.runtime.python_objects import ObjectLoad, Run, find_run
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Fields, JsonObject, Strings
 
-Run: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Load: TypeAlias = Callable[..., Run]
+# The last stands for the objects of `python_objects`, whose packages may be missing.
+CandidateValue: TypeAlias = "str | Path | Candidate | Load | Run | Any"
 Channel: TypeAlias = Any  # a Connection; on Windows, a PipeConnection
 
 IMPORTED = """# {digest}
@@ -52,13 +55,16 @@ def load(model, options):
 """
 
 
-def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
+def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
     """Return the candidate that a Python program names.
 
     Args:
         candidate: A SPEC as after `-c`, a `Candidate`, or a function `load(path)` or
             `load(path, options)` that returns a function `run(feeds)`; feeds and results map names
-            to arrays.
+            to arrays. Or an object that runs the full model only: a function whose first parameter
+            is `feeds` or `inputs`, a session of onnxruntime, a `torch.nn.Module`, a compiled model
+            of OpenVINO.
+        graph: The model that such an object runs.
 
     Raises:
         UsageError: The value has another type, or the SPEC is not valid.
@@ -67,15 +73,17 @@ def make_candidate(candidate: str | Path | Candidate | Load) -> Candidate:
         return candidate
     if isinstance(candidate, (str, Path)):
         return parse(str(candidate))
-    if not inspect.isroutine(candidate):
+    run = find_run(candidate, graph.outputs)
+    load: Load = ObjectLoad(run, graph) if run else candidate
+    if not callable(load) or isinstance(load, type):
         raise ArgumentTypeError.of(
             candidate,
-            "a candidate is a SPEC or a function",
+            "a candidate is a SPEC, a function, or an object that runs the model",
             "def load(path): … return run; run(feeds) returns {name: array}",
         )
-    name = candidate.__name__
+    name = getattr(candidate, "__name__", type(candidate).__name__)
     file = folders.make_lasting("subcut-function") / f"{folders.safe_name(name)}.py"
-    file.write_text(_import_text(candidate) or _serve_text(candidate), encoding="utf-8")
+    file.write_text(_import_text(load) or _serve_text(load), encoding="utf-8")
     return replace(parse(str(file)), name=f"{name}()")
 
 
@@ -86,6 +94,8 @@ def _takes_options(load: Load) -> bool:
 
 def _import_text(load: Load) -> str:
     """Return a file that imports a function; "" if no other process can import it."""
+    if not inspect.isroutine(load):
+        return ""
     module = sys.modules.get(load.__module__)
     file = getattr(module, "__file__", None)
     is_known = getattr(module, load.__name__, None) is load
@@ -158,7 +168,8 @@ def _answer(connection: Channel, function: Callable[..., Any], *values: Any) -> 
         tensors = result if isinstance(result, Mapping) else {}
         arrays = {str(name): np.asarray(value) for name, value in tensors.items()}
     except Exception as e:  # noqa: BLE001 - the other end raises it again
-        error = {"refused": isinstance(e, Refused), "why": traceback.format_exc()}
+        is_refused = isinstance(e, Refused)
+        error = {"refused": is_refused, "why": str(e) if is_refused else traceback.format_exc()}
         connection.send_bytes(json.dumps(error).encode())
         return None
     _send(connection, arrays)

@@ -48,7 +48,7 @@ from subgraph.results.compare import (
 )
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.python_values import Inputs, Load, input_arguments, make_candidate
+from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
@@ -376,7 +376,7 @@ def _mark_unresolved(whole: Verdict) -> str:
 
 def compare(
     graph: Graph | str | Path,
-    candidate: str | Candidate | Load = "ort",
+    candidate: CandidateValue = "ort",
     inputs: Inputs = None,
     *,
     at: Sequence[str] = (),
@@ -396,8 +396,8 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, or a function `load(path)` that returns
-    `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
+    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, a function `load(path)` that returns
+    `run(feeds)`, or an object that runs the full model: a session, a module, `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
     `power`: planted faults, of which it is counted how many the outputs would show.
     `score`: a score of the task judges the full model, as after `--score`: `top1`, `FILE.py:FUNCTION`; with `drop`, such
     as `"0.5%"`, or `at_least`, and `labels`, a file.
@@ -415,14 +415,14 @@ def compare(
     if power < 0:
         raise UsageError(f"power {power}: expected 0 or more", code="option.out-of-range")
     setup = Setup(
-        make_candidate(candidate),
+        make_candidate(candidate, graph),
         Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
         Path(output),
         criterion,
         freeze,
         score=make_wanted(score, drop, at_least, labels),
     )
-    with open_with_processes(graph, setup, make_candidate(reference)) as trials:
+    with open_with_processes(graph, setup, make_candidate(reference, graph)) as trials:
         prepared = prepare(trials, select_tensors(trials.model, at))
         found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast, power=power)
         return replace(found, written=document(prepared.trials, found, criterion, command=""))

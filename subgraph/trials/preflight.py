@@ -31,6 +31,7 @@ from subgraph.graph.region import Region
 from subgraph.inspection.validate import find_problems, node_title
 from subgraph.log import log
 from subgraph.precision import Precision
+from subgraph.runtime.python_objects import FULL_MODEL_ONLY
 from subgraph.runtime.run_result import Job, RunResult, within
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
@@ -81,7 +82,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
             require_contract(trials, trials.full_model, whole)
         return
     if not is_of_tflite(model.path):
-        _require_one_operator(trials.judge)
+        _require_one_operator(trials.judge, whole)
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
@@ -99,13 +100,25 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         )
 
 
-def _require_one_operator(judge: Judge) -> None:
-    """Raise BackendError if the candidate runs none of the probes."""
+def _require_one_operator(judge: Judge, whole: RunResult) -> None:
+    """Raise BackendError if the candidate runs none of the probes.
+
+    Args:
+        judge: The judge.
+        whole: The failed run of the full model.
+    """
     dtype = _probe_type(judge.model)
     for body in PROBES[1:]:
         result = _run_probe(judge, body, dtype)
         if any(result.tensors):
             return
+        if result.failure and result.failure.why == FULL_MODEL_ONLY:
+            name = judge.runtime.candidate.name
+            raise BackendError(
+                f"candidate {name} does not run the model: {_why(whole)[0]}",
+                "call it with the inputs of the model by hand",
+                code="candidate.runs-nothing",
+            )
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
     why, lines = _why(result)

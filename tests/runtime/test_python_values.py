@@ -109,9 +109,10 @@ def test_error_of_the_function_is_a_result(
     assert culprits(model, load) == ["Tanh"]
 
 
-def test_other_objects_are_refused() -> None:
-    with raises(ArgumentTypeError, "api.wrong-type", "int"):
-        make_candidate(3)  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [3, dict, {"x": 1}])
+def test_other_objects_are_refused(model: subgraph.Graph, given: object) -> None:
+    with raises(ArgumentTypeError, "api.wrong-type", type(given).__name__):
+        make_candidate(given, model)
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
