@@ -74,7 +74,7 @@ def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
     if isinstance(candidate, (str, Path)):
         return parse(str(candidate))
     run = find_run(candidate, graph.outputs)
-    load: Load = ObjectLoad(run, graph) if run else candidate
+    load: Any = ObjectLoad(run, graph) if run else candidate
     if not callable(load) or isinstance(load, type):
         raise ArgumentTypeError.of(
             candidate,

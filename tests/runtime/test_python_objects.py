@@ -64,7 +64,7 @@ def make_module(path: Path) -> Any:
 
 @pytest.mark.parametrize(
     "make",
-    [make_session, make_function, pytest.param(make_compiled, marks=pytest.mark.slow), make_module],
+    [make_session, make_function, make_compiled, make_module],
 )
 def test_full_model_is_judged_and_no_cut_is(
     model: subgraph.Graph, other: Path, make: Callable[[Path], Any]
