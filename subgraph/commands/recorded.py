@@ -18,7 +18,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
 from subgraph.results.common import NextCommand
-from subgraph.text import clean, count
+from subgraph.text import clean, count, short
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
@@ -349,7 +349,11 @@ def next_commands(
     dtype, layout = _find_form(compared)
     first = document.findings[0]
     case = first.case or "CASE"
-    words = [clean(str(document.model.path)), "--within", f"{first.nodes[0]}..{first.nodes[-1]}"]
+    ends = [
+        name if short(name) == name else f"#{index}"
+        for name, index in zip(first.nodes, first.indices, strict=True)
+    ]
+    words = [clean(str(document.model.path)), "--within", f"{ends[0]}..{ends[-1]}"]
     if not feeding.records:
         words += chain.from_iterable(("-i", file) for file in feeding.inputs)
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []

@@ -234,15 +234,13 @@ def _detect_one(place: Path, files: Files) -> str:
                 code="recording.no-tensors",
             )
     what = f"{count(len(files.sizes), 'file')}, none of a known format"
+    hint = f"{CHOOSE}, if it is one of {', '.join(list_formats())}"
     if not files.sizes:
         what = "it is empty"
     elif place.is_file() and (kind := recognize(place)):
         what = f"it is {kind.name}"
-    raise InputError(
-        f"no tensors in {place}: {what}",
-        f"{CHOOSE}, if it is one of {', '.join(list_formats())}",
-        code="recording.no-tensors",
-    )
+        hint = "name the tensors that the device or the tool has written"
+    raise InputError(f"no tensors in {place}: {what}", hint, code="recording.no-tensors")
 
 
 def _make_spec(proto: protobuf.TypeProto | None) -> TensorSpec:

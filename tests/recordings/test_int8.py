@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from subgraph.recordings import recording
@@ -165,3 +166,13 @@ def test_next_commands_name_the_user_s_files(folder: Path) -> None:
     document = subcut("compare", *words, "--align", "all", "--json", cwd=folder).document
     (bisecting,) = document["next"]
     assert bisecting["argv"] == ["subcut", "bisect", *words]
+
+
+def test_next_commands_have_no_long_names(folder: Path) -> None:
+    name = "part/of/a/long/path;" * 5
+    model = onnx.load(folder / "m.onnx")
+    model.graph.node[3].name = name
+    onnx.save(model, folder / "m.onnx")
+    recorded = run_nodes(folder, "third")
+    _, manual = bisect(folder, recorded | {name: recorded["third"]})["next"]
+    assert manual["argv"][5] == "#3..#3"
