@@ -17,6 +17,7 @@ import pytest
 from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.recordings import recording
+from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.reference import Reference
 from subgraph.types import Array
@@ -418,3 +419,29 @@ def test_few_numbers_that_int8_has_rounded_are_found_by_their_order(dump: Path) 
     np.save(dump / "t1.npy", read @ weight)
     found, _ = compared(dump)
     assert found.rows["y"].match.how == "order"
+
+
+def test_weights_without_names_are_no_tensors(dump: Path) -> None:
+    """As of TFLite Micro with all tensors preserved: the weights are codes, and some of few
+    numbers."""
+    text = """g (float[1, 64] x) => (float[1, 2] z) {
+        w = DequantizeLinear (codes, step)
+        y = MatMul (x, w)
+        z = Mul (y, few)
+    }"""
+    draw = np.random.default_rng(0)
+    codes = draw.integers(-127, 128, (64, 2)).astype(np.int8)
+    few = np.float32([2, -3])
+    text_models.save(dump.parent / "m.onnx", text, codes=codes, step=np.float32(0.01), few=few)
+    x = draw.standard_normal((1, 64)).astype(np.float32)
+    np.save(dump.parent / "x.npy", x)
+    y = x @ (codes * np.float32(0.01))
+    for number, value in enumerate((codes.T, few, y, y * few)):
+        np.save(dump / f"t{number}.npy", value)
+    found, _ = compared(dump)
+    assert {row.match.how for row in found.rows.values()} == {"order"}
+    assert [left.detail for left in found.left_out(Reason.NOTHING)] == [
+        "the weight codes",
+        "the weight few",
+    ]
+    assert found.status is Status.AGREE

@@ -17,7 +17,6 @@ from pathlib import Path
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums, capture_tensors, has_same_numbers
 from subgraph.recordings.matching.matched import (
@@ -47,6 +46,7 @@ from subgraph.types import Array
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
+MIN_WEIGHT = 2  # different numbers in an entry that is called a weight
 MAX_TRIED = 16  # entries that are tried as one tensor
 
 
@@ -117,7 +117,8 @@ class Unnamed:
                 tensors.setdefault(value.size, []).append(name)
         found: dict[str, TensorMatch] = {}
         for size, names in tensors.items():
-            left = [e for e in self.pool if self.fit.value(e).size == size]
+            fitting = (e for e in self.pool if self.fit.value(e).size == size)
+            left = [entry for entry in fitting if entry not in self._weights]
             if len(left) == len(names):
                 pairs = zip(left, names, strict=True)
                 fitted = [replace(self.fit.aligned(e, n), how="order") for e, n in pairs]
@@ -181,7 +182,6 @@ class Unnamed:
     def explain_left(self, matches: Mapping[str, TensorMatch]) -> list[LeftOutEntry]:
         """Return the entries of the pool with the reason why they hold no tensor."""
         graph = self.fit.judge.model.graph
-        weights = self._find_weights(graph)
         copies = self.find_copies(matches) | self.copies
         sizes = {size for name, size in self._sizes.items() if name not in matches}
         left = []
@@ -193,8 +193,8 @@ class Unnamed:
             strange = False
             if any(n in graph.weights for n in list_likely_names(entry.label)):
                 detail = ""
-            elif is_decided and entry in weights:
-                detail = f"the weight {weights[entry]}"
+            elif is_decided and entry in self._weights:
+                detail = f"the weight {self._weights[entry]}"
             elif entry in copies and not entry.note:
                 detail = f"{COPY} {copies[entry]}"
             else:
@@ -205,16 +205,19 @@ class Unnamed:
             left.append(LeftOutEntry(entry, reason, detail, strange))
         return left
 
-    def _find_weights(self, graph: Graph) -> dict[DumpEntry, str]:
-        """Entries that hold the numbers of a weight: a tool that saves all saves weights, in
-        whatever order."""
+    @cached_property
+    def _weights(self) -> dict[DumpEntry, str]:
+        """Entries that hold the numbers of a weight, in whatever order: a tool that saves all saves
+        weights."""
+        graph = self.fit.judge.model.graph
         sizes = {self.fit.value(entry).size for entry in self.pool}
         found: dict[DumpEntry, str] = {}
         for name, tensor in graph.weights.items():
             if protobuf.element_count(tensor) in sizes:
                 value = protobuf.to_array(tensor, graph.path)
-                if value.dtype.kind == "f" and is_varied(value):
-                    found |= dict.fromkeys(self._sums.near(value, SAME_NUMBERS), name)
+                share = SAME_NUMBERS if is_varied(value) else SURELY
+                near = self._sums.near(value, share) if is_varied(value, MIN_WEIGHT) else []
+                found |= dict.fromkeys((e for e in near if e.dtype == value.dtype.name), name)
         return found
 
 
