@@ -205,6 +205,8 @@ _ANSWERS = {
     "qnn htp hexagon snapdragon": "-c qnn-htp",
     "snpe": f"-c qnn-htp runs on the same chips; {_BY_HAND}: docs/dumps.md",
     "onnxruntime-web ort-web wasm browser chrome chromium firefox": "-c web, or web:ep=webgpu",
+    "webgl": "-c web:ep=webgl",
+    "ios iphone ipad": "-c coreml on a Mac; -c cmd:COMMAND runs an app: docs/candidates.md",
     "nnapi armnn acl": "docs/candidates/adb.md runs onnxruntime on a phone, with its providers;"
     " -c mnn:arch=aarch64 runs ARM's kernels here",
     "onnxruntime": "-c ort",
@@ -218,7 +220,8 @@ _ANSWERS = {
     "ascend cann": f"{_BY_HAND}: docs/from-mindstudio.md",
     "horizon": f"{_BY_HAND}: docs/from-horizon.md",
     "tnn": f"{_BY_HAND}: docs/from-tnn.md",
-    "tidl sophgo sophon": f"{_BY_HAND}: docs/dumps.md",
+    "tidl": f"{_BY_HAND}: docs/dumps.md",
+    "sophgo sophon tpu-mlir bm1684": f"{_BY_HAND}: docs/from-tpu-mlir.md",
     "hailo ambarella axera kneron": "-c cmd:COMMAND runs its own tools: docs/candidates.md",
 }
 # Name in small letters -> what to type or read in its place.

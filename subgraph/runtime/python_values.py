@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from subgraph import plugins
 from subgraph.errors import ArgumentTypeError, Refused, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.lazy import np
+from subgraph.log import log
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.command_line import code_of_python
 from subgraph.runtime.python_objects import ObjectLoad, Run, find_run
@@ -83,8 +85,21 @@ def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
         )
     name = getattr(candidate, "__name__", type(candidate).__name__)
     file = folders.make_lasting("subcut-function") / f"{folders.safe_name(name)}.py"
-    file.write_text(_import_text(load) or _serve_text(load), encoding="utf-8")
+    text = _import_text(load)
+    if not text:
+        _warn_of_limits()
+        text = _serve_text(load)
+    file.write_text(text, encoding="utf-8")
     return replace(parse(str(file)), name=f"{name}()")
+
+
+@cache
+def _warn_of_limits() -> None:
+    """Log, once, what it costs that a function runs in the program that gave it."""
+    log.warning(
+        "the candidate runs in this process: it has no limits, and a hang or a crash of it ends the"
+        " search; a function that can be imported from a module runs in a process of its own"
+    )
 
 
 def _takes_options(load: Load) -> bool:

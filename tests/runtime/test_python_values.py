@@ -13,6 +13,7 @@ import pytest
 
 import subgraph
 from subgraph.errors import ArgumentTypeError, Refused, UsageError
+from subgraph.runtime import python_values
 from subgraph.runtime.python_values import input_arguments, make_candidate
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -167,3 +168,12 @@ def test_array_without_a_name_is_refused_for_several_inputs() -> None:
 def test_samples_with_different_names_are_refused() -> None:
     with raises(UsageError, "api.uneven-samples"):
         input_arguments([{"a": X}, {"b": X}])
+
+
+def test_cost_of_running_in_this_process_is_logged_once(
+    model: subgraph.Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    python_values._warn_of_limits.cache_clear()
+    for factor in (1.0, 1.5):
+        make_candidate(lambda path, factor=factor: run_on_reference(path, factor), model)
+    assert len(caplog.records) == 1

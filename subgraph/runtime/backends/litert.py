@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import Refused
+from subgraph.errors import BackendError
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import Run, _foreign
@@ -56,9 +56,9 @@ def load(model: Path, options: Fields) -> Run:
     `options`: `kernels` (auto, builtin without XNNPACK, reference), `threads` (1).
 
     Raises:
-        BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
-            model, ONNX for example.
-    """  # noqa: E501
+        BackendError: ai-edge-litert is not installed, or an option means nothing to it, or the
+            model is ONNX.
+    """
     from subgraph.origins.tflite import operators
 
     _foreign.check_options("litert", options, OPTIONS)
@@ -69,9 +69,9 @@ def load(model: Path, options: Fields) -> Run:
     )
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     if proto.graph.node and not own:
-        raise Refused(
-            "litert takes no ONNX",
-            "docs/candidates/litert.md converts it with a command of yours",
+        raise BackendError(
+            "litert runs .tflite files, and the model is ONNX",
+            "docs/candidates/litert.md is a recipe that converts each model with onnx2tf",
             code="candidate.other-format",
         )
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
