@@ -431,7 +431,7 @@ def test_weights_without_names_are_no_tensors(dump: Path) -> None:
     }"""
     draw = np.random.default_rng(0)
     codes = draw.integers(-127, 128, (64, 2)).astype(np.int8)
-    few = np.float32([2, -3])
+    few = np.array([2, -3], np.float32)
     text_models.save(dump.parent / "m.onnx", text, codes=codes, step=np.float32(0.01), few=few)
     x = draw.standard_normal((1, 64)).astype(np.float32)
     np.save(dump.parent / "x.npy", x)
