@@ -436,7 +436,8 @@ def test_weights_without_names_are_no_tensors(dump: Path) -> None:
     x = draw.standard_normal((1, 64)).astype(np.float32)
     np.save(dump.parent / "x.npy", x)
     y = x @ (codes * np.float32(0.01))
-    for number, value in enumerate((codes.T, few, y, y * few)):
+    values: list[np.ndarray[Any, np.dtype[Any]]] = [codes.T, few, y, y * few]
+    for number, value in enumerate(values):
         np.save(dump / f"t{number}.npy", value)
     found, _ = compared(dump)
     assert {row.match.how for row in found.rows.values()} == {"order"}
