@@ -371,8 +371,10 @@ def search(scenario: Scenario, folder: Path) -> Result:
     ).result
     culprits = [f for f in found.findings if f.kind is FindingKind.CULPRIT]
     named = {frozenset(f.nodes) for f in culprits}
-    named |= {frozenset(r.nodes) for f in culprits for r in f.repeats or ()}
-    return Result(scenario, frozenset(named), found.says, found.trials, time.monotonic() - begin)
+    named |= {frozenset(r.nodes) for f in culprits for r in f.place.repeats or ()}
+    return Result(
+        scenario, frozenset(named), found.says, found.cost.trials, time.monotonic() - begin
+    )
 
 
 def main() -> int:

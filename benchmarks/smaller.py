@@ -174,9 +174,9 @@ def measure(name: str, folder: Path) -> list[str]:
         output=folder / "out",
     )
     found = search.result.findings
-    if not found or not found[0].small:
+    if not found or not found[0].run.small:
         return [name, str(found[0].nodes if found else search.result.says), "–", "", ""]
-    small = found[0].small
+    small = found[0].run.small
     places = (Path(str(found[0].case), of, "inputs") for of in ("", "small"))
     sizes = [sum(np.load(file).size for file in place.glob("*.npy")) for place in places]
     elements = f"{sizes[0]} → {sizes[1]}"

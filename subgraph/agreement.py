@@ -162,7 +162,7 @@ def _reason(verdict: Verdict) -> str:
 def _describe_finding(bisection: Bisection, seen: str) -> Disagreement | None:
     """Return the result of a search that began because one run of the full model was not right."""
     shown = reports.cleaned(bisection.result)
-    if shown.agree and (shown.whole.fails or shown.pieces):
+    if shown.agree and (shown.whole.verdict.fails or shown.whole.pieces):
         return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
     lines = [flaky if shown.agree else reports.answer(shown).says, seen, *_explanation(shown)]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -54,6 +55,7 @@ MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
 ABSENT = "absent"
 KEY = "key"
 KIND = "kind"
+PART = "part"
 # What JSON calls a type, and what an error does.
 TYPES: Mapping[type, tuple[str, str]] = {
     str: ("string", "a text"),
@@ -76,6 +78,12 @@ def keyed(key: str, **options: Any) -> Any:
     """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of
     `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
+
+
+def part(**options: Any) -> Any:
+    """A dataclass field that holds a dataclass whose keys are on the level of its owner in the
+    JSON; `options` as of `dataclasses.field`."""
+    return field(metadata={PART: True}, **options)
 
 
 def to_json(value: Any) -> Any:
@@ -102,16 +110,7 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     """Return the function by which `to_json` writes values of a type; it is found once, which takes
     longer than to write most values."""
     if is_dataclass(kind):
-        known = [
-            (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
-            for f in fields(kind)
-        ]
-        known.sort(key=itemgetter(2))  # inherited ones do not come before the schema
-        return lambda value: {
-            key: to_json(item)
-            for key, name, may_lack in known
-            if (item := getattr(value, name)) is not None or not may_lack
-        }
+        return _writer_of_fields(kind)
     if issubclass(kind, Enum):
         return lambda value: value.value
     if issubclass(kind, float):
@@ -125,6 +124,28 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     if issubclass(kind, Sequence) and not issubclass(kind, (str, bytes)):
         return lambda value: [to_json(item) for item in value]
     return lambda value: value
+
+
+def _writer_of_fields(kind: Any) -> Callable[[Any], Any]:
+    parts = [f.name for f in fields(kind) if PART in f.metadata]
+    known = [
+        (f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False))
+        for f in fields(kind)
+        if PART not in f.metadata
+    ]
+    known.sort(key=itemgetter(2))  # inherited ones do not come before the schema
+
+    def write(value: Any) -> JsonObject:
+        written = {
+            key: to_json(item)
+            for key, name, may_lack in known
+            if (item := getattr(value, name)) is not None or not may_lack
+        }
+        for name in parts:
+            written |= to_json(getattr(value, name))
+        return written
+
+    return write
 
 
 # ------------------------------------------------------------ reading
@@ -342,13 +363,15 @@ def _reader_of_fields(kind: Any) -> Reader:
         key = ""
         try:
             for f, reader in readers():
-                key = f.key
-                if key in value:
-                    found[f.name] = reader(value[key])
+                key = f".{f.key}" if f.key else ""
+                if not f.key:
+                    found[f.name] = reader(value)
+                elif f.key in value:
+                    found[f.name] = reader(value[f.key])
                 elif f.required or (f.of_kind and f.of_kind == value.get("kind")):
                     raise _DepartureError("is missing")
         except _DepartureError as e:
-            e.steps.append(f".{key}")
+            e.steps.append(key)
             raise
         return kind(**found)
 
@@ -359,7 +382,7 @@ def _fits(value: Any, option: Any) -> bool:
     """Is a value of the right plain type one of an enumeration, or has all that a dataclass
     needs?"""
     if isinstance(value, dict):
-        needs = _fields(cast("type", option)) if is_dataclass(option) else ()
+        needs = _flat_fields(cast("type", option)) if is_dataclass(option) else ()
         return all(
             f.key in value
             and (get_origin(f.type) is not Literal or value[f.key] in get_args(f.type))
@@ -370,8 +393,8 @@ def _fits(value: Any, option: Any) -> bool:
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass, as JSON has it; `of_kind`: of documents of that kind it is
-    required."""
+    """A field of a dataclass, as JSON has it; `key`: "" for a part. `of_kind`: of documents of that
+    kind it is required."""
 
     name: str
     key: str
@@ -386,7 +409,7 @@ def _fields(kind: type) -> list[_Field]:
     return [
         _Field(
             f.name,
-            f.metadata.get(KEY, f.name),
+            "" if PART in f.metadata else f.metadata.get(KEY, f.name),
             hints[f.name],
             (f.default is MISSING and f.default_factory is MISSING)
             or get_origin(hints[f.name]) is Literal,
@@ -394,6 +417,12 @@ def _fields(kind: type) -> list[_Field]:
         )
         for f in fields(kind)
     ]
+
+
+@cache
+def _flat_fields(kind: type) -> list[_Field]:
+    """Return the fields of a dataclass and, in place of its parts, theirs."""
+    return list(chain.from_iterable([f] if f.key else _flat_fields(f.type) for f in _fields(kind)))
 
 
 @cache
@@ -504,7 +533,7 @@ def _rule(kind: Any, defs: JsonObject) -> JsonObject:
 
 
 def _rule_of_fields(kind: type, defs: JsonObject) -> JsonObject:
-    known = _fields(kind)
+    known = _flat_fields(kind)
     rule: JsonObject = {"type": "object", "description": kind.__doc__ or ""}
     rule["required"] = [f.key for f in known if f.required]
     rule["properties"] = {f.key: _rule(f.type, defs) for f in known}

@@ -131,7 +131,7 @@ def _(comparison: Comparison) -> str:
 @html.register
 def _(plan: PlanDocument) -> str:
     """The answer, and where a score judged it, the curve of the score over what is kept."""
-    kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.kept or ())
+    kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
     return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(_plain(kept))}"

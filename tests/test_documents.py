@@ -19,6 +19,7 @@ from subgraph.documents import (
     absent,
     from_json,
     keyed,
+    part,
     problem,
     read_document,
     schema,
@@ -173,3 +174,56 @@ def test_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> No
     assert has_line(refused.value.hint, "anew")
     with raises(InputError, "file.unreadable", "none.json"):
         read_document(tmp_path / "none.json", Edited, "")
+
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+    depth: int | None = absent(of_kind="box")
+
+
+@dataclass(frozen=True)
+class Shape:
+    size: Size = part()
+    kind: str = keyed("kind", default="plane")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    title: str
+    shape: Shape = part()
+
+
+DRAWING = Drawing("a", Shape(Size(3, 2), "box"))
+
+
+def test_keys_of_a_part_are_on_the_level_of_its_owner() -> None:
+    assert to_json(DRAWING) == {"title": "a", "kind": "box", "width": 3, "depth": 2}
+    assert from_json(Drawing, to_json(DRAWING)) == DRAWING
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        ({"title": "a", "kind": "plane"}, "width: is missing"),
+        ({"title": "a", "width": 1, "kind": "box"}, "depth: is missing"),
+        ({"title": "a", "width": "1"}, "width: expected a whole number, not '1'"),
+    ],
+)
+def test_departure_in_a_part_is_found_at_its_key(document: object, place: str) -> None:
+    assert problem(document, Drawing) == place
+
+
+def test_schema_of_a_document_has_the_keys_of_its_parts() -> None:
+    rule = schema(Drawing)["$defs"]["Drawing"]
+    assert set(rule["properties"]) == {"title", "kind", "width", "depth"}
+    assert rule["required"] == ["title", "width"]
+
+
+def test_union_is_told_apart_by_the_keys_of_parts() -> None:
+    @dataclass(frozen=True)
+    class Page:
+        content: Inner | Drawing
+
+    globals()["Page"] = Page
+    assert from_json(Page, {"content": to_json(DRAWING)}).content == DRAWING

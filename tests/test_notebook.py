@@ -26,7 +26,15 @@ from fixtures.notebook import CELLS, document
 from subgraph import notebook
 from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
-from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
+from subgraph.results.plan import (
+    KeptPlace,
+    PlanDocument,
+    PlanFiles,
+    PlanResult,
+    PlanSetup,
+    PlanTrials,
+    PlanTried,
+)
 from subgraph.search.oracle import Counts, Finding, FindingKind, Findings, Outcome
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import chain
@@ -110,24 +118,38 @@ def test_plan_shows_its_curve() -> None:
     plan = PlanDocument(
         exit_code=0,
         says="right with 1 of 3 places in float: <conv>",
-        precision="int8",
-        unit="node",
-        criterion="top1",
-        kept=[place],
-        places=3,
-        minimal=True,
-        proven=1,
-        runs=3,
-        seconds=1.0,
-        score=None,
-        tried=tried,
-        weights=None,
-        model=None,
+        setup=PlanSetup(
+            precision="int8",
+            unit="node",
+            criterion="top1",
+            places=3,
+        ),
+        result=PlanResult(
+            kept=[place],
+            minimal=True,
+            proven=1,
+            score=None,
+            weights=None,
+        ),
+        trials=PlanTrials(
+            runs=3,
+            seconds=1.0,
+            tried=tried,
+        ),
+        files=PlanFiles(
+            model=None,
+        ),
     )
     shown = checked(plan)
     assert shown.startswith(plan.says)
     assert "<conv> Conv float32" in shown and notebook.html(plan).count("<svg") == 1
-    assert "<svg" not in notebook.html(replace(plan, tried=tried[:1], kept=[]))
+    assert "<svg" not in notebook.html(
+        replace(
+            plan,
+            trials=replace(plan.trials, tried=tried[:1]),
+            result=replace(plan.result, kept=[]),
+        )
+    )
     again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))
     assert notebook.html(again) == notebook.html(plan)
 

@@ -304,14 +304,14 @@ class Bisection:
             notes=[*options.notes, *filter(None, notes), *last_notes],
             within=options.within,
         )
+        other_model = _costs_of_own_model(interim)
+        pieces = settlement.explanation or None
+        whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=interim.power)
         return replace(
             document,
-            other_model=_costs_of_own_model(interim),
-            body=options.body or None,
-            pieces=settlement.explanation or None,
-            precise=interim.precise,
-            healing=interim.healing,
-            power=interim.power,
+            setup=replace(document.setup, other_model=other_model, body=options.body or None),
+            whole=whole,
+            search=replace(document.search, healing=interim.healing),
         )
 
     def _save(
@@ -325,14 +325,14 @@ class Bisection:
             found = with_answer(document)
             return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
         limit = options.limits.max_trials
-        runs = InnerRuns(None if limit is None else limit - document.trials)
+        runs = InnerRuns(None if limit is None else limit - document.cost.trials)
         bodies = InnerSearch(
             interim.oracle, options, runs, lambda: self._progress.seconds, Bisection
         )
         document = bodies.extend(document) if interim.oracle.cuts else document
         small_runs = 0 if options.keep_input else MAX_RUNS
         if limit is not None:
-            small_runs = min(small_runs, limit - document.trials)
+            small_runs = min(small_runs, limit - document.cost.trials)
         if options.limits.max_time is not None:  # a case is checked on the reference
             seconds = (1 + WRITING_SHARE) * options.limits.max_time
             interim.trials.runtime.workers.deadline.limit(self._progress.began, seconds)

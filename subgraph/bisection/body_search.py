@@ -296,11 +296,13 @@ class InnerSearch:
     def extend(self, document: BisectDocument) -> BisectDocument:
         """The document with what was found in bodies, and with the runs and the time that it
         took."""
-        document = replace(document, findings=list(self._with_bodies(document.findings)))
+        findings = list(self._with_bodies(document.findings))
+        cost = document.cost
         made = self.runs.made
+        runs = {**cost.runs, "inside": made} if made else cost.runs
         seconds = round(self.seconds(), 3)
-        runs = {**document.runs, **({"inside": made} if made else {})}
-        return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
+        cost = replace(cost, trials=cost.trials + made, runs=runs, seconds=seconds)
+        return replace(document, findings=findings, cost=cost)
 
     def _with_bodies(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
         """Yield the findings; the first ones that are a node with a body with what was found in
@@ -363,7 +365,9 @@ class InnerSearch:
                     for _ in inner:
                         pass
                 finally:
-                    self.runs.made += inner.finished.trials if inner.finished else len(inner.steps)
+                    self.runs.made += (
+                        inner.finished.cost.trials if inner.finished else len(inner.steps)
+                    )
         except SubcutError as e:
             return replace(known, why=e.what)
         found = inner.finished
@@ -378,5 +382,5 @@ class InnerSearch:
             for f in found.findings
         ]
         return replace(
-            known, outcome=found.outcome, report=found.report, why=stopped, findings=findings
+            known, outcome=found.search.outcome, report=found.report, why=stopped, findings=findings
         )

@@ -34,6 +34,7 @@ from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
 from subgraph.trials.judge import Judge
 from subgraph.trials.small_input import find_needed_makers
+from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
 from subgraph.version import versions
 
@@ -88,39 +89,11 @@ def describe(
     looked_at = document.LookedAt(
         len(trials.full_model.outputs), whole_runs, inner, within, disturbance
     )
-    # runs that only measure how much of the error is gone without a piece
-    extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
     result = oracle.run_result(trials.full_model)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
-        outcome="pinned" if forms.only_pinned and exit_code(findings) == 0 else findings.outcome,
-        trials=findings.counts.total() + trials.log.extra_runs,
-        compiled_nodes=findings.counts.items() + trials.log.extra_nodes,
-        runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
-        seconds=round(seconds, 3),
         command=command,
-        model=describe_model(graph),
-        candidate=_candidate(trials.judge),
-        reference=_reference(oracle),
-        criterion=criterion,
-        samples=trials.values.labels,
-        whole=add_ranking(whole, ranking(trials.model, result)),
-        **vars(trials.model.choice.document()),
-        flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
-        looked_at=looked_at,
-        forms=forms.document(),
-        profile=profile,
-        steps=list(_steps(oracle, steps)),
-        findings=(
-            []
-            if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
-            else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))]
-        ),
-        alone=[
-            document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
-            for o in findings.irrelevant
-        ],
         notes=[
             *forms.sentences(),
             *trials.model.choice.sentences,
@@ -132,8 +105,48 @@ def describe(
             *(iter_far_constants(trials) if whole.agrees else ()),
         ],
         report=None,
+        model=describe_model(graph),
+        setup=document.SearchSetup(
+            candidate=_candidate(trials.judge),
+            reference=_reference(oracle),
+            criterion=criterion,
+            samples=trials.values.labels,
+            outputs=trials.model.choice.document(),
+        ),
+        whole=document.WholeResult(
+            verdict=add_ranking(whole, ranking(trials.model, result)),
+            looked_at=looked_at,
+            forms=forms.document(),
+            profile=profile,
+            flaky_tensors=sorted(set().union(*oracle.seen.nondeterministic.values())) or None,
+        ),
+        search=document.SearchResult(
+            outcome="pinned" if forms.only_pinned and not exit_code(findings) else findings.outcome,
+            steps=list(_steps(oracle, steps)),
+            alone=[
+                document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
+                for o in findings.irrelevant
+            ],
+            complete=_is_complete(findings, within) or None,
+        ),
+        findings=(
+            []
+            if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
+            else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))]
+        ),
+        cost=_describe_cost(trials, findings, seconds),
         environment=_environment(oracle),
-        complete=_is_complete(findings, within) or None,
+    )
+
+
+def _describe_cost(trials: Trials, findings: Findings, seconds: float) -> document.SearchCost:
+    # runs that only measure how much of the error is gone without a piece
+    extra = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
+    return document.SearchCost(
+        trials=findings.counts.total() + trials.log.extra_runs,
+        compiled_nodes=findings.counts.items() + trials.log.extra_nodes,
+        runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra,
+        seconds=round(seconds, 3),
     )
 
 
@@ -276,20 +289,24 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
         words += ["in one model with others"] if step.query.pool else []
         yield document.StepDocument(
             number=step.number,
-            kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
-            query=step.query.kind,
-            purpose=step.purpose,
-            first=labels[0] if labels else "",
-            last=labels[-1] if labels else "",
-            count=len(nodes) or oracle.size,
-            indices=nodes,
             status=step.outcome,
             signature=answer.signature,
             error=_worst_error(answer.verdict),
             explains=answer.share.of_target,
             seconds=round(answer.seconds, 6),
             changed=remaining.learned(step),
-            form=form,
+            asked=document.StepQuery(
+                kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
+                query=step.query.kind,
+                purpose=step.purpose,
+                form=form,
+            ),
+            region=document.StepRegion(
+                first=labels[0] if labels else "",
+                last=labels[-1] if labels else "",
+                count=len(nodes) or oracle.size,
+                indices=nodes,
+            ),
         )
 
 
@@ -331,50 +348,73 @@ def _finding(
     kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
-    worst = verdict.worst if verdict else None
     makers: list[int] = []
     if region and verdict and finding.certified and not findings.stopped:
         makers = find_needed_makers(oracle.trials, region, verdict)
         nodes = oracle.graph.in_order([*nodes, *makers])
         labels = [oracle.graph.label(i) for i in nodes]
         ops = [oracle.graph.ops[i] for i in nodes]
-    off, histogram = _differences(oracle, region, worst)
     differences = find_differences(oracle.trials, region) if region else []
     evidence = _evidence(oracle, findings, rank, steps, differences)
-    accumulated = kind is FindingKind.ACCUMULATED
-    flaky = kind is FindingKind.FLAKY
     return document.FindingDocument(
         kind=kind,
         signature=finding.signature,
         nodes=labels,
         indices=nodes,
         ops=ops,
-        sources=find_sources(oracle.graph, nodes),
-        constants=[oracle.graph.label(i) for i in makers] or None,
         certified=finding.certified,
-        explains=finding.share_of_model,
-        reproduces=finding.reproduces,
         case=None,
-        edge=_boundary(oracle, region) if region else None,
-        worst=_worst(worst),
-        neighbours=surroundings(oracle.graph, nodes) if region else None,
-        nearest=_nearest(oracle, finding, steps),
+        evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
+        place=document.FindingPlace(
+            sources=find_sources(oracle.graph, nodes),
+            constants=[oracle.graph.label(i) for i in makers] or None,
+            edge=_boundary(oracle, region) if region else None,
+            neighbours=surroundings(oracle.graph, nodes) if region else None,
+            alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
+            repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
+            of_kind=_kind(oracle, finding, findings.complete),
+        ),
+        run=_describe_run(oracle, finding, steps, region, verdict),
+        effect=_describe_effect(oracle, finding),
+        cause=document.FindingCause(
+            why=_why(oracle, finding),
+            reason=finding.why if kind is FindingKind.UNRESOLVED else None,
+            rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
+            differences=differences[:MAX_DIFFERENCES] or None,
+            more_differences=len(differences[MAX_DIFFERENCES:]) or None,
+        ),
+    )
+
+
+def _describe_run(
+    oracle: NodeOracle,
+    finding: Finding,
+    steps: Sequence[Step],
+    region: Region | None,
+    verdict: Verdict | None,
+) -> document.FindingRun:
+    worst = verdict.worst if verdict else None
+    off, histogram = _differences(oracle, region, worst)
+    is_flaky = finding.kind is FindingKind.FLAKY
+    return document.FindingRun(
         verdict=verdict.document() if verdict else None,
-        why=_why(oracle, finding),
+        worst=_worst(worst),
         off=off,
         histogram=histogram,
-        growth=[document.Grown(n, error) for n, error in finding.growth] if accumulated else None,
-        contributors=list(_contributors(oracle, finding)) if accumulated else None,
-        rate=finding.reproduces if flaky else None,
-        runs=document.RunCounts(*finding.runs) if flaky else None,
-        alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
-        repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
-        of_kind=_kind(oracle, finding, findings.complete),
-        reason=finding.why if kind is FindingKind.UNRESOLVED else None,
-        evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
-        differences=differences[:MAX_DIFFERENCES] or None,
-        more_differences=len(differences[MAX_DIFFERENCES:]) or None,
-        rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
+        nearest=_nearest(oracle, finding, steps),
+        reproduces=finding.reproduces,
+        rate=finding.reproduces if is_flaky else None,
+        runs=document.RunCounts(*finding.runs) if is_flaky else None,
+    )
+
+
+def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEffect:
+    if finding.kind is not FindingKind.ACCUMULATED:
+        return document.FindingEffect(explains=finding.share_of_model)
+    return document.FindingEffect(
+        explains=finding.share_of_model,
+        growth=[document.Grown(n, error) for n, error in finding.growth],
+        contributors=list(_contributors(oracle, finding)),
     )
 
 

@@ -78,7 +78,7 @@ def save(
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, name in _case_names(findings):
-            nearest = findings[k].nearest
+            nearest = findings[k].run.nearest
             indices = findings[k].indices if oracle.cuts else ()
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
@@ -94,10 +94,11 @@ def save(
             if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
-        if healing := document.healing:
+        if healing := document.search.healing:
             shutil.copyfile(healing.model, work / CURE)
             healing = replace(healing, model=str(place.path / CURE))
-            document = replace(document, healing=healing)
+            search = replace(document.search, healing=healing)
+            document = replace(document, search=search)
         report = (place.path / REPORT_FILES["html"]).as_posix()
         document = with_answer(replace(document, findings=findings, report=report))
         evidence.write_document(document, work)
@@ -206,7 +207,8 @@ def add_small_case(
         name = trials.runtime.candidate.name
         outcome = CaseOutcome(verdict.status, verdict.signature, verdict.why, name, numbers)
         evidence.add_candidate(place.path, [""], small.result.tensors, outcome)
-        return replace(finding, small=SmallInput(numbers, small.runs))
+        run = replace(finding.run, small=SmallInput(numbers, small.runs))
+        return replace(finding, run=run)
 
 
 def _list_numbers(small: SmallInputProgress) -> str:

@@ -189,8 +189,9 @@ def explain(
     began = time.monotonic()
     trials = blame.trials
     wrong = blame.is_wrong
-    if (places := sum(1 + len(f.repeats or ()) for f in search.findings)) > 1:
+    if (places := sum(1 + len(f.place.repeats or ()) for f in search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")
+    differences = (finding.cause.differences if finding and wrong else None) or ()
     passes = blame.passes() if wrong and not maker else []
     attributes = blame.attributes() if wrong else []
     switches, kernels = blame.switches(exact=not passes) if wrong else ({}, None)
@@ -214,8 +215,8 @@ def explain(
             candidate=trials.runtime.candidate.name,
             runtime=runtime,
             version=version,
-            outcome=search.outcome,
-            pieces=search.pieces,
+            outcome=search.search.outcome,
+            pieces=search.whole.pieces,
             region=[trials.graph.label(i) for i in region],
             ops=[trials.graph.ops[i] for i in region],
             whole=blame.region == trials.model.whole(),
@@ -225,11 +226,11 @@ def explain(
             passes=passes,
             attributes=attributes,
             nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
-            seen=beside(finding.worst, finding.off) if finding and finding.worst else "",
+            seen=_describe_worst(finding),
             environment=_environment(search.environment) if wrong else "",
             made_by=maker.title if maker else "",
             is_model_wrong=blame.is_model_wrong,
-            differences=[d.text for d in (finding.differences or ()) if wrong] if finding else (),
+            differences=[d.text for d in differences],
             switches=list(switches),
             versions=versions,
             cures=cures,
@@ -254,11 +255,18 @@ def _environment(of: RunEnvironment) -> str:
     return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])
 
 
+def _describe_worst(finding: FindingDocument | None) -> str:
+    """Return the element that is furthest off, expected beside got; "" if none is known."""
+    worst = finding.run.worst if finding else None
+    return beside(worst, finding.run.off) if finding and worst else ""
+
+
 def _add_to_report(
     search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path
 ) -> None:
     """Add the answer to the report of the bisection."""
-    findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
+    cause = replace(finding.cause, blame=lines)
+    findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
     document = replace(search, findings=findings)
     texts = {RUN_JSON: as_json(to_json(document)).decode(), **rendered_reports(document)}
     with folders.scratch(folder) as work:

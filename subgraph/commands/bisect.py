@@ -316,17 +316,17 @@ def bisect_loop(
         search = LoopSearch(walked, setup, workers, trials)
         document = search.run()
         log.info("%s", render_text(document).split("\n")[0])
-        if document.outcome == "step":
+        if document.found.outcome == "step":
             spent = time.monotonic() - begin
             document = _search(search, document, limits, spent, force=force)
-        elif document.outcome == "agree":
+        elif document.found.outcome == "agree":
             try:
                 document = _search_inside(search, document, limits, begin, force=force)
             except OutOfTime as e:
                 unresolved = LoopOutcome.UNRESOLVED
                 why = f"{e} before it was known whether each step is off by rounding"
                 document = replace(
-                    document, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=why
+                    document.settle(outcome=unresolved, why=why), exit_code=EXIT_CODES[unresolved]
                 )
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
@@ -346,26 +346,27 @@ def _search_inside(
     there is one."""
     from subgraph.results.loop import LoopOutcome
 
-    k = search.step_beyond_rounding(document.seen)
+    k = search.step_beyond_rounding(document.found.seen)
     if k is None:
         return document
     log.info("step %d is off by more than rounding: looking inside", k)
-    at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
+    at = replace(document.settle(outcome=LoopOutcome.STEP, first_wrong=k, since=k), exit_code=1)
     searched = _search(search, at, limits, time.monotonic() - begin, force=force)
     from subgraph import reports
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
-    k = searched.first_wrong
-    found = searched.bisection
+    k = searched.found.first_wrong
+    found = searched.found.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
-        return replace(document, why=f"step {k}: {reports.answer(found).says}", bisection=found)
+        return document.settle(why=f"step {k}: {reports.answer(found).says}", bisection=found)
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
-        return replace(searched, why=why)
+        return searched.settle(why=why)
     why = f"step {k} is off by more than rounding, and it is not known why"
     unresolved = LoopOutcome.UNRESOLVED
     return replace(
-        searched, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=searched.why or why
+        searched.settle(outcome=unresolved, why=searched.found.why or why),
+        exit_code=EXIT_CODES[unresolved],
     )
 
 
@@ -381,11 +382,13 @@ def _search(
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
 
-    k = document.first_wrong
+    k = document.found.first_wrong
     assert k is not None
     if limits.max_time is not None:
         limits = replace(limits, max_time=max(limits.max_time - spent, MIN_SECONDS))
-    notes = (f"step {k} of {document.steps} of a loop, fed with the reference's state before it",)
+    notes = (
+        f"step {k} of {document.setup.steps} of a loop, fed with the reference's state before it",
+    )
     with search.at(k) as (trials, setup):
         bisection = Bisection(
             trials, BisectionOptions(setup, limits, "", command_line(), notes, force)
@@ -393,5 +396,5 @@ def _search(
         try:
             log_steps(bisection)
         except OutOfTime:
-            return replace(document, why="the time is used up before the search in this step")
-    return replace(document, bisection=bisection.result)
+            return document.settle(why="the time is used up before the search in this step")
+    return document.settle(bisection=bisection.result)

@@ -188,7 +188,7 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     )  # the fault showed that the outputs tell something
     setup = bisection.options.setup
     setup = replace(
-        setup, criterion=bisection.result.criterion, needs_evidence=False
+        setup, criterion=bisection.result.setup.criterion, needs_evidence=False
     )  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = (

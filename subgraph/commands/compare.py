@@ -292,12 +292,12 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
     from subgraph.reports.text import IN_PLACE, format_cell
 
     shown = [cleaned(document) for document in documents]
-    names = [document.candidate.name for document in shown]
+    names = [document.setup.candidate.name for document in shown]
     rows = [
         {(line.index, line.tensor): line for line in view(document).lines} for document in shown
     ]
     cells = [("", "node", "op", "tensor", *names)]
-    cells.append(("", "whole model", "", "", *(word(document.whole) for document in shown)))
+    cells.append(("", "whole model", "", "", *(word(document.whole.verdict) for document in shown)))
     for key, line in max(rows, key=len).items():
         same = [of[key].cells if key in of else [] for of in rows]
         worst = [
@@ -305,7 +305,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
         ]
         told = [format_cell(cell) if cell else "-" for cell in worst]
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
-    lines = [f"{document.candidate.name}: {document.says}" for document in shown]
+    lines = [f"{document.setup.candidate.name}: {document.says}" for document in shown]
     pages = [f"report {document.report}" for document in shown if document.report]
     return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])
 
@@ -316,6 +316,6 @@ def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
 
     lines: list[str] = []
     for document in documents:
-        rows = render_compared(document, document.candidate.name).splitlines(keepends=True)
+        rows = render_compared(document, document.setup.candidate.name).splitlines(keepends=True)
         lines += rows[1:] if lines else rows
     return "".join(lines)

@@ -363,7 +363,7 @@ def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) ->
     """The outputs of the model about which the comparison with the original says nothing, and
     why."""
 
-    rows = {row.tensor: row.runs[0] for row in document.rows}
+    rows = {row.tensor: row.runs[0] for row in document.tensors.rows}
     found = {}
     for name in graph.outputs:
         run = rows.get(name)

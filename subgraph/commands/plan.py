@@ -107,9 +107,11 @@ def text(document: PlanDocument) -> str:
     """The document for people."""
     from subgraph.planning.make_plan import MAX_NAMED, list_names
 
+    result = document.result
+    files = document.files
     lines = [document.says]
     rows: list[tuple[str, str]] = []
-    if score := document.score:
+    if score := result.score:
         scores = (
             ("as it is", score.as_it_is),
             ("with the plan", score.plan),
@@ -125,7 +127,7 @@ def text(document: PlanDocument) -> str:
         if score.interval:
             low, high = score.interval
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
-    if document.kept:
+    if result.kept:
         rows.append(("minimal", _describe_minimal(document)))
         others = list_names(document)[MAX_NAMED:]
         rows += [("", name) for name in others[:MAX_LISTED]]
@@ -134,25 +136,27 @@ def text(document: PlanDocument) -> str:
             if len(others) > MAX_LISTED
             else []
         )
-    if document.scales:
-        rows += _list_scales(document.scales)
-    if document.weights:
-        low = document.weights["low"]
-        every = sum(document.weights.values())
+    if result.scales:
+        rows += _list_scales(result.scales)
+    if result.weights:
+        low = result.weights["low"]
+        every = sum(result.weights.values())
         share = (
-            f"{100 * low / every:.1f} % of the weights in {document.precision}"
+            f"{100 * low / every:.1f} % of the weights in {document.setup.precision}"
             if every
             else "no weights"
         )
-        rows.append(("model", f"{clean(str(document.model))}   ({share})"))
-    if document.path:
-        rows.append(("lists", f"{clean(document.path)}/lists/"))
-        rows += [("", _list_tried(document, tried)) for tried in document.tried_lists]
-        untried = document.lists.keys() - {tried.tool for tried in document.tried_lists}
+        rows.append(("model", f"{clean(str(files.model))}   ({share})"))
+    if files.path:
+        rows.append(("lists", f"{clean(files.path)}/lists/"))
+        rows += [("", _list_tried(document, tried)) for tried in files.tried_lists]
+        untried = files.lists.keys() - {tried.tool for tried in files.tried_lists}
         rows.append(("", f"not tried in {', '.join(sorted(untried))}"))
-        rows.append(("report", f"{clean(document.path)}/report.html"))
+        rows.append(("report", f"{clean(files.path)}/report.html"))
     rows += [("note", note) for note in document.notes]
-    rows.append(("asked", f"{count(document.runs, 'model')} in {document.seconds:.0f} s"))
+    rows.append(
+        ("asked", f"{count(document.trials.runs, 'model')} in {document.trials.seconds:.0f} s")
+    )
     return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])
 
 
@@ -171,20 +175,21 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
 def _list_tried(document: PlanDocument, tried: TriedList) -> str:
     """`onnxruntime with this list of 3 nodes more than the plan's: accepted, sqnr 46.8`."""
     judged = tried.why
-    if document.score and tried.score is not None:
-        judged = f"{document.score.words} {tried.score:.6g}"
+    if document.result.score and tried.score is not None:
+        judged = f"{document.result.score.words} {tried.score:.6g}"
     accepted = "accepted" if tried.accepted else "refused"
     more = f" of {count(tried.added, 'node')} more than the plan's" if tried.added else ""
     return f"{tried.tool} with this list{more}: {accepted}, {judged}"
 
 
 def _describe_minimal(document: PlanDocument) -> str:
-    kept = len(document.kept or ())
-    if document.minimal:
-        gears = any(place.gear != "float32" for place in document.kept or ())
+    result = document.result
+    kept = len(result.kept or ())
+    if result.minimal:
+        gears = any(place.gear != "float32" for place in result.kept or ())
         again = "one gear lower" if gears else "lowered again"
         return f"yes: with any one of them {again}, it is refused"
     return (
-        f"not proven: {document.proven} of {kept} were lowered again and refused, the others not"
+        f"not proven: {result.proven} of {kept} were lowered again and refused, the others not"
         " run, or not judged"
     )

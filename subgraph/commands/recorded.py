@@ -357,9 +357,11 @@ def next_commands(
     if not feeding.records:
         words += chain.from_iterable(("-i", file) for file in feeding.inputs)
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
-    precision = compared.run.precision or document.precision
+    precision = compared.run.precision or document.setup.precision
     words += ["--precision", precision] if precision != Precision.FP32 else []
-    words += ["--criterion", document.criterion] if document.criterion != "noise" else []
+    words += (
+        ["--criterion", document.setup.criterion] if document.setup.criterion != "noise" else []
+    )
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [
         NextCommand(

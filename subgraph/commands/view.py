@@ -241,9 +241,9 @@ def _read_run(place: str | None) -> _FoundRun | None:
     found = results.read(Path(place) / RUN_JSON, hint)
     if isinstance(found, (SweepDocument, PlanDocument)):
         raise InputError(f"{place} is not a bisection", hint, code="document.damaged")
-    if isinstance(found, BisectDocument) and found.body:
+    if isinstance(found, BisectDocument) and found.setup.body:
         raise UsageError(
-            f"{place} is the search inside {found.body}, which is not a model of its own",
+            f"{place} is the search inside {found.setup.body}, which is not a model of its own",
             f"open {place}/report.html, or view the bisection of the model, or the case in it",
             code="view.body-run",
         )
@@ -251,7 +251,8 @@ def _read_run(place: str | None) -> _FoundRun | None:
     about = found.model
     spec = ""
     if isinstance(found, (BisectDocument, ComparisonDocument)):
-        spec = found.candidate.name if found.candidate.backend not in DEVICES else ""
+        candidate = found.setup.candidate
+        spec = candidate.name if candidate.backend not in DEVICES else ""
     return _FoundRun(kind, found.command, about.file, about.structure_sha256, to_json(found), spec)
 
 

@@ -21,34 +21,39 @@ from subgraph.trials.open_trials import Setup
 
 def render_text(document: LoopDocument) -> str:
     """
-    >>> from subgraph.results.loop import LoopDocument, LoopOutcome
-    >>> render_text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
-    ...                   steps=64, prompt=5, states={}))
+    >>> from subgraph.results.loop import LoopFinding, LoopOutcome, LoopSetup
+    >>> setup = LoopSetup(
+    ...     model="m.onnx", candidate="ort", reference="ort", steps=64, prompt=5, states={}
+    ... )
+    >>> found = LoopFinding(outcome=LoopOutcome.AGREE)
+    >>> render_text(LoopDocument(exit_code=0, setup=setup, found=found))
     'right: m.onnx on ort agrees in all 64 steps'
-    """  # noqa: E501
+    """
     lines = [_make_headline(document)]
-    if document.why:
-        lines.append(f"  {document.why}")
-    if document.bisection:
-        lines.append(plugins.load("reports", "text").render(document.bisection).rstrip("\n"))
+    if document.found.why:
+        lines.append(f"  {document.found.why}")
+    if document.found.bisection:
+        lines.append(plugins.load("reports", "text").render(document.found.bisection).rstrip("\n"))
     if document.report:
         lines.append(f"steps {document.report}")
     return "\n".join(lines)
 
 
 def _make_headline(document: LoopDocument) -> str:
-    model = clean(document.model)
-    of = document.steps
-    wrong = document.first_wrong
-    on = f"{model} on {clean(document.candidate)}"
-    match document.outcome:
+    model = clean(document.setup.model)
+    of = document.setup.steps
+    wrong = document.found.first_wrong
+    on = f"{model} on {clean(document.setup.candidate)}"
+    match document.found.outcome:
         case LoopOutcome.AGREE:
             return f"right: {on} agrees in all {count(of, 'step')}"
         case LoopOutcome.STEP:
             before = f"; the {count(wrong, 'step')} before are right" if wrong else ""
             return f"wrong: {on} goes wrong in step {wrong} of {of}{before}"
         case LoopOutcome.TOGETHER:
-            return f"wrong: {on} goes wrong between steps {document.since} and {wrong} of {of}"
+            return (
+                f"wrong: {on} goes wrong between steps {document.found.since} and {wrong} of {of}"
+            )
         case LoopOutcome.ACCUMULATES:
             return (
                 f"wrong: {on} accumulates errors over steps: from step {wrong} of {of} on they are"

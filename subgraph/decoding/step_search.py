@@ -45,7 +45,14 @@ from subgraph.errors import (
 )
 from subgraph.graph.model_file import model_digest
 from subgraph.log import log
-from subgraph.results.loop import EXIT_CODES, LoopDocument, LoopOutcome, StepSeen
+from subgraph.results.loop import (
+    EXIT_CODES,
+    LoopDocument,
+    LoopFinding,
+    LoopOutcome,
+    LoopSetup,
+    StepSeen,
+)
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
@@ -98,19 +105,23 @@ class LoopSearch:
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
         document = LoopDocument(
             exit_code=0,
-            outcome=LoopOutcome.AGREE,
-            model=walked.decoder.graph.path.name,
-            candidate=self.setup.candidate.name,
-            reference=f"{identity['backend']} {identity['version']}",
-            steps=walked.steps,
-            prompt=prompt,
-            states=walked.decoder.states,
-            seen=seen,
+            found=LoopFinding(
+                outcome=LoopOutcome.AGREE,
+                seen=seen,
+            ),
+            setup=LoopSetup(
+                model=walked.decoder.graph.path.name,
+                candidate=self.setup.candidate.name,
+                reference=f"{identity['backend']} {identity['version']}",
+                steps=walked.steps,
+                prompt=prompt,
+                states=walked.decoder.states,
+            ),
         )
         if wrong is None:
             why = self.why or self._explain_mute_steps()
             outcome = LoopOutcome.UNRESOLVED if why else LoopOutcome.AGREE
-            document = replace(document, outcome=outcome, why=why)
+            document = document.settle(outcome=outcome, why=why)
         else:
             try:
                 document = self._narrowed(document, wrong)
@@ -119,11 +130,11 @@ class LoopSearch:
                     f"step {wrong} is the first whose results are wrong; {e} before it was known"
                     " where that comes from"
                 )
-                document = replace(
-                    document, outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why
+                document = document.settle(
+                    outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why
                 )
         seconds = round(time.monotonic() - begin, 3)
-        code = 1 if wrong is not None else EXIT_CODES.get(document.outcome, 1)
+        code = 1 if wrong is not None else EXIT_CODES.get(document.found.outcome, 1)
         return replace(
             document, exit_code=document.exit_code or code, walks=self.walks, seconds=seconds
         )
@@ -153,7 +164,7 @@ class LoopSearch:
 
     def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
         """What it takes for the step to go wrong."""
-        shows = replace(document, first_wrong=wrong, since=wrong, outcome=LoopOutcome.STEP)
+        shows = document.settle(first_wrong=wrong, since=wrong, outcome=LoopOutcome.STEP)
         if self._is_wrong_alone(wrong):
             return shows
         if not self._fails(0, wrong)[0]:
@@ -161,10 +172,10 @@ class LoopSearch:
                 f"step {wrong} was wrong, and is right when the candidate walks there again from"
                 " the beginning"
             )
-            return replace(document, outcome=LoopOutcome.FLAKY, first_wrong=wrong, why=why)
+            return document.settle(outcome=LoopOutcome.FLAKY, first_wrong=wrong, why=why)
         if wrong == 0:
             why = "the first step goes wrong in a walk, and is right when it is asked alone"
-            return replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=0, why=why)
+            return document.settle(outcome=LoopOutcome.UNRESOLVED, first_wrong=0, why=why)
         right = wrong
         since = 0
         while right - since > 1:
@@ -173,10 +184,10 @@ class LoopSearch:
                 since = middle
             else:
                 right = middle
-        shows = replace(shows, since=since)
+        shows = shows.settle(since=since)
         if self._is_wrong_alone(since):
-            return replace(
-                shows, first_wrong=since, why=f"step {wrong} is the first whose results show it"
+            return shows.settle(
+                first_wrong=since, why=f"step {wrong} is the first whose results show it"
             )
         return self._gradual(shows, since, wrong)
 
@@ -185,13 +196,13 @@ class LoopSearch:
         one of a sudden?"""
         before = self._fails(since, wrong)[1]
         after = self._fails(since + 1, wrong)[1] if since + 1 <= wrong else 0.0
-        errors = [s.error for s in document.seen[: wrong + 1] if s.error]
+        errors = [s.error for s in document.found.seen[: wrong + 1] if s.error]
         if before > SUDDEN * after or not errors:
             why = (
                 f"steps {since} to {wrong} are wrong together: each of them, fed with the"
                 " reference's state, is right"
             )
-            return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
+            return document.settle(outcome=LoopOutcome.TOGETHER, why=why)
         rounding = measure_rounding(
             self.walked, wrong, self.first.judge.precision, self.first.model.new_folder()
         )
@@ -200,10 +211,10 @@ class LoopSearch:
             " to step"
         )
         if errors[-1] > MUCH_ROUNDING * rounding:
-            return replace(document, outcome=LoopOutcome.ACCUMULATES, why=why)
+            return document.settle(outcome=LoopOutcome.ACCUMULATES, why=why)
         why += ", and so does rounding in the reference: the loop itself makes them grow"
         outcome = LoopOutcome.UNRESOLVED
-        return replace(document, outcome=outcome, exit_code=EXIT_CODES[outcome], why=why)
+        return replace(document.settle(outcome=outcome, why=why), exit_code=EXIT_CODES[outcome])
 
     # ------------------------------------------------------------ walks
 

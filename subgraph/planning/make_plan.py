@@ -26,7 +26,17 @@ from subgraph.planning.scales import fold_batch_norms
 from subgraph.planning.smallest_set import Found
 from subgraph.precision import Precision
 from subgraph.project import parse_seconds
-from subgraph.results.plan import PlaceError, PlanDocument, PlanScales, PlanScore, PlanTried
+from subgraph.results.plan import (
+    PlaceError,
+    PlanDocument,
+    PlanFiles,
+    PlanResult,
+    PlanScales,
+    PlanScore,
+    PlanSetup,
+    PlanTrials,
+    PlanTried,
+)
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline, if_time
 from subgraph.runtime.inputs import Feeding
@@ -352,29 +362,36 @@ def _make_document(
     document = PlanDocument(
         exit_code=code,
         says="",
-        precision=planner.twin.precision,
-        unit=planner.unit,
-        criterion=score.words if score else planner.trials.judge.criterion,
-        kept=None if found is None else describe_kept_places(planner, found),
-        places=len(planner.places),
-        minimal=bool(found and found.minimal),
-        proven=found.proven if found else 0,
-        runs=planner.runs,
-        seconds=round(time.monotonic() - began, 3),
-        score=score,
-        tried=[PlanTried(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
-        weights=(
-            count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
-            if found and own_model
-            else None
-        ),
-        model=None,
-        sensitivity=[
-            PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())
-        ],
         notes=_find_notes(planner, found, scales),
-        scales=scales,
         command=command,
+        setup=PlanSetup(
+            precision=planner.twin.precision,
+            unit=planner.unit,
+            criterion=score.words if score else planner.trials.judge.criterion,
+            places=len(planner.places),
+        ),
+        result=PlanResult(
+            kept=None if found is None else describe_kept_places(planner, found),
+            minimal=bool(found and found.minimal),
+            proven=found.proven if found else 0,
+            score=score,
+            weights=count_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
+            if found and own_model
+            else None,
+            scales=scales,
+        ),
+        trials=PlanTrials(
+            runs=planner.runs,
+            seconds=round(time.monotonic() - began, 3),
+            tried=[PlanTried(t.kept, t.judged.agrees, t.judged.score, t.judged.why) for t in tried],
+            sensitivity=[
+                PlaceError(planner.places[k].name, error)
+                for k, error in sorted(planner.errors.items())
+            ],
+        ),
+        files=PlanFiles(
+            model=None,
+        ),
     )
     if not planner.problem:
         return replace(document, says=_summarize(document))
@@ -444,18 +461,20 @@ def _make_score(planner: Planner, found: Found | None) -> PlanScore | None:
 
 
 def _summarize(document: PlanDocument) -> str:
-    if document.kept is None:
+    result = document.result
+    if result.kept is None:
         return "inconclusive: the time is used up before a plan was found"
-    cured = [t for t in (document.scales.tensors if document.scales else ()) if t.exponent]
-    if not document.kept and not document.exit_code:
+    cured = [t for t in (result.scales.tensors if result.scales else ()) if t.exponent]
+    if not result.kept and not document.exit_code:
         how = f"right with {count(len(cured), 'tensor')} scaled" if cured else "right as it is"
-        return f"{how}: none of {count(document.places, 'place')} must stay in float"
+        return f"{how}: none of {count(document.setup.places, 'place')} must stay in float"
     gears = sorted(
-        {"float" if p.gear == "float32" else p.gear for p in document.kept},
+        {"float" if p.gear == "float32" else p.gear for p in result.kept},
         key=lambda g: (g == "float", g),
     )
     names = list_names(document)
-    places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join(gears) or 'float'}"
+    every = count(document.setup.places, "place")
+    places = f"{len(names)} of {every} in {' or '.join(gears) or 'float'}"
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     places += f": {shown}" if names else ""
     return (
@@ -467,7 +486,7 @@ def _summarize(document: PlanDocument) -> str:
 
 def list_names(document: PlanDocument) -> list[str]:
     """Of the places that are kept, with their gears where one is below float."""
-    kept = document.kept or ()
+    kept = document.result.kept or ()
     has_gears = any(place.gear != "float32" for place in kept)
     return [
         f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept
@@ -475,7 +494,7 @@ def list_names(document: PlanDocument) -> list[str]:
 
 
 def _describe_few(document: PlanDocument) -> str:
-    score = document.score
+    score = document.result.score
     if score is None or score.interval is None:
         return "one sample says nothing of others"
     low, high = score.interval

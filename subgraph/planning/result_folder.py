@@ -61,10 +61,13 @@ def save(
         if not planner.twin.by_command:
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
-        if (scales := document.scales) and (scales.weights or scales.factors):
+        if (scales := document.result.scales) and (scales.weights or scales.factors):
             Draft(planner.trials.graph).save(work / RESCALED)
             scaled = (place.path / RESCALED).as_posix()
-            document = replace(document, scales=replace(scales, model=scaled))
+            document = replace(
+                document,
+                result=replace(document.result, scales=replace(scales, model=scaled)),
+            )
         (work / LISTS).mkdir()
         lists = {}
         tried = list[TriedList]()
@@ -75,13 +78,20 @@ def save(
             tried += filter(None, [judged])
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
         document = replace(
-            document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix()
+            document,
+            files=replace(
+                document.files,
+                model=model,
+                lists=lists,
+                tried_lists=tried,
+                path=place.path.as_posix(),
+            ),
         )
         evidence.write_document(document, work, PLAN_JSON)
         request = {
-            "precision": document.precision,
-            "unit": document.unit,
-            "criterion": document.criterion,
+            "precision": document.setup.precision,
+            "unit": document.setup.unit,
+            "criterion": document.setup.criterion,
         }
         manifest = EvidenceManifest(source=source, command=document.command, request=request)
         case.write_manifest(manifest, work)

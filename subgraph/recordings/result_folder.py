@@ -40,13 +40,19 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.common import NextCommand
 from subgraph.results.compare import (
     INTERVAL_SCHEMA,
+    ComparedRecordings,
     DocumentRow,
     IntervalDocument,
+    IntervalEnds,
     IntervalFinding,
+    IntervalPlace,
     LeftOutReason,
     RecordedDocument,
+    RecordedFiles,
+    RecordedSetup,
     RecordedTensor,
     RunSummary,
+    RunTensors,
     Suspect,
     UnmatchedEntry,
 )
@@ -103,20 +109,22 @@ def make_document(
     return RecordedDocument(
         exit_code=code,
         agree=code == 0,
-        precision=judge.precision,
-        criterion=criterion,
-        samples=judge.model.values.labels,
         recordings=recordings,
-        odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         command=command,
         model=describe_model(judge.model.graph),
-        says=(
-            _describe_outcome(recordings[0])
-            if len(recordings) == 1
-            else summarize_runs(comparisons, found, unresolved)
+        says=_describe_outcome(recordings[0])
+        if len(recordings) == 1
+        else summarize_runs(comparisons, found, unresolved),
+        setup=RecordedSetup(
+            precision=judge.precision,
+            criterion=criterion,
+            samples=judge.model.values.labels,
         ),
-        departures=found,
-        rows=rows,
+        tensors=ComparedRecordings(
+            odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
+            departures=found,
+            rows=rows,
+        ),
     )
 
 
@@ -125,13 +133,15 @@ def _describe_outcome(run: RunSummary) -> str:
     if run.mistake:
         return f"wrong: {run.mistake}"
     if run.status is Status.FAIL:
-        where = f", first {run.first_bad}" if run.first_bad else ""
-        return f"wrong: {run.wrong} of {count(run.compared, 'recorded tensor')}{where}"
+        where = f", first {run.tensors.first_bad}" if run.tensors.first_bad else ""
+        return (
+            f"wrong: {run.tensors.wrong} of {count(run.tensors.compared, 'recorded tensor')}{where}"
+        )
     if run.status is Status.UNRESOLVED:
         return f"inconclusive: {run.why}"
     return (
-        f"right: {count(run.compared, 'recorded tensor')}"
-        f" {'agrees' if run.compared == 1 else 'agree'}"
+        f"right: {count(run.tensors.compared, 'recorded tensor')}"
+        f" {'agrees' if run.tensors.compared == 1 else 'agree'}"
     )
 
 
@@ -158,26 +168,30 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
         precision=run.precision or judge.precision,
         status=status,
         why=_explain_unresolved(comparison) if status is Status.UNRESOLVED else "",
-        folder=str(recorded.folder) if recorded else None,
-        format=recorded.format if recorded else None,
-        missing=run.missing or None,
         mistake=comparison.wrong_input,
-        matched=comparison.matched[0].summary() if comparison.matched else "",
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
-        lost=[
-            UnmatchedEntry(one.entry.name, one.entry.file, one.why)
-            for one in comparison.left_out(*Reason)
-        ],
-        left_out=_count_left_out(comparison),
-        wrong=len(failing),
-        unread=len(comparison.left_out(Reason.UNREADABLE)),
-        compared=sum(row.compared for row in comparison.rows.values()),
-        first_bad=first_bad,
-        last_good=first.last_good if first else None,
-        source=find_source(judge.model.graph, judge.model.graph.maker[first_bad])
-        if first_bad
-        else None,
+        files=RecordedFiles(
+            folder=str(recorded.folder) if recorded else None,
+            format=recorded.format if recorded else None,
+            missing=run.missing or None,
+            matched=comparison.matched[0].summary() if comparison.matched else "",
+            lost=[
+                UnmatchedEntry(one.entry.name, one.entry.file, one.why)
+                for one in comparison.left_out(*Reason)
+            ],
+            left_out=_count_left_out(comparison),
+            unread=len(comparison.left_out(Reason.UNREADABLE)),
+        ),
+        tensors=RunTensors(
+            wrong=len(failing),
+            compared=sum(row.compared for row in comparison.rows.values()),
+            first_bad=first_bad,
+            last_good=first.last_good if first else None,
+            source=find_source(judge.model.graph, judge.model.graph.maker[first_bad])
+            if first_bad
+            else None,
+        ),
     )
 
 
@@ -268,21 +282,30 @@ def _make_finding(
         signature=in_place.signature if in_place else None,
         nodes=[graph.label(i) for i in nodes],
         indices=nodes,
-        first=interval.first,
-        first_bad=interval.first_bad,
-        last_good=interval.last_good,
-        wrong_before=interval.wrong_before,
-        not_seen=interval.unseen,
-        adds_an_error=interval.adds_error,
-        in_place=in_place,
-        suspects=[
-            Suspect(
-                i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), find_source(graph, i)
-            )
-            for i, weight in interval.suspects[:MAX_SUSPECTS]
-        ],
-        neighbours=surroundings(graph, nodes),
         case=None,
+        ends=IntervalEnds(
+            first=interval.first,
+            first_bad=interval.first_bad,
+            last_good=interval.last_good,
+            wrong_before=interval.wrong_before,
+            not_seen=interval.unseen,
+            adds_an_error=interval.adds_error,
+            in_place=in_place,
+        ),
+        place=IntervalPlace(
+            suspects=[
+                Suspect(
+                    i,
+                    graph.label(i),
+                    graph.ops[i],
+                    weight,
+                    troubles.get(i, ""),
+                    find_source(graph, i),
+                )
+                for i, weight in interval.suspects[:MAX_SUSPECTS]
+            ],
+            neighbours=surroundings(graph, nodes),
+        ),
     )
 
 

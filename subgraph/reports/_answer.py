@@ -67,13 +67,13 @@ def answer(document: BisectDocument) -> ReportedAnswer:
         document: The result of a search.
     """
     found = _find_headline(document)
-    if document.flaky_tensors:
+    if document.whole.flaky_tensors:
         found = replace(found, kind=Kind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
     lines = []
-    why = reason(document.whole)
-    is_said = document.whole.why == found.what
+    why = reason(document.whole.verdict)
+    is_said = document.whole.verdict.why == found.what
     if why and not is_said and not any(map(is_proven, findings)):
         lines.append(("outputs", why))  # no finding tells more
     lines += [
@@ -82,7 +82,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     ]
     return replace(
         found,
-        cost=f"{count(document.trials, 'run')}, {seconds(document.seconds)}",
+        cost=f"{count(document.cost.trials, 'run')}, {seconds(document.cost.seconds)}",
         lines=lines,
         further=[(title(f), list(finding_lines(f))) for f in findings[1:]],
         next=list(_iter_next(document)),
@@ -101,19 +101,19 @@ def with_answer(document: BisectDocument) -> BisectDocument:
 def _find_headline(document: BisectDocument) -> ReportedAnswer:
     """Return the kind of the answer, the place and the number of nodes."""
     findings = document.findings
-    whole = document.whole
+    whole = document.whole.verdict
     if document.agree:
         return ReportedAnswer(Kind.RIGHT, _say_agreement(document))
-    if document.outcome == "pinned":
+    if document.search.outcome == "pinned":
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
-    if document.outcome is Outcome.ELSEWHERE:
+    if document.search.outcome is Outcome.ELSEWHERE:
         return ReportedAnswer(Kind.WRONG, "not in the region that was asked about")
-    if document.precise:
-        return say_precise(document.candidate.name, document.precise)
+    if document.whole.precise:
+        return say_precise(document.setup.candidate.name, document.whole.precise)
     if not findings:
         return ReportedAnswer(Kind.INCONCLUSIVE, whole.why or "nothing was compared")
     kinds = {f.kind for f in findings}
-    each_rounds = all(f.rounding and innermost(f) == [f] for f in findings)
+    each_rounds = all(f.cause.rounding and innermost(f) == [f] for f in findings)
     is_known_error = whole.signature in NUMBERS
     if each_rounds and is_known_error and kinds != {FindingKind.ACCUMULATED}:
         return ReportedAnswer(Kind.ROUNDING, _say_rounding(document))
@@ -126,17 +126,17 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
 
 def _say_agreement(document: BisectDocument) -> str:
     """Return what was compared, all of which agrees."""
-    within = f"within {document.candidate.precision} rounding"
-    claimed = document.outcome is Outcome.CLAIMED
-    right = document.pieces or (within if claimed else "")
-    cost = document.other_model and document.other_model.weights
+    within = f"within {document.setup.candidate.precision} rounding"
+    claimed = document.search.outcome is Outcome.CLAIMED
+    right = document.whole.pieces or (within if claimed else "")
+    cost = document.setup.other_model and document.setup.other_model.weights
     if cost and cost >= MIN_COST:
         quantized = f"as quantized: the weights' steps alone move them by {percent(cost)}"
         right = ", ".join(filter(None, (right, quantized)))
-    if document.whole.status is not Status.AGREE:
+    if document.whole.verdict.status is not Status.AGREE:
         return right
-    looked_at = document.looked_at  # documents of before have none
-    mute = document.whole.mute or ()
+    looked_at = document.whole.looked_at  # documents of before have none
+    mute = document.whole.verdict.mute or ()
     if looked_at is None:
         return agreement(None, None, mute, right)
     where = f", and {looked_at.within} alone" if looked_at.within else ""
@@ -146,11 +146,11 @@ def _say_agreement(document: BisectDocument) -> str:
 def _say_rounding(document: BisectDocument) -> str:
     """Return the headline if every finding is rounding: no node is a culprit."""
     findings = [f for f in document.findings if not everywhere(f)]
-    shared = [[c.node for c in f.contributors or ()] or f.nodes for f in findings]
+    shared = [[c.node for c in f.effect.contributors or ()] or f.nodes for f in findings]
     nodes = list(dict.fromkeys(chain.from_iterable(shared)))
     verb = "contributes" if len(nodes) == 1 else "contribute"
     most = [f"{listed(nodes)} {verb} most"] if nodes else []
-    what = f"not a bug, no node is a culprit (criterion {document.criterion})"
+    what = f"not a bug, no node is a culprit (criterion {document.setup.criterion})"
     return "; ".join([what, *most])
 
 
@@ -176,21 +176,21 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
 def _say_first(document: BisectDocument) -> ReportedAnswer:
     """Return the headline of the first finding."""
     finding = document.findings[0]
-    whole = document.whole
-    misreads = [row for row in finding.differences or () if row.misread]
+    whole = document.whole.verdict
+    misreads = [row for row in finding.cause.differences or () if row.misread]
     if misreads and not finding.certified and whole.status is Status.FAIL:
         row = misreads[0]
         what = f"{row.node} reads {row.misread} in the candidate's model"
         what += f", and {row.ours.removeprefix(READS)} in ours"
         return _fails(name_failure(whole.signature, whole.process), what)
     if finding.kind is FindingKind.UNRESOLVED:
-        why = finding.reason or ""
+        why = finding.cause.reason or ""
         if whole.status is Status.FAIL:
             how = name_failure(whole.signature, whole.process)
             return _fails(how, f"cause not found: {why}")
         return ReportedAnswer(Kind.INCONCLUSIVE, why)
     if finding.kind is FindingKind.FLAKY:
-        rate = percent(finding.rate)
+        rate = percent(finding.run.rate)
         return ReportedAnswer(Kind.FLAKY, f"{region(finding)} fails in {rate} of runs")
     if finding.kind is FindingKind.ACCUMULATED or everywhere(finding):
         return ReportedAnswer(Kind.WRONG, title(finding))
@@ -209,13 +209,15 @@ def _fails(how: str, what: str, size: str = "") -> ReportedAnswer:
 
 def _name_failures(findings: Sequence[FindingDocument]) -> str:
     """Return how all findings fail, in one word or `dies of SIGSEGV`; `wrong` if they differ."""
-    words = {name_failure(f.signature, f.verdict.process if f.verdict else {}) for f in findings}
+    words = {
+        name_failure(f.signature, f.run.verdict.process if f.run.verdict else {}) for f in findings
+    }
     return words.pop() if len(words) == 1 else Kind.WRONG
 
 
 def _add_run(document: BisectDocument, place: str) -> str:
     """Return a place and the run of a session from which on it is wrong, if not the first."""
-    since = from_run(document.whole.from_run)
+    since = from_run(document.whole.verdict.from_run)
     return f"{place}, {since}" if since else place
 
 
@@ -233,9 +235,9 @@ def _count_searched(document: BisectDocument) -> int:
 
     All nodes count if no step tells it, or if a finding has nodes that make constants.
     """
-    if any(finding.constants for finding in document.findings):
+    if any(finding.place.constants for finding in document.findings):
         return document.model.nodes
-    counts = (step.count for step in document.steps if not step.indices)
+    counts = (step.region.count for step in document.search.steps if not step.region.indices)
     return next(counts, document.model.nodes)
 
 
@@ -250,29 +252,29 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
         proof: What else the search shows about it.
     """
     yield from (("inside", line) for line in insides(finding.inside, finding.signature))
-    yield from (("blame", line) for line in finding.blame or ())
+    yield from (("blame", line) for line in finding.cause.blame or ())
     yield from (("source", line) for line in origins(finding))
     yield from _iter_values(finding)
-    if finding.small:
-        yield "small", finding.small.numbers
+    if finding.run.small:
+        yield "small", finding.run.small.numbers
     if conclusion := evidence(finding)[0]:
         label, text = split_cause(conclusion)
         yield label, text
-    for difference in (finding.differences or ())[:MAX_DIFFERENCES]:
+    for difference in (finding.cause.differences or ())[:MAX_DIFFERENCES]:
         yield "differs", difference.text
     if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
         yield "in doubt", region(finding)
     if found := [*_iter_proof(finding), *proof]:
         yield "proof", "; ".join(found)
-    if finding.growth:
-        first, last = finding.growth[0], finding.growth[-1]
+    if finding.effect.growth:
+        first, last = finding.effect.growth[0], finding.effect.growth[-1]
         start = f"{error(first.error)} after {count(first.nodes, 'node')}"
         yield "growth", f"the error grows from {start} to {error(last.error)} after {last.nodes}"
-    if finding.contributors:
-        shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.contributors]
+    if finding.effect.contributors:
+        shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.effect.contributors]
         yield "shares", f"largest shares: {listed(shares)}"
-    if finding.explains is not None:
-        yield "effect", explained(finding.explains)
+    if finding.effect.explains is not None:
+        yield "effect", explained(finding.effect.explains)
     yield from (("stderr", line) for line in stderr(finding))
 
 
@@ -284,15 +286,15 @@ def split_cause(conclusion: str) -> Line:
 
 def _iter_values(finding: FindingDocument) -> Iterator[Line]:
     """Yield the element with the largest error and the error of its tensor."""
-    worst = finding.worst
-    verdict = finding.verdict
+    worst = finding.run.worst
+    verdict = finding.run.verdict
     why = verdict.why if verdict else ""
     if worst is None:
         if verdict:
             state = verdict.signature or verdict.status
             yield "what", f"run alone, {state}: {why}" if why else f"run alone, {state}"
         return
-    yield "what", f"{worst.tensor}: {beside(worst, finding.off)}"
+    yield "what", f"{worst.tensor}: {beside(worst, finding.run.off)}"
     decisive = [j.name for j in verdict.outputs if j.why == verdict.why] if verdict else []
     if why and decisive and decisive[0] != worst.tensor:
         why = f"{decisive[0]}: {why}"
@@ -302,14 +304,14 @@ def _iter_values(finding: FindingDocument) -> Iterator[Line]:
 
 def _iter_proof(finding: FindingDocument) -> Iterator[str]:
     """Yield the reasons why this region is the one to blame."""
-    verdict = finding.verdict
-    if finding.runs:
-        yield f"failed in {finding.runs.failed} of {count(finding.runs.of, 'run')}"
-    elif finding.reproduces is not None and finding.reproduces < 1:
-        yield f"fails in {percent(finding.reproduces)} of its runs"
-    elif verdict and verdict.status is Status.FAIL and finding.worst and finding.edge:
+    verdict = finding.run.verdict
+    if finding.run.runs:
+        yield f"failed in {finding.run.runs.failed} of {count(finding.run.runs.of, 'run')}"
+    elif finding.run.reproduces is not None and finding.run.reproduces < 1:
+        yield f"fails in {percent(finding.run.reproduces)} of its runs"
+    elif verdict and verdict.status is Status.FAIL and finding.run.worst and finding.place.edge:
         yield "fails alone on the reference's inputs"
-    if near := finding.nearest:
+    if near := finding.run.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
         rest = f"{listed_with_and(near.nodes)} {verb}"
         without = listed_with_and(near.without)
@@ -320,9 +322,9 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
         else:
             which = "either node" if len(finding.nodes) == 2 else "any one node"
             yield f"without {which} it agrees"
-    if is_proven(finding) and finding.why:
-        yield finding.why
-    if repeats := finding.repeats:
+    if is_proven(finding) and finding.cause.why:
+        yield finding.cause.why
+    if repeats := finding.place.repeats:
         ends = [" … ".join(dict.fromkeys((r.nodes[0], r.nodes[-1]))) for r in repeats]
         verb = "does" if len(ends) == 1 else "do"
         yield f"so {verb} {listed(ends)}"
@@ -377,9 +379,9 @@ def evidence(finding: FindingDocument) -> tuple[str, list[str]]:
     lines = innermost(finding)[0].evidence
     conclusion = next((line.says for line in lines if line.kind == "conclusion"), "")
     reasons = [line.says for line in lines if line.kind not in ("conclusion", "input")]
-    reasons += [one.text for one in (finding.differences or ())[MAX_DIFFERENCES:]]
-    if finding.more_differences:
-        reasons.append(f"and {count(finding.more_differences, 'further difference')}")
+    reasons += [one.text for one in (finding.cause.differences or ())[MAX_DIFFERENCES:]]
+    if finding.cause.more_differences:
+        reasons.append(f"and {count(finding.cause.more_differences, 'further difference')}")
     return conclusion, reasons
 
 
@@ -393,13 +395,13 @@ def wrong_input(finding: FindingDocument) -> str:
 
 def _iter_proof_of_model(document: BisectDocument) -> list[str]:
     """Return what runs of all other nodes, or of a rewritten model, showed."""
-    healing = document.healing
+    healing = document.search.healing
     rewritten = []
     if healing:
         rewritten = [f"it fails with all other nodes rewritten ({healing.means})"]
-    if not document.complete:
+    if not document.search.complete:
         return rewritten
-    if document.looked_at and document.looked_at.within:
+    if document.whole.looked_at and document.whole.looked_at.within:
         return ["all other nodes of the searched region agree"]
     subject = "this region" if len(document.findings) == 1 else "all findings"
     how = "rewritten" if healing else "on the reference"
@@ -409,14 +411,14 @@ def _iter_proof_of_model(document: BisectDocument) -> list[str]:
 def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
     """Yield what is known about the full model and all findings together."""
     if not document.agree:
-        for name, both in document.whole.ranking.items():
+        for name, both in document.whole.verdict.ranking.items():
             yield "outputs", f"{name}: {prediction(both.top1, both.top5)}"
-    if document.alone:
-        pieces = [f"{region(p)} {percent(p.explains)}" for p in document.alone]
+    if document.search.alone:
+        pieces = [f"{region(p)} {percent(p.explains)}" for p in document.search.alone]
         verbs = "fails alone and explains" if len(pieces) == 1 else "fail alone and explain"
         told = f"{count(len(pieces), 'piece')} {verbs} little of the final error: {listed(pieces)}"
         yield "also", told
-    if healing := document.healing:
+    if healing := document.search.healing:
         proof = "; without any one of them it fails" if len(healing.changes) > 1 else ""
         yield "cure", f"{listed(healing.changes)}: {healing.model}{proof}"
     yield from _iter_costs(document)
@@ -424,7 +426,7 @@ def _iter_lines_of_model(document: BisectDocument) -> Iterator[Line]:
 
 def _iter_costs(document: BisectDocument) -> Iterator[Line]:
     """Yield what the candidate's model shares with the reference's, and what each piece costs."""
-    other = document.other_model
+    other = document.setup.other_model
     if not other:
         return
     yield "matched", other.matched
@@ -451,22 +453,22 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     """Yield the commands that follow from the answer."""
     cases = [finding.case for finding in document.findings if finding.case]
     for case in cases[:1]:
-        if not document.candidate.is_function:
+        if not document.setup.candidate.is_function:
             yield NextCommand("run it again", replay_words(document, case))
         yield NextCommand("for a bug report", ["subcut", "bundle", case])
-    if not document.command.startswith("subcut ") or document.candidate.backend in DEVICES:
+    if not document.command.startswith("subcut ") or document.setup.candidate.backend in DEVICES:
         return
     words = [word for word in system.split(document.command) if word not in OF_OUTPUT]
-    if precise := document.precise:
-        spec = document.candidate.name
+    if precise := document.whole.precise:
+        spec = document.setup.candidate.name
         joint = "," if behind_colon(spec)[1] else ":"
         finer = [f"{word}{joint}{precise.setting}" if word == spec else word for word in words]
         if precise.setting and finer != words:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
-    looked_at = document.looked_at
-    if document.precise or (document.agree and looked_at and looked_at.inner is None):
+    looked_at = document.whole.looked_at
+    if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
         yield NextCommand("check intermediate tensors, too", [*words, "--inside"])
 
 
@@ -475,17 +477,17 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
 
     The command names code of the user again: code that only the case names needs `--trust`.
     """
-    about = document.candidate
+    about = document.setup.candidate
     if about.backend in DEVICES:
         return ["subcut", "compare", case, "--recorded", "DIR"]
-    reference = document.reference
+    reference = document.setup.reference
     if _read_constant(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
         about = reference
     runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
     is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
     spec = ["-c", about.name] if is_code else []
     # by the usual criterion it may agree
-    rule = [] if document.criterion == "noise" else ["--criterion", document.criterion]
+    rule = [] if document.setup.criterion == "noise" else ["--criterion", document.setup.criterion]
     return ["subcut", "replay", case, *spec, *rule]
 
 

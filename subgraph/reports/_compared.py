@@ -113,7 +113,7 @@ class View:
 def origins(finding: FindingDocument) -> list[str]:
     """The modules and lines of the user's code that a finding's nodes come from, in one line; empty
     if unknown."""
-    lines = (str(one) for one in finding.sources or () if one)
+    lines = (str(one) for one in finding.place.sources or () if one)
     known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
     return [f"from {'; '.join(known[:MAX_SOURCES])}{more}"] if known else []
@@ -124,7 +124,7 @@ def view(document: ComparedDocument) -> View:
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_next(document))
     if isinstance(document, ComparisonDocument):
-        bad = document.first_bad
+        bad = document.tensors.first_bad
         likenesses = (
             [f"{bad.tensor} looks like: {words}" for words in bad.looks_like] if bad else []
         )
@@ -135,11 +135,11 @@ def view(document: ComparedDocument) -> View:
             facts=[*_facts_of_comparison(document), *_facts(document)],
             notes=[*likenesses, *document.notes],
             columns=["in place", "alone"],
-            lines=[_line(row) for row in document.rows],
+            lines=[_line(row) for row in document.tensors.rows],
             left_out=[],
             findings=(),
         )
-    lines = [_make_recorded_line(row, document) for row in document.rows]
+    lines = [_make_recorded_line(row, document) for row in document.tensors.rows]
     columns = [run.name for run in document.recordings]
     if len(columns) == 1:
         columns.append("alone")
@@ -148,7 +148,7 @@ def view(document: ComparedDocument) -> View:
     noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
     counts = Counter[str]()
     names = dict[str, list[str]]()
-    for left in chain.from_iterable(run.left_out for run in document.recordings):
+    for left in chain.from_iterable(run.files.left_out for run in document.recordings):
         counts[left.why] += left.count
         names.setdefault(left.why, []).extend(left.names)
     return View(
@@ -179,7 +179,7 @@ def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[Jud
     """The tensors of a bisection's profile, or in place of a comparison or of each recording that
     has them."""
     if isinstance(document, BisectDocument):
-        rows = document.profile or ()
+        rows = document.whole.profile or ()
         return [JudgedTensor(r.index, r.node, r.tensor, r.error, r.status) for r in rows]
     columns = places_in_cells(document)
     return [
@@ -253,32 +253,32 @@ def _facts_of_recordings(
     for k, run in enumerate(document.recordings):
         seen = sum(bool(line.cells[k].status) for line in lines)
         matched = (
-            f"{run.format}, {run.precision}: {seen} of {count(len(lines), 'tensor')}"
-            f" matched, {run.wrong} wrong"
+            f"{run.files.format}, {run.precision}: {seen} of {count(len(lines), 'tensor')}"
+            f" matched, {run.tensors.wrong} wrong"
         )
-        yield run.name, f"missing: {run.missing}" if run.missing else matched
+        yield run.name, f"missing: {run.files.missing}" if run.files.missing else matched
         of = "" if len(document.recordings) == 1 else f" of {run.name}"
-        if run.first_bad and not run.missing:
-            good = run.last_good
+        if run.tensors.first_bad and not run.files.missing:
+            good = run.tensors.last_good
             last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-            source = str(run.source or "")
+            source = str(run.tensors.source or "")
             yield (
                 f"first bad tensor{of}",
-                f"{run.first_bad}{last}{f'; from {source}' if source else ''}",
+                f"{run.tensors.first_bad}{last}{f'; from {source}' if source else ''}",
             )
 
 
 def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:
-    about = document.candidate
-    whole = document.whole
+    about = document.setup.candidate
+    whole = document.whole.verdict
     yield "candidate", " ".join(filter(None, (about.name, about.version, about.precision)))
     yield "whole model", ": ".join(filter(None, (whole.status, reason(whole))))
 
 
 def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
     yield "model", f"{document.model.file}, {count(document.model.nodes, 'node')}"
-    yield "criterion", document.criterion
-    if samples := [label for label in document.samples if label]:
+    yield "criterion", document.setup.criterion
+    if samples := [label for label in document.setup.samples if label]:
         more = f" and {len(samples) - 20} more" if len(samples) > 20 else ""
         yield "samples", ", ".join(samples[:20]) + more
 
@@ -291,7 +291,7 @@ def _next(document: ComparedDocument) -> list[NextCommand]:
     following = [_read_text(one) if isinstance(one, str) else one for one in document.next]
     if isinstance(document, ComparisonDocument) and not following:
         model = document.model.path or document.model.file
-        words = ["subcut", "bisect", model, "-c", document.candidate.name]
+        words = ["subcut", "bisect", model, "-c", document.setup.candidate.name]
         following.append(NextCommand("find the smallest region", words))
     return following
 

@@ -78,7 +78,7 @@ def whole_drawn(
 def _iter_shares(finding: FindingDocument | IntervalFinding) -> Iterator[tuple[int, float]]:
     """Yield the first node and the share of each piece in which an error accumulates."""
     if isinstance(finding, FindingDocument):
-        for piece in finding.contributors or ():
+        for piece in finding.effect.contributors or ():
             yield piece.index, piece.explains or 0.0
 
 
@@ -113,7 +113,7 @@ def _place(places: Mapping[int, int], node: int | None) -> int | None:
 def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
     """A finding's region, marked as it is called, and the nodes around it; empty without a
     region."""
-    neighbours = finding.neighbours
+    neighbours = finding.place.neighbours
     if not neighbours or not neighbours.nodes:
         return []
     nodes = sorted(neighbours.nodes, key=lambda node: node.index)

@@ -167,12 +167,14 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     if isinstance(shown, ComparisonDocument):
         lines = [
             seen.answer.says,
-            "   ".join([f"candidate    {shown.candidate.name}", *runtime(shown.candidate)[1:]]),
+            "   ".join(
+                [f"candidate    {shown.setup.candidate.name}", *runtime(shown.setup.candidate)[1:]]
+            ),
         ]
-        lines += _whole(shown.whole)
+        lines += _whole(shown.whole.verdict)
         if seen.lines:
             lines += format_table(seen, every=every)
-            in_place = shown.in_place  # documents of before have none, and no `looked_at`
+            in_place = shown.whole.in_place  # documents of before have none, and no `looked_at`
             is_seen = any(line.cells[0].status for line in seen.lines)
             if in_place and not is_seen:
                 lines.append(f"in place: {word(in_place)}   {in_place.why}")
@@ -286,9 +288,9 @@ def format_cell(cell: Compared) -> str:
 
 def _totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
-    bad = document.first_bad
-    whole = document.whole.status
-    if not rows and document.looked_at and document.looked_at.others:
+    bad = document.tensors.first_bad
+    whole = document.whole.verdict.status
+    if not rows and document.whole.looked_at and document.whole.looked_at.others:
         return ["no intermediate tensor was compared"]
     if not rows:
         return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
@@ -300,7 +302,7 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {way}{unsure}")
     lines = [
         f"{count(len(rows), 'tensor')}:"
-        f" {'; '.join(parts)}{' (stopped there)' if document.stopped else ''}"
+        f" {'; '.join(parts)}{' (stopped there)' if document.tensors.stopped else ''}"
     ]
     if bad:
         lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
@@ -309,7 +311,7 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         )
         lines += [f"source            {source}"] if source else []
         lines += [f"looks like        {words}" for words in bad.looks_like]
-    elif whole is Status.AGREE and (seen := document.looked_at):
+    elif whole is Status.AGREE and (seen := document.whole.looked_at):
         unseen = "" if seen.inner else "; without --at, all intermediate tensors are compared"
         inner = count(seen.inner, "intermediate tensor")
         lines.append(f"compared: {count(seen.outputs, 'output')}, {inner}{unseen}")
@@ -320,7 +322,7 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
 
 def _whole_alone(document: ComparisonDocument, shown: View) -> str:
     """A sentence on a model that is wrong where no tensor is."""
-    if document.looked_at and (others := document.looked_at.others):
+    if document.whole.looked_at and (others := document.whole.looked_at.others):
         left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
         return f"the whole model is wrong, what was asked about is not: {left}"
     if all(line.cells[-1].status is Status.AGREE for line in shown.lines):

@@ -169,21 +169,21 @@ def title(finding: FindingDocument) -> str:
     """A finding in one line, without its numbers."""
     kind = finding.kind
     place = region(finding)
-    if kind is FindingKind.ACCUMULATED and finding.contributors:
+    if kind is FindingKind.ACCUMULATED and finding.effect.contributors:
         return "the error accumulates; no region alone explains it"
     if kind is FindingKind.ACCUMULATED:
         return f"the error accumulates over {place}; no part of it explains more than others"
     if kind is FindingKind.FLAKY:
-        return f"flaky: {place} fails in {percent(finding.rate)} of runs"
+        return f"flaky: {place} fails in {percent(finding.run.rate)} of runs"
     if kind is FindingKind.UNRESOLVED:
-        return f"unresolved: {finding.reason or ''}"
+        return f"unresolved: {finding.cause.reason or ''}"
     if everywhere(finding):
-        nodes = [*finding.nodes, *(finding.alike or ())]
+        nodes = [*finding.nodes, *(finding.place.alike or ())]
         return (
             f"each of {len(nodes)} nodes, of all kinds, is off alone, so none is the culprit:"
             f" {listed(nodes)}"
         )
-    if finding.rounding:
+    if finding.cause.rounding:
         return f"contributes rounding: {place}"
     claim = "smallest failing region"
     if not finding.certified:
@@ -193,14 +193,14 @@ def title(finding: FindingDocument) -> str:
 
 def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
     """Return the positions of a finding's nodes and of the regions that it stands for."""
-    repeats = finding.repeats if isinstance(finding, FindingDocument) else None
+    repeats = finding.place.repeats if isinstance(finding, FindingDocument) else None
     return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
 
 
 def again(finding: FindingDocument) -> str:
     """Return how many regions a finding stands for: `, × 7 (each of 7 Conv)`; "" for one."""
-    number = 1 + len(finding.repeats or ())
-    kind = finding.of_kind
+    number = 1 + len(finding.place.repeats or ())
+    kind = finding.place.of_kind
     which = ""
     if kind and kind.nodes == number:
         which = f" (each of {number} {kind.op})"
@@ -216,7 +216,7 @@ def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
 
 def everywhere(finding: FindingDocument) -> bool:
     """Return whether a finding stands for nearly all nodes, each of which deviates alone."""
-    return bool(finding.alike) and finding.signature is not Signature.REFUSED
+    return bool(finding.place.alike) and finding.signature is not Signature.REFUSED
 
 
 def runtime(about: RuntimeDocument) -> list[str]:
@@ -272,7 +272,7 @@ def beside(worst: WorstElement, off: Off | None) -> str:
 
 def stderr(finding: FindingDocument) -> list[str]:
     """The last lines that the candidate wrote to standard error before it ended."""
-    verdict = finding.verdict
+    verdict = finding.run.verdict
     return stderr_lines(verdict) if verdict else []
 
 
@@ -302,23 +302,23 @@ def figure(cell: Compared) -> str:
 def place(finding: IntervalFinding) -> list[str]:
     """An interval's ends, suspects and unseen tensors, a line each."""
     starts = []
-    if finding.last_good:
-        starts.append(f"{listed_with_and(finding.last_good)} (good)")
-    if finding.wrong_before:
-        starts.append(f"{listed_with_and(finding.wrong_before)} (wrong already)")
+    if finding.ends.last_good:
+        starts.append(f"{listed_with_and(finding.ends.last_good)} (good)")
+    if finding.ends.wrong_before:
+        starts.append(f"{listed_with_and(finding.ends.wrong_before)} (wrong already)")
     start = ", ".join(starts) or "the model input"
-    lines = [f"from {start} to {listed_with_and(finding.first_bad)} (wrong)"]
-    if finding.adds_an_error is False:
+    lines = [f"from {start} to {listed_with_and(finding.ends.first_bad)} (wrong)"]
+    if finding.ends.adds_an_error is False:
         lines.append(
             "fed with what was recorded before it, the reference gives the same: the error grew"
             " above"
         )
     lines.append(
-        f"suspects, the likeliest first: {listed([_suspect(s) for s in finding.suspects])}"
+        f"suspects, the likeliest first: {listed([_suspect(s) for s in finding.place.suspects])}"
     )
     return [
         *lines,
-        *([f"not seen: {listed(finding.not_seen)}"] if finding.not_seen else []),
+        *([f"not seen: {listed(finding.ends.not_seen)}"] if finding.ends.not_seen else []),
     ]
 
 
@@ -331,7 +331,7 @@ def _suspect(suspect: Suspect) -> str:
 
 def interval_title(finding: IntervalFinding) -> str:
     """`at most 3 nodes: conv1, relu1, add1`."""
-    what = "" if finding.first else "behind it, adds an error of its own: "
+    what = "" if finding.ends.first else "behind it, adds an error of its own: "
     return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
 
 

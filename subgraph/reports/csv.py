@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
+from subgraph.documents import to_json
 from subgraph.reports import ComparedDocument, cleaned, listed, view
 from subgraph.reports._compared import METRICS
 from subgraph.reports._words import HasNodes
@@ -56,13 +57,14 @@ COMPARED = (
 def render(document: BisectDocument) -> str:
     """A search as a table: its steps, its findings, and the pieces that fail alone."""
     shown = cleaned(document)
-    rows = [{**vars(step), "row": "step"} for step in shown.steps]
-    searched: Mapping[str, Sequence[HasNodes]] = {"finding": shown.findings, "alone": shown.alone}
+    rows = [{**to_json(step), "row": "step"} for step in shown.search.steps]
+    alone = shown.search.alone
+    searched: Mapping[str, Sequence[HasNodes]] = {"finding": shown.findings, "alone": alone}
     for kind, found in searched.items():
         for number, one in enumerate(found, 1):
             nodes = listed(one.nodes, most=MAX_NAMES)
             about = {"row": kind, "number": number, "count": len(one.nodes), "nodes": nodes}
-            rows.append({**vars(one), **about})
+            rows.append({**to_json(one), **about})
     return _table(SEARCHED, rows)
 
 

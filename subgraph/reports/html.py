@@ -105,6 +105,7 @@ def render_compared(document: ComparedDocument) -> str:
     findings = [
         {
             **vars(finding),
+            **vars(finding.place),
             "number": k,
             "title": interval_title(finding),
             "lines": place(finding),
@@ -162,10 +163,10 @@ def render_plan(document: PlanDocument) -> str:
     """A plan as a page: what stays in float, how the score grows with it, how sensitive each place
     is."""
     shown = cleaned(document)
-    kept = {place.name for place in shown.kept or ()}
+    kept = {place.name for place in shown.result.kept or ()}
     places = [
         chart.Point(k, one.error, "fail" if one.name in kept else "", one.name)
-        for k, one in enumerate(shown.sensitivity)
+        for k, one in enumerate(shown.trials.sensitivity)
     ]
     errors = {
         "x": "places, in the order of the model",
@@ -175,7 +176,7 @@ def render_plan(document: PlanDocument) -> str:
         "d": shown,
         "curve": _curve(shown),
         "places": chart.chart(places, (), errors) if places else None,
-        "total": sum((shown.weights or {}).values()),
+        "total": sum((shown.result.weights or {}).values()),
     }
     return _page(PLANNED, shown.says, about)
 
@@ -183,7 +184,7 @@ def render_plan(document: PlanDocument) -> str:
 def _curve(shown: PlanDocument) -> chart.Chart | None:
     """The score of a plan over the number of places that are kept; None where no score judged two
     models."""
-    tried = [t for t in shown.tried if t.score is not None]
+    tried = [t for t in shown.trials.tried if t.score is not None]
     points = [
         chart.Point(t.kept, t.score, "" if t.accepted else "fail", f"{t.kept} places kept")
         for t in tried
@@ -192,7 +193,7 @@ def _curve(shown: PlanDocument) -> chart.Chart | None:
         "x": "places that are kept",
         "label": "The score over the number of places that are kept",
     }
-    marks = [len(shown.kept)] if shown.kept is not None else []
+    marks = [len(shown.result.kept)] if shown.result.kept is not None else []
     return chart.linear(points, marks, words) if len(points) > 1 else None
 
 
@@ -294,10 +295,12 @@ def _view(
     finding: FindingDocument, number: int, heading: str, lines: Sequence[tuple[str, str]]
 ) -> dict[str, object]:
     """A finding with what the template shows of it: words, drawing, charts."""
-    growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.growth or ()]
+    growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.effect.growth or ()]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
     return {
         **vars(finding),
+        **vars(finding.place),
+        **vars(finding.run),
         "number": number,
         "called": called(finding),
         "title": heading,
@@ -305,13 +308,13 @@ def _view(
         "evidence": evidence(finding)[1],
         "drawing": region_drawn(finding),
         "curve": chart.chart(growth, (), words) if growth else None,
-        "contributors": finding.contributors or (),
+        "contributors": finding.effect.contributors or (),
         "listed": finding.nodes[:MAX_LISTED],
     }
 
 
 def _depth(document: BisectDocument) -> chart.Chart | None:
-    rows = document.profile
+    rows = document.whole.profile
     if not rows:
         return None
     points = [chart.Point(r.index, r.error, r.status, f"#{r.index} {r.node}") for r in rows]
@@ -326,9 +329,9 @@ def _depth(document: BisectDocument) -> chart.Chart | None:
 def _hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
     """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has
     room for."""
-    if document.whole.status is not Status.FAIL:
+    if document.whole.verdict.status is not Status.FAIL:
         return ["in place, nothing is wrong here:", "what was found fails alone"]
-    if any(row.status is Status.FAIL for row in document.profile or ()):
+    if any(row.status is Status.FAIL for row in document.whole.profile or ()):
         places = ", ".join(map(str, numbers))
         return [
             f"nothing wrong at finding {places} in this run:",

@@ -20,7 +20,9 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 def render(document: BisectDocument) -> str:
     """The document as a suite: the full model, then each finding."""
     shown = cleaned(document)
-    whole = _case("whole model", shown.whole.status, answer(shown).says, shown.whole.why)
+    whole = _case(
+        "whole model", shown.whole.verdict.status, answer(shown).says, shown.whole.verdict.why
+    )
     cases = [whole]
     for number, finding in enumerate(shown.findings, 1):
         is_open = finding.kind is FindingKind.UNRESOLVED

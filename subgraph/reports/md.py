@@ -42,11 +42,11 @@ def render(document: BisectDocument) -> str:
     environment = shown.environment
     rows = [("model", f"{model.file}, {count(model.nodes, 'node')}")]
     rows.append(("structure sha256", model.structure_sha256 or ""))
-    for name, one in (("candidate", shown.candidate), ("reference", shown.reference)):
+    for name, one in (("candidate", shown.setup.candidate), ("reference", shown.setup.reference)):
         options = [f"{key}={value}" for key, value in one.options.items()]
         rows.append((name, " ".join([*runtime(one), *options])))
-    rows.append(("criterion", shown.criterion))
-    if samples := list(filter(None, shown.samples)):
+    rows.append(("criterion", shown.setup.criterion))
+    if samples := list(filter(None, shown.setup.samples)):
         rows.append(("samples", listed(samples)))
     names = ("subcut", "python", "machine", "threads")
     rows += [(name, str(getattr(environment, name))) for name in names]

@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import CommandLine, File, Name, Number, Version, Word, absent
+from subgraph.documents import (
+    CommandLine,
+    File,
+    Name,
+    Number,
+    Version,
+    Word,
+    absent,
+    keyed,
+    part,
+)
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
@@ -186,34 +196,55 @@ class ProfileRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDocument:
-    """An answer of the candidate.
+class StepQuery:
+    """A question to the candidate.
 
     Attributes:
-        number: from 1. kind: what was asked, in a word or two, for people.
+        kind: what was asked, in a word or two, for people.
         query: the same: whole, claimed, profile, isolated, rest or prefix; empty in folders of
             before.
-        first, last: labels of nodes, empty where there are none. count: of nodes.
-        status: "minor" if it fails, and explains little of what is looked for.
-        changed: what is known since, in words; may be empty. form: how the candidate was given the
-            model.
+        form: how the candidate was given the model.
     """
 
-    number: int
     kind: Word
     query: str = ""
     purpose: Word = ""
+    form: Word = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRegion:
+    """The nodes of a step.
+
+    Attributes:
+        first, last: labels of nodes, empty where there are none. count: of nodes.
+    """
+
     first: Name
     last: Name
     count: int
     indices: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDocument:
+    """An answer of the candidate.
+
+    Attributes:
+        number: from 1.
+        status: "minor" if it fails, and explains little of what is looked for.
+        changed: what is known since, in words; may be empty.
+    """
+
+    number: int
+    asked: StepQuery = part()
+    region: StepRegion = part()
     status: RegionOutcome
     signature: Signature | None
     error: Number | None
     explains: Number | None = None
     seconds: float
     changed: str
-    form: Word = ""
 
 
 @dataclass(frozen=True)
@@ -369,68 +400,104 @@ class SmallInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingDocument:
-    """A place that goes wrong.
+class FindingPlace:
+    """The surroundings of a finding, and other regions that fail as it does.
 
     Attributes:
-        nodes, edge: for "unresolved" the smallest region in doubt; for "accumulated" they may be
-            empty.
-        sources: of each of `nodes`; left out where none is known.
-        constants: of `nodes` those that make constants of the others; the fault needs them.
-        certified: it failed alone, and without any one of its sources and sinks it agreed.
-        reproduces: share of its runs that failed. case: its folder, with `repro.py`.
-        worst: alone: the element that is furthest off, in the output that decides. off, histogram:
-            of that output.
-        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node,
-            what is left.
-        verdict: of the region alone, in a fresh process.
-        growth: the model's first nodes run on its own inputs. contributors: largest share first.
-        rate: how often it fails, 0 to 1. reason: why it could not be resolved.
+        sources: of each of the nodes; left out where none is known.
+        constants: of the nodes those that make constants of the others; the fault needs them.
         alike: nodes of all kinds, each of which is off alone.
         repeats: other regions with the same operators, which fail in the same way: this finding
             stands for them, too. of_kind: their operator; left out if a region has several nodes.
-        differences: between the two models, if the candidate runs another one; at most 12.
-        more_differences: how many are left out.
-        rounding: the candidate rounds there, and does nothing wrong; left out where that is not
-            known.
-        small: the smallest input that fails in the same way; left out if no smaller one does.
-        blame: what `subcut blame` found, a line each: releases, passes, cures.
     """
 
-    kind: FindingKind
-    signature: Signature | None
-    nodes: Sequence[Name]
-    indices: Sequence[int]
-    ops: Sequence[Name]
     sources: Sequence[Source | None] | None = absent()
     constants: Sequence[Name] | None = absent()
-    certified: bool
-    explains: Number | None
-    reproduces: float | None
-    case: File | None
     edge: EdgeTensors | None
-    worst: WorstElement | None
     neighbours: Surroundings | None
-    nearest: Nearest | None
-    verdict: VerdictDocument | None
-    why: str = ""
-    off: Off | None
-    histogram: Histogram | None
-    growth: Sequence[Grown] | None = absent(of_kind="accumulated")
-    contributors: Sequence[Contributor] | None = absent(of_kind="accumulated")
-    rate: float | None = absent(of_kind="flaky")
-    runs: RunCounts | None = absent(of_kind="flaky")
-    reason: str | None = absent(of_kind="unresolved")
     alike: Sequence[str] | None = absent()
     repeats: Sequence[RegionNodes] | None = absent()
     of_kind: KindDocument | None = absent()
-    inside: InsideDocument | None = absent()
-    blame: Sequence[str] | None = absent()
-    evidence: Sequence[EvidenceLine] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRun:
+    """The runs of a finding's region alone.
+
+    Attributes:
+        verdict: of the region, in a fresh process.
+        worst: the element that is furthest off, in the output that decides. off, histogram: of that
+            output.
+        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node,
+            what is left.
+        reproduces: share of its runs that failed.
+        rate: how often it fails, 0 to 1.
+        small: the smallest input that fails in the same way; left out if no smaller one does.
+    """
+
+    verdict: VerdictDocument | None
+    worst: WorstElement | None
+    off: Off | None
+    histogram: Histogram | None
+    nearest: Nearest | None
+    reproduces: float | None
+    rate: float | None = absent(of_kind="flaky")
+    runs: RunCounts | None = absent(of_kind="flaky")
+    small: SmallInput | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingEffect:
+    """The part of a finding in the full model's error.
+
+    Attributes:
+        explains: share of it.
+        growth: the model's first nodes run on its own inputs.
+        contributors: largest share first.
+    """
+
+    explains: Number | None
+    growth: Sequence[Grown] | None = absent(of_kind="accumulated")
+    contributors: Sequence[Contributor] | None = absent(of_kind="accumulated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingCause:
+    """The reason why a finding fails, as far as it is known.
+
+    Attributes:
+        reason: why it could not be resolved.
+        rounding: the candidate rounds there, and does nothing wrong; left out where that is not
+            known.
+        differences: between the two models, if the candidate runs another one; at most 12.
+        more_differences: how many are left out.
+        blame: what `subcut blame` found, a line each: releases, passes, cures.
+    """
+
+    why: str = ""
+    reason: str | None = absent(of_kind="unresolved")
+    rounding: bool | None = absent()
     differences: Sequence[ModelDifference] | None = absent()
     more_differences: int | None = absent()
-    rounding: bool | None = absent()
-    small: SmallInput | None = absent()
+    blame: Sequence[str] | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingDocument(InnerFinding):
+    """A place that goes wrong.
+
+    Attributes:
+        nodes: for "unresolved" the smallest region in doubt; for "accumulated" they may be empty.
+        certified: it failed alone, and without any one of its sources and sinks it agreed.
+        case: its folder, with `repro.py`.
+    """
+
+    kind: FindingKind
+    indices: Sequence[int]
+    place: FindingPlace = part()
+    run: FindingRun = part()
+    effect: FindingEffect = part()
+    cause: FindingCause = part()
 
 
 @dataclass(frozen=True)
@@ -460,73 +527,117 @@ class Healing:
     model: File
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class BisectDocument(Answered, ComparedOutputs):
-    """Everything about one bisection.
+@dataclass(frozen=True, kw_only=True)
+class SearchSetup:
+    """The candidate and the reference of a search, and how they were compared.
 
     Attributes:
-        agree: the whole model agrees; then there are no findings.
-        outcome: claimed: it agrees as far as the precision allows that the candidate claims.
-            elsewhere: the whole disagrees, the region asked about (--within) does not. pinned: the
-            file as shipped is refused, with pinned shapes it agrees. disagree with a whole that
-            agrees: something inside fails alone.
-        trials: runs of the candidate, those inside of findings included. compiled_nodes: nodes sent
-            to its compiler.
-        runs: by purpose. seconds: the whole search. command: as typed.
-        profile: every tensor in place, in topological order; None where the candidate refused or
-            none was taken.
-        alone: pieces that fail alone and explain little.
-        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive
-            candidate …
-        report: the page's file, where one was written.
         body: of a node of the user's model, which is what was searched, as --within takes it.
         other_model: where the candidate runs another model: what the two share, and what each piece
             costs.
+    """
+
+    candidate: RuntimeDocument
+    reference: RuntimeDocument
+    criterion: str
+    samples: Sequence[Name]
+    outputs: ComparedOutputs = part()
+    body: Name | None = absent()
+    other_model: OtherModel | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeResult:
+    """The result of the full model.
+
+    Attributes:
+        verdict: on its outputs.
+        looked_at: the tensors that an agreement rests on; None in documents of before.
+        profile: every tensor in place, in topological order; None where the candidate refused or
+            none was taken.
         pieces: where the whole does not decide and its pieces do: within what they are right.
         flaky_tensors: Tensors that differ from run to run on the same values; None if no such
             tensor was seen.
         precise: The setting with which the outputs agree; None if it was not asked for or fails as
             well. No search was made then.
-        healing: What heals the full model, if its nodes were rewritten because no cut shows the
-            fault. Each finding then fails with all other nodes rewritten.
         power: The planted faults that this right answer would have shown; left out if they would
             take longer than a second.
+    """
+
+    verdict: WholeDocument = keyed("whole")
+    looked_at: LookedAt | None = None
+    forms: Sequence[FormDocument] = ()
+    profile: Sequence[ProfileRow] | None
+    pieces: str | None = absent()
+    flaky_tensors: Sequence[Name] | None = absent()
+    precise: PreciseSetting | None = absent()
+    power: PowerDocument | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """The way of a search, and how it ended.
+
+    Attributes:
+        outcome: claimed: the model agrees as far as the precision allows that the candidate claims.
+            elsewhere: the whole disagrees, the region asked about (--within) does not. pinned: the
+            file as shipped is refused, with pinned shapes it agrees. disagree with a whole that
+            agrees: something inside fails alone.
+        alone: pieces that fail alone and explain little.
+        healing: What heals the full model, if its nodes were rewritten because no cut shows the
+            fault. Each finding then fails with all other nodes rewritten.
         complete: Whether the model agrees with all findings on the reference; None if not known.
+    """
+
+    outcome: Outcome | Literal["pinned"]
+    steps: Sequence[StepDocument]
+    alone: Sequence[Irrelevant]
+    healing: Healing | None = absent()
+    complete: bool | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCost:
+    """The cost of a search.
+
+    Attributes:
+        trials: runs of the candidate, those inside of findings included.
+        compiled_nodes: nodes sent to its compiler.
+        runs: by purpose. seconds: the whole search.
+    """
+
+    trials: int
+    compiled_nodes: int
+    runs: Mapping[str, int] = field(default_factory=dict)
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BisectDocument(Answered):
+    """Everything about one bisection.
+
+    Attributes:
+        agree: the whole model agrees; then there are no findings.
         says: The headline in one sentence; "" in documents of before.
+        command: as typed.
+        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive
+            candidate …
+        report: the page's file, where one was written.
         next: The commands that follow from the answer.
     """
 
     schema: Literal["subcut.bisect/1"] = "subcut.bisect/1"
     exit_code: int
     agree: bool
-    outcome: Outcome | Literal["pinned"]
-    trials: int
-    compiled_nodes: int
-    runs: Mapping[str, int] = field(default_factory=dict)
-    seconds: float
+    says: str = ""
     command: CommandLine
-    model: ComparedModel
-    candidate: RuntimeDocument
-    reference: RuntimeDocument
-    criterion: str
-    samples: Sequence[Name]
-    whole: WholeDocument
-    looked_at: LookedAt | None = None
-    forms: Sequence[FormDocument] = ()
-    profile: Sequence[ProfileRow] | None
-    steps: Sequence[StepDocument]
-    findings: Sequence[FindingDocument]
-    alone: Sequence[Irrelevant]
     notes: Sequence[str]
     report: File | None
-    environment: RunEnvironment
-    body: Name | None = absent()
-    other_model: OtherModel | None = absent()
-    pieces: str | None = absent()
-    flaky_tensors: Sequence[Name] | None = absent()
-    precise: PreciseSetting | None = absent()
-    healing: Healing | None = absent()
-    power: PowerDocument | None = absent()
-    complete: bool | None = absent()
-    says: str = ""
     next: Sequence[NextCommand] = ()
+    model: ComparedModel
+    setup: SearchSetup = part()
+    whole: WholeResult = part()
+    search: SearchResult = part()
+    findings: Sequence[FindingDocument]
+    cost: SearchCost = part()
+    environment: RunEnvironment

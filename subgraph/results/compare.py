@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import CommandLine, File, Name, Version, Word, absent
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent, keyed, part
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
@@ -101,14 +101,25 @@ class ComparedTensors:
     disturbance: float | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ComparisonDocument(Answered, ComparedOutputs):
-    """A comparison, for `--json` and every report.
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSetup:
+    """The candidate, and how it is compared."""
+
+    candidate: RuntimeDocument
+    criterion: str
+    samples: Sequence[Name]
+    outputs: ComparedOutputs = part()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeComparison:
+    """The result of the full model.
 
     Attributes:
-        says: the outcome in a line. report: path of the HTML page, once it is written.
+        verdict: on its outputs.
+        in_place: The run with intermediate tensors as outputs.
+        looked_at: The tensors that the comparison rests on; None in documents of before.
         score: where a score of the task judges the whole; the rows are judged by the criterion.
-        next: The command that bisects the same, if something disagrees.
         flaky_tensors: Outputs that differ from run to run on the same values; None if no output
             does.
         precise: The setting with which the outputs agree; None if none is known or it fails as
@@ -116,30 +127,51 @@ class ComparisonDocument(Answered, ComparedOutputs):
         power: The planted faults that this comparison would show; left out if it was not measured.
     """
 
+    verdict: WholeDocument = keyed("whole")
+    in_place: RunOutcome | None = absent()
+    looked_at: ComparedTensors | None = None
+    forms: Sequence[FormDocument] = ()
+    score: ScoreDocument | None = absent()
+    flaky_tensors: Sequence[Name] | None = absent()
+    precise: PreciseSetting | None = absent()
+    power: PowerDocument | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorComparison:
+    """The tensors that were compared.
+
+    Attributes:
+        stopped: Whether the comparison ended before the last tensor.
+    """
+
+    first_bad: FirstBadDocument | None
+    stopped: bool = False
+    rows: Sequence[RowDocument]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ComparisonDocument(Answered):
+    """A comparison, for `--json` and every report.
+
+    Attributes:
+        says: the outcome in a line. report: path of the HTML page, once it is written.
+        next: The command that bisects the same, if something disagrees.
+    """
+
     schema: Literal["subcut.compare/1"] = "subcut.compare/1"
     exit_code: int
     agree: bool
     says: str
     command: CommandLine
-    model: ComparedModel
-    candidate: RuntimeDocument
-    criterion: str
-    samples: Sequence[Name]
-    whole: WholeDocument
-    in_place: RunOutcome | None = absent()
-    looked_at: ComparedTensors | None = None
-    forms: Sequence[FormDocument] = ()
-    first_bad: FirstBadDocument | None
-    stopped: bool = False
-    rows: Sequence[RowDocument]
     notes: Sequence[str]
-    versions: Mapping[str, Version] = field(default_factory=versions)
     report: File | None = None
-    score: ScoreDocument | None = absent()
     next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
-    flaky_tensors: Sequence[Name] | None = absent()
-    precise: PreciseSetting | None = absent()
-    power: PowerDocument | None = absent()
+    model: ComparedModel
+    setup: ComparisonSetup = part()
+    whole: WholeComparison = part()
+    tensors: TensorComparison = part()
+    versions: Mapping[str, Version] = field(default_factory=versions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,38 +223,59 @@ class LeftOutReason:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedFiles:
+    """The files of a recording.
+
+    Attributes:
+        matched: How many of its entries are tensors of the model, in words.
+        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
+        unread: entries that may hold tensors of the model and could not be read.
+    """
+
+    folder: str | None
+    format: Word | None
+    missing: str | None
+    matched: str
+    lost: Sequence[UnmatchedEntry]
+    left_out: Sequence[LeftOutReason] = ()
+    unread: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTensors:
+    """The tensors of a recording.
+
+    Attributes:
+        first_bad, last_good: the ends of the first interval, if all tensors were compared. source:
+            of `first_bad`.
+    """
+
+    wrong: int
+    compared: int
+    first_bad: Name | None
+    last_good: Sequence[Name] | None
+    source: Source | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One recording.
 
     Attributes:
-        mistake: how the device was fed other values than the reference; "" where it was not.
-        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
-        unread: entries that may hold tensors of the model and could not be read.
         precision: that it is judged at.
         status, why: of the recording as a whole; `why`: it is unresolved.
-        first_bad, last_good: the ends of the first interval, if all tensors were compared. source:
-            of `first_bad`.
+        mistake: how the device was fed other values than the reference; "" where it was not.
     """
 
     name: Name
     precision: Word
     status: Status
     why: str
-    folder: str | None
-    format: Word | None
-    missing: str | None
     mistake: str
-    matched: str
     notes: Sequence[str]
     inputs: Mapping[str, Judgement] = field(default_factory=dict)
-    lost: Sequence[UnmatchedEntry]
-    left_out: Sequence[LeftOutReason] = ()
-    wrong: int
-    unread: int = 0
-    compared: int
-    first_bad: Name | None
-    last_good: Sequence[Name] | None
-    source: Source | None = absent()
+    files: RecordedFiles = part()
+    tensors: RunTensors = part()
 
 
 @frozen
@@ -262,26 +315,39 @@ class DocumentRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedSetup:
+    """The way in which recordings are compared."""
+
+    precision: Word
+    criterion: str
+    samples: Sequence[Name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRecordings:
+    """The tensors of all recordings. `odd_one_out`: the outlier in the first row that has one."""
+
+    odd_one_out: str | None
+    departures: Sequence[Departure]
+    rows: Sequence[DocumentRow]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedDocument:
-    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a
-    line. `next`: what to type to go on."""
+    """All runs. `says`: the outcome in a line. `next`: what to type to go on."""
 
     schema: Literal["subcut.recorded/1", "subcut.interval/1"] = "subcut.recorded/1"
     exit_code: int
     agree: bool
-    precision: Word
-    criterion: str
-    samples: Sequence[Name]
-    recordings: Sequence[RunSummary]
-    command: CommandLine
-    model: ComparedModel
-    odd_one_out: str | None
     says: str
-    departures: Sequence[Departure]
-    rows: Sequence[DocumentRow]
-    versions: Mapping[str, Version] = field(default_factory=versions)
+    command: CommandLine
     report: File | None = None
     next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
+    model: ComparedModel
+    setup: RecordedSetup = part()
+    recordings: Sequence[RunSummary]
+    tensors: ComparedRecordings = part()
+    versions: Mapping[str, Version] = field(default_factory=versions)
 
 
 @frozen
@@ -297,6 +363,27 @@ class Suspect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IntervalEnds:
+    """The tensors at the ends of an interval."""
+
+    first: bool
+    first_bad: Sequence[Name]
+    last_good: Sequence[Name]
+    wrong_before: Sequence[str]
+    not_seen: Sequence[str]
+    adds_an_error: bool | None
+    in_place: Judgement | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalPlace:
+    """The nodes of an interval, and those around them."""
+
+    suspects: Sequence[Suspect]
+    neighbours: Surroundings | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class IntervalFinding:
     """An interval, laid out as the findings of a bisection are."""
 
@@ -305,15 +392,8 @@ class IntervalFinding:
     nodes: Sequence[Name]
     indices: Sequence[int]
     certified: bool = False
-    first: bool
-    first_bad: Sequence[Name]
-    last_good: Sequence[Name]
-    wrong_before: Sequence[str]
-    not_seen: Sequence[str]
-    adds_an_error: bool | None
-    in_place: Judgement | None = None
-    suspects: Sequence[Suspect]
-    neighbours: Surroundings | None
+    ends: IntervalEnds = part()
+    place: IntervalPlace = part()
     case: File | None
 
 

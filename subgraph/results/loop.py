@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-from subgraph.documents import File, Number, Word, keyed
+from subgraph.documents import File, Number, Word, keyed, part
 from subgraph.results.bisect import BisectDocument
 from subgraph.types import StringMap, frozen
 
@@ -40,31 +41,51 @@ class StepSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopDocument:
-    """The whole.
+class LoopSetup:
+    """The loop that was run.
 
     Attributes:
         steps: how many the reference ran. prompt: tokens per row that the user gave.
-        states: input → output. first_wrong: the step to look at, from 0; since: the first step that
-            it takes.
-        walks: runs of the candidate over a range of steps.
-        bisection: the document of the search in the step; None where there was none.
+        states: input → output.
     """
 
-    schema: Word = keyed("schema", default="subcut.loop/1")
-    exit_code: int
-    outcome: LoopOutcome
     model: File
     candidate: str
     reference: str
     steps: int
     prompt: int
     states: StringMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFinding:
+    """The outcome of a loop.
+
+    Attributes:
+        first_wrong: the step to look at, from 0; since: the first step that it takes.
+        bisection: the document of the search in the step; None where there was none.
+    """
+
+    outcome: LoopOutcome
     first_wrong: int | None = None
     since: int | None = None
     why: str = ""
     seen: Sequence[StepSeen] = ()
+    bisection: BisectDocument | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopDocument:
+    """Everything about one loop. `walks`: runs of the candidate over a range of steps."""
+
+    schema: Word = keyed("schema", default="subcut.loop/1")
+    exit_code: int
+    setup: LoopSetup = part()
+    found: LoopFinding = part()
     walks: int = 0
     seconds: float = 0.0
     report: File | None = None
-    bisection: BisectDocument | None = None
+
+    def settle(self, **found: Any) -> LoopDocument:
+        """Return the document with other values for fields of the finding."""
+        return replace(self, found=replace(self.found, **found))

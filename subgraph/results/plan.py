@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed
+from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed, part
 from subgraph.results.common import Answered
 from subgraph.types import StringMap, frozen
 
@@ -128,45 +128,83 @@ class PlanScales:
     model: File | None = None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PlanDocument(Answered):
-    """Everything about one plan.
+@dataclass(frozen=True, kw_only=True)
+class PlanSetup:
+    """The request of a plan.
 
     Attributes:
-        says: the answer in a line. precision: of what is lowered. unit: node, block, operator or
-            scale.
-        kept: what stays in float; None where no plan was accepted. places: all that may be lowered.
+        precision: of what is lowered. unit: node, block, operator or scale.
+        places: all that may be lowered.
+    """
+
+    precision: Word
+    unit: str
+    criterion: str
+    places: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """The places that stay in float.
+
+    Attributes:
+        kept: what stays in float; None where no plan was accepted.
         minimal: each kept place was lowered again, with the others kept, and refused. proven: how
             many of them were.
+        weights: bytes of weights: "low", "between" in a gear above that, "float".
+        scales: what `--rescale` did; None without it.
+    """
+
+    kept: Sequence[KeptPlace] | None
+    minimal: bool
+    proven: int
+    score: PlanScore | None
+    weights: Mapping[str, int] | None
+    scales: PlanScales | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanTrials:
+    """The models that were run for a plan.
+
+    Attributes:
         runs: models that were asked about. tried: these, in the order of how many places they keep.
         sensitivity: of each place that was lowered alone, in the order of the model.
-        weights: bytes of weights: "low", "between" in a gear above that, "float".
+    """
+
+    runs: int
+    seconds: float
+    tried: Sequence[PlanTried]
+    sensitivity: Sequence[PlaceError] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFiles:
+    """The files of a plan.
+
+    Attributes:
         model: the written model; None where a command of the user's lowers it. lists: by tool, the
             file that it takes.
-        scales: what `--rescale` did; None without it.
         tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
+        path: The folder; None before it is written.
     """
+
+    model: File | None
+    lists: StringMap = field(default_factory=dict)
+    tried_lists: Sequence[TriedList] = ()
+    path: str | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanDocument(Answered):
+    """Everything about one plan. `says`: the answer in a line."""
 
     schema: Word = "subcut.plan/1"
     exit_code: int
     says: str
-    precision: Word
-    unit: str
-    criterion: str
-    kept: Sequence[KeptPlace] | None
-    places: int
-    minimal: bool
-    proven: int
-    runs: int
-    seconds: float
-    score: PlanScore | None
-    tried: Sequence[PlanTried]
-    weights: Mapping[str, int] | None
-    model: File | None
-    lists: StringMap = field(default_factory=dict)
-    tried_lists: Sequence[TriedList] = ()
-    sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()
     command: CommandLine = ""
-    scales: PlanScales | None = None
-    path: str | None = absent()
+    setup: PlanSetup = part()
+    result: PlanResult = part()
+    trials: PlanTrials = part()
+    files: PlanFiles = part()

@@ -41,10 +41,13 @@ from subgraph.results.common import (
 from subgraph.results.compare import (
     ComparedTensors,
     ComparisonDocument,
+    ComparisonSetup,
     FirstBadDocument,
     NotJudged,
     RowDocument,
     RunOutcome,
+    TensorComparison,
+    WholeComparison,
 )
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -406,7 +409,7 @@ def compare(
     >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
     >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
     ('stem/pool:0', 0.35)
-    >>> comparison.result.first_bad.op, comparison.document["exit_code"]
+    >>> comparison.result.tensors.first_bad.op, comparison.document["exit_code"]
     ('AveragePool', 1)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
@@ -779,39 +782,45 @@ def document(
         says=comparison.says,
         command=command,
         model=describe_model(trials.graph),
-        candidate=RuntimeDocument(
-            candidate.name,
-            candidate.backend,
-            candidate.options,
-            trials.runtime.about.version,
-            trials.judge.precision,
-        ),
-        criterion=criterion,
-        samples=trials.values.labels,
-        whole=add_ranking(comparison.whole, comparison.ranking),
-        in_place=RunOutcome(**in_place),
-        looked_at=replace(
-            comparison.looked_at,
-            others=len(trials.model.tensors()) - len(comparison.rows),
-            disturbance=comparison.disturbance or None,
-        ),
-        forms=comparison.forms.document(),
-        first_bad=(
-            FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None
-        ),
-        stopped=comparison.stopped,
-        rows=[_row_document(row) for row in comparison.rows],
         notes=[
             *comparison.forms.sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(comparison.whole),
             *comparison.notes,
         ],
-        score=comparison.score,
-        **vars(trials.model.choice.document()),
-        flaky_tensors=comparison.flaky_outputs or None,
-        precise=comparison.precise,
-        power=comparison.power,
+        whole=WholeComparison(
+            verdict=add_ranking(comparison.whole, comparison.ranking),
+            in_place=RunOutcome(**in_place),
+            looked_at=replace(
+                comparison.looked_at,
+                others=len(trials.model.tensors()) - len(comparison.rows),
+                disturbance=comparison.disturbance or None,
+            ),
+            forms=comparison.forms.document(),
+            score=comparison.score,
+            flaky_tensors=comparison.flaky_outputs or None,
+            precise=comparison.precise,
+            power=comparison.power,
+        ),
+        setup=ComparisonSetup(
+            candidate=RuntimeDocument(
+                candidate.name,
+                candidate.backend,
+                candidate.options,
+                trials.runtime.about.version,
+                trials.judge.precision,
+            ),
+            criterion=criterion,
+            samples=trials.values.labels,
+            outputs=trials.model.choice.document(),
+        ),
+        tensors=TensorComparison(
+            first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like)
+            if bad
+            else None,
+            stopped=comparison.stopped,
+            rows=[_row_document(row) for row in comparison.rows],
+        ),
     )
 
 

@@ -48,4 +48,4 @@ def test_an_interrupted_search_leaves_its_result(tmp_path: Path) -> None:
     out, _ = process.communicate(timeout=60)
     assert out.splitlines()[-1].startswith("then ") and process.returncode == 0, out
     document = results.read(tmp_path / "subcut_out" / "bisect-slow.py" / "run.json", "")
-    assert document.exit_code == 1 and len(document.steps) < 10  # type: ignore[union-attr]
+    assert document.exit_code == 1 and len(document.search.steps) < 10  # type: ignore[union-attr]

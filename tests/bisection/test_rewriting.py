@@ -84,10 +84,10 @@ def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path
     found = search(tmp_path, MERGES)
     (finding,) = found.findings
     assert (finding.nodes, finding.kind, finding.certified) == (["b", "c"], "culprit", True)
-    assert found.complete and found.healing
-    assert found.healing.changes == ["a barrier on b before c"]
-    session = onnxruntime.InferenceSession(found.healing.model)
-    assert {node.op_type for node in load(found.healing.model).nodes} >= {"Where", "Relu"}
+    assert found.search.complete and found.search.healing
+    assert found.search.healing.changes == ["a barrier on b before c"]
+    session = onnxruntime.InferenceSession(found.search.healing.model)
+    assert {node.op_type for node in load(found.search.healing.model).nodes} >= {"Where", "Relu"}
     original = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     assert np.array_equal(session.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
 
@@ -95,7 +95,10 @@ def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path
 def test_search_by_rewriting_runs_no_cut(tmp_path: Path) -> None:
     found = search(tmp_path, WHOLE_ONLY + MERGES, by_rewriting=True)
     assert [finding.nodes for finding in found.findings] == [["b", "c"]]
-    assert {step.query for step in found.steps if step.indices} <= {"rewritten", "profile"}
+    assert {step.asked.query for step in found.search.steps if step.region.indices} <= {
+        "rewritten",
+        "profile",
+    }
 
 
 def test_error_below_that_of_kernels_is_found_by_rewriting(tmp_path: Path) -> None:
@@ -108,8 +111,8 @@ def test_error_below_that_of_kernels_is_found_by_rewriting(tmp_path: Path) -> No
 def test_node_that_is_wrong_in_the_full_model_is_put_into_an_if(tmp_path: Path) -> None:
     found = search(tmp_path, LOSES_RELU)
     assert [finding.nodes for finding in found.findings] == [["c"]]
-    assert found.healing and found.healing.means == "an If around each node"
-    assert "Relu" not in {node.op_type for node in load(found.healing.model).nodes}
+    assert found.search.healing and found.search.healing.means == "an If around each node"
+    assert "Relu" not in {node.op_type for node in load(found.search.healing.model).nodes}
 
 
 @pytest.mark.slow
@@ -122,7 +125,7 @@ def test_candidate_without_where_has_another_barrier(tmp_path: Path) -> None:
 def test_fault_that_no_rewriting_heals_stays_unresolved(tmp_path: Path) -> None:
     found = search(tmp_path, WHOLE_ONLY, ALWAYS_WRONG, by_rewriting=True)
     assert [finding.kind for finding in found.findings] == ["unresolved"]
-    assert not found.healing and any("no rewriting" in note for note in found.notes)
+    assert not found.search.healing and any("no rewriting" in note for note in found.notes)
 
 
 def test_model_that_is_right_is_right_by_rewriting(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from fixtures import decoders
 from subgraph.decoding.result_folder import render_text
 from subgraph.documents import schema, to_json
-from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen
+from subgraph.results.loop import LoopDocument, LoopFinding, LoopOutcome, LoopSetup, StepSeen
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import Done, subcut
@@ -56,18 +56,22 @@ def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done,
 def test_errors_that_add_up_are_told() -> None:
     document = LoopDocument(
         exit_code=1,
-        outcome=LoopOutcome.ACCUMULATES,
-        model="m.onnx",
-        candidate="npu",
-        reference="ort 1",
-        steps=9,
-        prompt=2,
-        states={"h0": "hn"},
-        first_wrong=4,
-        since=1,
-        why="they add up",
         report="loop.json",
-        seen=[StepSeen(4, math.inf, "fail")],
+        found=LoopFinding(
+            outcome=LoopOutcome.ACCUMULATES,
+            first_wrong=4,
+            since=1,
+            why="they add up",
+            seen=[StepSeen(4, math.inf, "fail")],
+        ),
+        setup=LoopSetup(
+            model="m.onnx",
+            candidate="npu",
+            reference="ort 1",
+            steps=9,
+            prompt=2,
+            states={"h0": "hn"},
+        ),
     )
     jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
     shown = render_text(document)

@@ -32,15 +32,15 @@ def model(tmp_path: Path) -> Path:
 def test_place_that_overflows_stays_in_float(model: Path, tmp_path: Path) -> None:
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
     found = subgraph.plan(model, to="fp16", inputs=x, output=tmp_path / "out")
-    assert found.exit_code == 0 and found.kept and found.minimal
-    assert Path(str(found.model)).is_file()
+    assert found.exit_code == 0 and found.result.kept and found.result.minimal
+    assert Path(str(found.files.model)).is_file()
 
 
 def test_scaled_tensor_needs_no_place_in_float(model: Path, tmp_path: Path) -> None:
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
     found = subgraph.plan(model, to="fp16", inputs=x, rescale=True, output=tmp_path / "out")
-    assert (found.exit_code, found.kept) == (0, [])
-    assert found.scales and found.scales.tensors
+    assert (found.exit_code, found.result.kept) == (0, [])
+    assert found.result.scales and found.result.scales.tensors
 
 
 def test_score_replaces_the_criterion(model: Path, tmp_path: Path) -> None:
@@ -48,7 +48,11 @@ def test_score_replaces_the_criterion(model: Path, tmp_path: Path) -> None:
     found = subgraph.plan(
         model, to="fp16", inputs=samples, score="top1", at_least=0.9, output=tmp_path / "out"
     )
-    assert found.score and found.score.words == "top1" and found.score.samples == 3
+    assert (
+        found.result.score
+        and found.result.score.words == "top1"
+        and found.result.score.samples == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,4 +92,4 @@ def test_lowered_model_of_the_user_is_judged_itself(is_wrong: bool, tmp_path: Pa
     other = text_models.save(tmp_path / "q.onnx", QUANTIZED, **weights)
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
     found = subgraph.plan(model, inputs=x, candidate_model=other, output=tmp_path / "out")
-    assert (found.exit_code, found.kept is None) == ((1, True) if is_wrong else (0, False))
+    assert (found.exit_code, found.result.kept is None) == ((1, True) if is_wrong else (0, False))

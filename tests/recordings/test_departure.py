@@ -101,7 +101,7 @@ def test_the_board_departs_from_what_agrees(
     )
     assert [run.precision for run in found.recordings] == ["fp32", "int8", "int8"]
     assert (found.exit_code, narrowed) == (1, "board")
-    row = next(r for r in found.rows if r.tensor == model.graph.node[WRONG].output[0])
+    row = next(r for r in found.tensors.rows if r.tensor == model.graph.node[WRONG].output[0])
     assert [t.beside.status.value if t and t.beside else None for t in row.runs] == [
         None,
         "agree",
@@ -117,7 +117,7 @@ def test_board_that_is_equal_to_a_wrong_simulator_has_inherited(
 ) -> None:
     found, narrowed = told(float="right", quantized="wrong8", board="wrong8")
     assert has_line(found.says, "float", "quantized", "float", _first(model), "board", "quantized")
-    assert (found.exit_code, narrowed, len(found.departures)) == (1, "quantized", 1)
+    assert (found.exit_code, narrowed, len(found.tensors.departures)) == (1, "quantized", 1)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_all_wrong_alike_speaks_against_what_they_share(
 ) -> None:
     found, narrowed = told(float="wrong", quantized="wrong8", board="wrong8")
     assert has_line(found.says, "all 3", "reference", _first(model))
-    assert (found.exit_code, narrowed, found.odd_one_out) == (1, "float", "reference")
+    assert (found.exit_code, narrowed, found.tensors.odd_one_out) == (1, "float", "reference")
 
 
 def test_two_that_go_wrong_each_in_its_way(
@@ -138,7 +138,7 @@ def test_two_that_go_wrong_each_in_its_way(
     found, _ = told(float="wrong", simulator="other")
     assert has_line(found.says, "float", "reference")
     assert has_line(found.says, "simulator", "float")
-    assert [departure.before for departure in found.departures] == ["reference", "float"]
+    assert [departure.before for departure in found.tensors.departures] == ["reference", "float"]
 
 
 def test_missing_and_unread_are_never_right(
@@ -185,7 +185,9 @@ def test_dump_of_another_model_among_several_is_missing(
 ) -> None:
     values["foreign"] = {"z": np.full((3, 5), 7, np.float32)}
     found, _ = told(float="foreign", board="wrong8")
-    assert found.recordings[0].missing and has_line(found.recordings[0].missing, "model")
+    assert found.recordings[0].files.missing and has_line(
+        found.recordings[0].files.missing, "model"
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6])

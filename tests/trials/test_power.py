@@ -118,7 +118,7 @@ def test_same_seed_plants_the_same_faults(trials: Trials) -> None:
 def test_python_has_the_measurement(tmp_path: Path, weights: dict[str, dict[str, Any]]) -> None:
     path = text_models.save(tmp_path / "m.onnx", CHAIN, **weights[CHAIN])
     found = compare(path, "ort", output=tmp_path / "out", power=4)
-    assert found.result.power == PowerDocument(4, 4, 0, [])
+    assert found.result.whole.power == PowerDocument(4, 4, 0, [])
     assert found.document["power"]["planted"] == 4
 
 
@@ -136,5 +136,6 @@ def test_right_bisection_has_the_measurement(
 ) -> None:
     path = text_models.save(tmp_path / "m.onnx", CHAIN, **weights[CHAIN])
     found = bisect(path, "ort", output=tmp_path / "out", limits=Settings(inside=inside)).result
-    assert found.agree and (found.power and found.power.planted) == planted
+    power = found.whole.power
+    assert found.agree and (power and power.planted) == planted
     assert any(note.startswith("power: ") for note in found.notes) == bool(planted)

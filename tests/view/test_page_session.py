@@ -41,7 +41,15 @@ from subgraph.graph.region import find_region
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection import describe
 from subgraph.results.bisect import InnerFinding, InsideDocument
-from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
+from subgraph.results.plan import (
+    KeptPlace,
+    PlanDocument,
+    PlanFiles,
+    PlanResult,
+    PlanSetup,
+    PlanTrials,
+    PlanTried,
+)
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession
@@ -266,19 +274,27 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     plan = PlanDocument(
         exit_code=0,
         says="right with 1 of 3",
-        precision="int8",
-        unit="node",
-        criterion="score",
-        kept=[KeptPlace(NAMES[1], [NAMES[1]], ["Relu"], [], 0.5)],
-        places=3,
-        minimal=True,
-        proven=1,
-        runs=2,
-        seconds=1.0,
-        score=None,
-        tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)],
-        weights=None,
-        model=None,
+        setup=PlanSetup(
+            precision="int8",
+            unit="node",
+            criterion="score",
+            places=3,
+        ),
+        result=PlanResult(
+            kept=[KeptPlace(NAMES[1], [NAMES[1]], ["Relu"], [], 0.5)],
+            minimal=True,
+            proven=1,
+            score=None,
+            weights=None,
+        ),
+        trials=PlanTrials(
+            runs=2,
+            seconds=1.0,
+            tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)],
+        ),
+        files=PlanFiles(
+            model=None,
+        ),
     )
     links = session.find_links(to_json(plan), ())
     assert (
