@@ -92,6 +92,7 @@ def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path
     assert np.array_equal(session.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
 
 
+@pytest.mark.slow
 def test_search_by_rewriting_runs_no_cut(tmp_path: Path) -> None:
     found = search(tmp_path, WHOLE_ONLY + MERGES, by_rewriting=True)
     assert [finding.nodes for finding in found.findings] == [["b", "c"]]

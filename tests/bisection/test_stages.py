@@ -44,7 +44,7 @@ def facts(step: Step) -> tuple[object, ...]:
     return step.number, step.purpose, step.query, step.outcome
 
 
-@pytest.mark.parametrize("candidate", [SHY, EXCUSED])
+@pytest.mark.parametrize("candidate", [pytest.param(SHY, marks=pytest.mark.slow), EXCUSED])
 def test_iterating_twice_takes_the_same_steps_and_reports_the_same_numbers(
     tmp_path: Path, candidate: str
 ) -> None:

@@ -450,6 +450,7 @@ def test_fault_that_only_values_show_is_listed_without_a_hint(tmp_path: Path) ->
     assert has_line(subcut("known", "tanh-large", cwd=tmp_path).out, "opencv: Tanh", "NaN")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
 def test_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
     entry: known.Entry, tmp_path: Path

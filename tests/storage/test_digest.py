@@ -43,7 +43,7 @@ def exact(part: Any) -> Any:
     return f"{type(part).__name__} {part!r}"
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(PARTS, max_size=3), st.lists(PARTS, max_size=3))
 def test_distinct_parts_have_distinct_digests(one: list[Any], two: list[Any]) -> None:
     assert (digest(*one) == digest(*two)) == (exact(one) == exact(two))

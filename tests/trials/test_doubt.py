@@ -144,7 +144,9 @@ def test_reason_to_doubt_an_agreement(
         assert find_doubt(by_hand, list(DOUBTS)) is None
 
 
-@pytest.mark.parametrize(("op", "is_right"), [("Exp", True), ("Abs", False)])
+@pytest.mark.parametrize(
+    ("op", "is_right"), [("Exp", True), pytest.param("Abs", False, marks=pytest.mark.slow)]
+)
 def test_pytest_follows_the_policy(op: str, is_right: bool, tmp_path: Path) -> None:
     search = Search(tmp_path / "out", "10m", "")
     spec = spec_of(tmp_path, op)
