@@ -23,9 +23,10 @@ $(STAMP): requirements.lock tests/ncnn.lock pyproject.toml
 demo: $(STAMP) ## find a planted fault, cut pool1..res2a_relu out of a ResNet-50, read a board's dumps
 	@$(BIN)/python -m fixtures.demo build/demo
 
-picture: $(STAMP) ## take the README's picture of the demo's report, and those of the page, anew (needs chromium)
+picture: $(STAMP) ## take all pictures of README and docs anew (needs chromium; 10 minutes)
 	$(BIN)/python -m fixtures.picture docs/images/report.png
 	$(BIN)/python -m fixtures.page_pictures docs/images $(addprefix --silero ,$(wildcard build/trained/silero_vad/data/silero_vad.onnx))
+	$(BIN)/python -m benchmarks.machines --only compare,sweep,bisect --picture docs/images/machines.svg
 
 test: $(STAMP) build/cache/.web ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow and not rare"
