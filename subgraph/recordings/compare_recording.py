@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
-from pathlib import Path
 
 import numpy as np
 
@@ -36,7 +35,12 @@ from subgraph.recordings.matching.align import (
     measure_remoteness,
 )
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
-from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
+from subgraph.recordings.matching.matched import (
+    MatchedSample,
+    Reason,
+    TensorMatch,
+    run_recorded,
+)
 from subgraph.recordings.matching.unnamed import follow_unnamed
 from subgraph.recordings.run_comparison import (
     CLIPPED,
@@ -45,8 +49,7 @@ from subgraph.recordings.run_comparison import (
     find_first_recorded,
     find_misread_input,
 )
-from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, Records
+from subgraph.storage.tensors import Records
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import feed_misread
@@ -227,7 +230,6 @@ class _Judging:
     precision: Precision
     choice: Choice
     wrong: set[str] = field(default_factory=set)
-    _saved: int = 0
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -384,13 +386,8 @@ class _Judging:
         self, samples: Sequence[MatchedSample], name: str, meant: str, region: Region
     ) -> Judgement | None:
         """The same, of these samples."""
-        judge = self.judge
-        feeds: list[dict[str, Record]] = [{} for _ in judge.model.values.records]
         try:
-            capture_tensors(judge.model, region.inputs)
-            for m in samples:
-                feeds[m.k] = {n: self._save(n, m) for n in region.inputs if n in m.matches}
-            outputs = judge.model.run_on_reference(region, feeds)
+            feeds, outputs = run_recorded(samples, region)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s isolated: %s", meant, e.what)
             return None
@@ -445,14 +442,6 @@ class _Judging:
             return without
         why = f"{share:.1%} of its values are clipped, as a small scale does"
         return replace(judged, label=CLIPPED, why=why)
-
-    def _save(self, name: str, sample: MatchedSample) -> Record:
-        self._saved += 1
-        return sample.save(name, self._folder, f"x{self._saved}")
-
-    @cached_property
-    def _folder(self) -> Path:
-        return numbered_folder(self.judge.model.scratch, "recorded")
 
 
 def _iter_forms(

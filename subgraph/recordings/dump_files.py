@@ -7,11 +7,13 @@ import errno
 import json
 import math
 import os
+import pickle
 import re
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,19 @@ from subgraph.types import Array, Shape, Strings, frozen
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
 HEAD_BYTES = 4096  # read to recognize a file
-# Of an archive that is damaged, encrypted, or of a kind that Python does not read.
-ZIP_ERRORS = (
+# Of a file that contradicts its format: a list that lacks a key, text that is no number, an archive
+# that is damaged, encrypted, or of a kind that Python does not read.
+FORMAT_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
     OSError,
     RuntimeError,
-    NotImplementedError,
+    StopIteration,
+    TypeError,
     ValueError,
-    EOFError,
+    pickle.UnpicklingError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -87,6 +95,15 @@ class Files:
         error.file = name
         return error
 
+    @contextmanager
+    def reading(self, name: str, what: str = "", hint: str = HINT) -> Iterator[None]:
+        """Turn what goes wrong in the block into the error for a file; `what` begins its text."""
+        try:
+            yield
+        except FORMAT_ERRORS as e:
+            why = str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}"
+            raise self.damaged(name, f"{what}{why}", hint) from e
+
     def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
         """The first bytes."""
         return self.bytes(name, 0, min(count, self.sizes[name]))
@@ -120,10 +137,8 @@ class Files:
         """
         if self.sizes.get(name, 0) > MAX_TEXT:
             raise self.damaged(name, f"{self.sizes[name]} bytes are too many for a list", "")
-        try:
+        with self.reading(name):
             return self.read(name).decode("utf-8-sig")
-        except UnicodeDecodeError as e:
-            raise self.damaged(name, e) from e
 
     def maybe_json(self, name: str) -> Any:
         """A small file's JSON; None if there is no such file, or it is not JSON.
@@ -172,10 +187,8 @@ class Files:
         path = self._require_part(name, offset, count)
         if count < MIN_MAPPED:
             return np.frombuffer(bytearray(self.bytes(name, offset, count)), np.uint8)
-        try:
+        with self.reading(name):
             return _map(path, offset, count)
-        except (OSError, ValueError) as e:
-            raise self.damaged(name, e) from e
 
 
 def _map(path: Path, offset: int, count: int) -> Array:

@@ -35,7 +35,7 @@ from subgraph.recordings.interval import (
     summarize_runs,
 )
 from subgraph.recordings.matching.align import capture_tensors
-from subgraph.recordings.matching.matched import MatchedSample, Reason
+from subgraph.recordings.matching.matched import MatchedSample, Reason, run_recorded
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.common import NextCommand
 from subgraph.results.compare import (
@@ -320,7 +320,6 @@ class RecordedValues:
     judge: Judge
     matched: Sequence[MatchedSample]
     region: Region
-    folder: Path
     recording: RecordingEntry
 
     @property
@@ -330,8 +329,8 @@ class RecordedValues:
 
     def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
         """As `ReferenceValues.copy_to`."""
-        inputs = [self._inputs(k) for k in range(len(self.samples))]
-        outputs = self.judge.model.run_on_reference(self.region, inputs)
+        self._require_inputs()
+        inputs, outputs = run_recorded(self.matched[: len(self.samples)], self.region)
         captured_names = self.judge.model.values.records[0]
         placed = self.judge.model.values.copy_to(
             {n: s for n, s in stems.items() if n in captured_names}, folder
@@ -347,26 +346,23 @@ class RecordedValues:
             out.append(replace(captured, tensors=tensors))
         return out
 
-    def _inputs(self, k: int) -> dict[str, Record]:
-        """The recorded inputs of the region.
-
-        Raises UsageError: one was not recorded; says which, and where a cut could start instead.
-        """
+    def _require_inputs(self) -> None:
+        """Raise UsageError if an input of the region was not recorded; it says which, and where a
+        cut could start instead."""
         graph = self.judge.model.graph
-        matches = self.matched[k].matches
-        lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
-        if lacking:
-            wider = regions.find_upstream_until(graph, lacking, lambda n: n in matches)
-            starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
-            raise UsageError(
-                f"the recording holds no '{lacking[0]}', which the cut reads",
-                f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere",
-                code="recording.input-missing",
-            )
-        known = [n for n in self.region.inputs if n in matches]
-        return {
-            n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)
-        }
+        for matched in self.matched[: len(self.samples)]:
+            matches = matched.matches
+            lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
+            if lacking:
+                wider = regions.find_upstream_until(graph, lacking, matches.__contains__)
+                starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
+                raise UsageError(
+                    f"the recording holds no '{lacking[0]}', which the cut reads",
+                    f"--start {starts} begins at tensors that it holds"
+                    if starts
+                    else "cut elsewhere",
+                    code="recording.input-missing",
+                )
 
     def dumped(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with
@@ -401,9 +397,7 @@ def write_recorded_case(
     region, place = write_case.chosen(graph, request, place)
     judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
-    values = RecordedValues(
-        judge, matched, region, judge.model.new_folder(), replace(recording, files=files)
-    )
+    values = RecordedValues(judge, matched, region, replace(recording, files=files))
     return write_case.write_region(
         graph, region, request, place, judge.model.reference, device=values
     )

@@ -89,10 +89,8 @@ def read_header(files: Files, name: str) -> Header:
     Raises:
         InputError: it cannot be right.
     """
-    try:
+    with files.reading(name):
         return parse(files.head(name, MAX_HEADER), files.sizes[name])
-    except BadHeader as e:
-        raise files.damaged(name, e) from e
 
 
 def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:

@@ -151,17 +151,13 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     data = files.maybe_json(MANIFEST)
     if not isinstance(data, dict):
         return {}
-    try:
+    with files.reading(MANIFEST, hint='wanted: {"tensors": [{"name", "file", …}]}'):
         items = [
             (i, _parse_spec) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())
         ]
         items += [(i, _parse_exported_spec) for i in data.get("exported", ())]
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
         return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-        raise files.damaged(
-            MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}'
-        ) from e
 
 
 def _parse_spec(item: JsonObject) -> TensorSpec:

@@ -69,10 +69,8 @@ def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
         return np.empty(0, wanted_dtype)
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
         raise files.damaged(name, "a word of it is not a number")
-    try:
+    with files.reading(name, f"a word of it is not {dtype}: "):
         return _parse_words(words, wanted_dtype)
-    except (ValueError, OverflowError) as e:
-        raise files.damaged(name, f"a word of it is not {dtype}: {e}") from e
 
 
 def _parse_words(words: list[bytes], dtype: np.dtype[Any]) -> Array:

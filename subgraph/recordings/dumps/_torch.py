@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from subgraph.recordings.dump_files import ZIP_ERRORS, Files, is_possible_shape
+from subgraph.recordings.dump_files import Files, is_possible_shape
 from subgraph.recordings.dumps import parse_pairs
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Shape
@@ -36,7 +36,6 @@ FOLLOWED = frozenset(
     " NEWFALSE NONE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS"
     " SETITEM SETITEMS".split()
 )
-PICKLE_ERRORS = (pickle.UnpicklingError, AttributeError, IndexError, KeyError, TypeError)
 
 
 class NotRead(ValueError):
@@ -59,18 +58,12 @@ def read_tensors(files: Files, name: str) -> dict[str, TorchTensor]:
     Raises:
         InputError: it is damaged, or not of this kind.
     """
-    try:
-        with zipfile.ZipFile(files.path(name)) as archive:
-            info = next((i for i in archive.infolist() if i.filename.endswith("/data.pkl")), None)
-            if (
-                info is None
-                or info.file_size > MAX_PICKLE
-                or info.compress_type != zipfile.ZIP_STORED
-            ):
-                raise NotRead("no archive of torch.save")
-            return dict(_iter_tensors(_Unpickler(BytesIO(archive.read(info))).load()))
-    except (*ZIP_ERRORS, *PICKLE_ERRORS) as e:
-        raise files.damaged(name, f"{e}; a .pt is never unpickled", SAVE_AS_NPY) from e
+    reading = files.reading(name, "a .pt is never unpickled: ", SAVE_AS_NPY)
+    with reading, zipfile.ZipFile(files.path(name)) as archive:
+        info = next((i for i in archive.infolist() if i.filename.endswith("/data.pkl")), None)
+        if info is None or info.file_size > MAX_PICKLE or info.compress_type != zipfile.ZIP_STORED:
+            raise NotRead("no archive of torch.save")
+        return dict(_iter_tensors(_Unpickler(BytesIO(archive.read(info))).load()))
 
 
 def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
@@ -79,15 +72,12 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
     Raises:
         InputError: the archive does not hold as many.
     """
-    try:
-        with zipfile.ZipFile(files.path(name)) as archive:
-            end = f"/data/{tensor.storage}"
-            info = next(i for i in archive.infolist() if i.filename.endswith(end))
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size > files.sizes[name]:
-                raise NotRead("a compressed storage")
-            flat = np.frombuffer(bytearray(archive.read(info)), np_dtype(tensor.dtype))
-    except (*ZIP_ERRORS, StopIteration) as e:
-        raise files.damaged(name, e) from e
+    with files.reading(name), zipfile.ZipFile(files.path(name)) as archive:
+        end = f"/data/{tensor.storage}"
+        info = next(i for i in archive.infolist() if i.filename.endswith(end))
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > files.sizes[name]:
+            raise NotRead("a compressed storage")
+        flat = np.frombuffer(bytearray(archive.read(info)), np_dtype(tensor.dtype))
     shape = tensor.shape
     strides = tensor.strides
     count = int(np.prod(tensor.shape, dtype=object))

@@ -85,11 +85,9 @@ def _read_lists(files: Files) -> dict[str, JsonObject]:
 def _iter_listed(
     files: Files, folder: str, data: JsonObject, hints: DumpHints
 ) -> Iterator[DumpEntry]:
-    try:
+    with files.reading(f"{folder}{LIST}"):
         inputs = {str(i["name"]): tuple(int(d) for d in i["shape"]) for i in data["inputs"]}
         outputs = [str(name) for name in data["outputs"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as e:
-        raise files.damaged(f"{folder}{LIST}", f"{type(e).__name__} {e}") from e
     for name in (*inputs, *outputs):
         file = f"{folder}{name}.txt"
         if file not in files.sizes:

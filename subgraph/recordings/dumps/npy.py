@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from subgraph.recordings.dump_files import ZIP, ZIP_ERRORS, Files
+from subgraph.recordings.dump_files import ZIP, Files
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw
 from subgraph.storage.folders import safe_names
 from subgraph.types import Array
@@ -36,11 +36,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _iter_members(files: Files, name: str) -> Iterator[DumpEntry]:
-    try:
-        with zipfile.ZipFile(files.path(name)) as archive:
-            infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
-    except ZIP_ERRORS as e:
-        raise files.damaged(name, e) from e
+    with files.reading(name), zipfile.ZipFile(files.path(name)) as archive:
+        infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
         base = info.filename[: -len(".npy")]
@@ -72,12 +69,10 @@ def _open_member(
 ) -> Iterator[tuple[IO[bytes], _npy.Header]]:
     """An open member with its header, whose sizes are believed only as far as the archive can hold
     them."""
-    try:
+    with files.reading(name):
         if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
             info.compress_size + 1
         ):
             raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
             yield member, _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
-    except ZIP_ERRORS as e:
-        raise files.damaged(name, e) from e

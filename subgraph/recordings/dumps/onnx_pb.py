@@ -95,8 +95,6 @@ def _read_array(files: Files, file: str) -> Array:
         math.prod(tensor.dims) > 4 * files.sizes[file]
     ):  # a byte holds at most four values, of 2 bits each
         raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
-    try:
-        array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
-        raise files.damaged(file, e) from e
+    with files.reading(file):
+        array: Array = numpy_helper.to_array(tensor)
     return array

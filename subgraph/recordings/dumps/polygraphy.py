@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Iterator
@@ -39,10 +38,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(".json"):
         if not _is_polygraphy(files, file):
             continue
-        try:
+        with files.reading(file, "no JSON: "):
             data = json.loads(files.read(file))
-        except (ValueError, RecursionError) as e:
-            raise files.damaged(file, f"no JSON: {e}") from e
         rows = list(_iter_results(data)) if isinstance(data, dict) else list(_iter_inputs(data))
         stems = safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
@@ -108,11 +105,9 @@ def _decode(
 ) -> tuple[_npy.Header, bytes]:
     """The header of a .npy in base64, and its bytes, of which only the first are decoded where
     `most` is given."""
-    try:
+    with files.reading(file):
         data = base64.b64decode(text[:most], validate=True)
         return _npy.parse(data[: _npy.MAX_HEADER], len(text) * 3 // 4 - text[-2:].count("=")), data
-    except (_npy.BadHeader, binascii.Error, ValueError) as e:
-        raise files.damaged(file, e) from e
 
 
 def _read_array(files: Files, file: str, text: str, dtype: str) -> Array:

@@ -42,22 +42,18 @@ def _read_header(files: Files, file: str) -> tuple[int, JsonObject]:
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):
         raise files.damaged(file, f"its header says {size} bytes")
-    try:
+    with files.reading(file, "its header is not JSON: "):
         header = json.loads(files.bytes(file, 8, size))
-    except (ValueError, RecursionError) as e:
-        raise files.damaged(file, f"its header is not JSON: {e}") from e
     if not isinstance(header, dict):
         raise files.damaged(file, "its header lists no tensors")
     return 8 + size, header
 
 
 def _make_entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEntry:
-    try:
+    with files.reading(file, f"{name}: "):
         word = str(item["dtype"])
         shape = tuple(int(d) for d in item["shape"])
         begin, end = (int(d) for d in item["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError) as e:
-        raise files.damaged(file, f"{name}: {type(e).__name__} {e}") from e
     dtype = DTYPES.get(word, "")
     missing = "" if dtype else f"element type {word}"
     count = math.prod(shape) if is_possible_shape(shape) else -1

@@ -100,10 +100,8 @@ def _iter_tensors(files: Files, file: str) -> Iterator[DumpEntry]:
     data = files.read(file).split(b"\n")
     at = 1
     for _ in range(min(int(data[0]), len(data))):
-        try:
+        with files.reading(file, f"line {at + 1}: "):
             name, shape, dtype = _parse_header(data[at].split())
-        except (IndexError, ValueError) as e:
-            raise files.damaged(file, f"line {at + 1}: {e}") from e
         count = math.prod(shape)
         if at + 1 + count > len(data):
             raise files.damaged(

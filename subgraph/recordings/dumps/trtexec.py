@@ -36,13 +36,11 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
-    try:
+    with files.reading(file, "a tensor of it lacks "):
         name = str(item["name"])
         values = item["values"]
         shape = tuple(int(d) for d in str(item["dimensions"]).split("x") if d)
         whole = all(isinstance(v, int) for v in values)
-    except (KeyError, TypeError, ValueError) as e:
-        raise files.damaged(file, f"a tensor of it lacks {e}") from e
     dtype = "int64" if whole and values else "float32"
     load = partial(_make_array, files, file, values, dtype, shape)
     stem = f"{file.removesuffix('.json')}/{safe_name(name)}"
@@ -50,8 +48,5 @@ def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
 
 
 def _make_array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:
-    try:
-        flat = np.array(values, dtype)
-        return files.shaped(file, flat, shape)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise files.damaged(file, f"its values do not fill {list(shape)}: {e}") from e
+    with files.reading(file, f"its values do not fill {list(shape)}: "):
+        return files.shaped(file, np.array(values, dtype), shape)

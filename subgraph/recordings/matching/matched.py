@@ -15,6 +15,7 @@ from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
 from subgraph.graph.properties import MIXES_AXES, WINDOWS
 from subgraph.graph.quantization import code_scales
+from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
@@ -24,13 +25,14 @@ from subgraph.recordings.matching.align import (
     Alignment,
     absorb_print_rounding,
     absorb_requantization,
+    capture_tensors,
     convert_to_reference_type,
     iter_alignments,
     iter_foldings,
     read_reference_value,
 )
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import Record, save, shape_text, type_of
+from subgraph.storage.tensors import Record, Records, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
@@ -260,6 +262,28 @@ class MatchedSample:
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
+
+
+def run_recorded(
+    samples: Iterable[MatchedSample], region: Region
+) -> tuple[list[Records], Sequence[Records]]:
+    """By sample, what was recorded of the tensors that enter a region, and what the reference
+    computes of its outputs from them; of tensors that were not recorded, from its own values.
+
+    Raises:
+        InputError: A recorded tensor cannot be read, or does not fit. ModelError: The reference
+            cannot compute them.
+    """
+    samples = list(samples)
+    model = samples[0].judge.model
+    folder = model.new_folder()
+    capture_tensors(model, region.inputs)
+    feeds: list[Records] = [{} for _ in model.values.records]
+    for sample in samples:
+        recorded = [n for n in region.inputs if n in sample.matches]
+        place = folder / str(sample.k)
+        feeds[sample.k] = {n: sample.save(n, place, f"x{i}") for i, n in enumerate(recorded)}
+    return feeds, model.run_on_reference(region, feeds)
 
 
 def get_distance(match: TensorMatch) -> float:

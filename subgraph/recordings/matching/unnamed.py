@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, capture_tensors, has_same_numbers
+from subgraph.recordings.matching.align import BlockSums, has_same_numbers
 from subgraph.recordings.matching.matched import (
     COPY,
     EXACT,
@@ -29,10 +28,9 @@ from subgraph.recordings.matching.matched import (
     TensorMatch,
     get_distance,
     is_clearer,
+    run_recorded,
 )
 from subgraph.recordings.matching.names import MAX_FUSED
-from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, Records, save, type_of
 from subgraph.trials.matching.match_tensors import (
     CLEARER,
     MIN_DIFFERENT,
@@ -245,7 +243,6 @@ class _Following:
     matched: MatchedSample
     entries: Sequence[DumpEntry]
     matches: dict[str, TensorMatch] = field(default_factory=dict)
-    _saved: int = 0
 
     def __post_init__(self) -> None:
         matched = self.matched
@@ -329,11 +326,9 @@ class _Following:
         well. Known counts only where the entry brings it nearer: a sum may be near whatever its
         smaller part is.
         """
-        record = self._save(match)
-        given = {match.tensor: record} if record else {}
-        for name in self._find_behind(match.tensor) if given else ():
+        for name in self._find_behind(match.tensor):
             known = self.matches.get(name)
-            value = self._compute(name, given)
+            value = self._compute(name, match)
             if value is None or not is_varied(value):
                 continue
             held = (
@@ -369,46 +364,21 @@ class _Following:
         counts = [protobuf.element_count(self.graph.weights[n]) for n in weights]
         return max(counts, default=0) >= MIN_DIFFERENT
 
-    def _compute(self, tensor: str, given: Records | None = None) -> Array | None:
+    def _compute(self, tensor: str, given: TensorMatch | None = None) -> Array | None:
         """What the reference computes of a tensor from what was recorded before it, and is `given`.
 
         None where all that is as the reference has it, or where it cannot be computed.
         """
-        known = given or {}
-        region = regions.find_upstream_until(
-            self.graph, [tensor], lambda n: n in known or n in self.matches
-        )
+        known = self.matches | ({given.tensor: given} if given else {})
+        region = regions.find_upstream_until(self.graph, [tensor], known.__contains__)
         if region is None:
             return None
-        entering = [n for n in region.inputs if n in self.matches and n not in known]
-        if not known and all(self.matches[n].distance <= EXACT for n in entering):
+        entering = [known[n] for n in region.inputs if n in known]
+        if not given and all(match.distance <= EXACT for match in entering):
             return None
-        feeds: list[dict[str, Record]] = [{} for _ in self.model.values.records]
         try:
-            capture_tensors(self.model, region.inputs)
-            saved = {n: self._save(self.matches[n]) for n in entering}
-            feeds[self.matched.k] = {n: r for n, r in saved.items() if r} | {**known}
-            record = self.model.run_on_reference(region, feeds)[self.matched.k].get(tensor)
+            _, outputs = run_recorded([replace(self.matched, matches=known)], region)
         except (InputError, ModelError, WorkerDied):
             return None
+        record = outputs[self.matched.k].get(tensor)
         return record.array() if record else None
-
-    def _save(self, match: TensorMatch) -> Record | None:
-        """What was recorded of a tensor, as a file; None where it does not fit."""
-        reference = self.fit.reference(match.tensor)
-        if reference is None:
-            return None
-        try:
-            value = match.value(reference)
-        except InputError:
-            return None
-        self._saved += 1
-        return save(match.tensor, value, type_of(value), self._folder, f"t{self._saved}").within(
-            str(self._folder)
-        )
-
-    @cached_property
-    def _folder(self) -> Path:
-        folder = numbered_folder(self.model.scratch, "followed")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder.resolve()
