@@ -70,6 +70,7 @@ from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
+MIN_EXACT = 0.8  # of the items, if their steps explain the error of the full model
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
@@ -294,6 +295,50 @@ def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Int
     )
 
 
+def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Run each item alone, if the other model quantizes and no region was found.
+
+    The limits of int8 excuse a small fault in the outputs, and many steps add up to a large error
+    that no item has. Alone, an item is excused by the step of its own quantizer only.
+    """
+    yield from ()
+    findings = interim.findings
+    kinds = {f.kind for f in findings.findings}
+    is_open = findings.outcome in (Outcome.AGREE, Outcome.CLAIMED) and not kinds
+    adds_up = findings.outcome is Outcome.DISAGREE and kinds == {FindingKind.ACCUMULATED}
+    other = interim.trials.runtime.own_model
+    if not other or not (is_open or adds_up) or findings.stopped or searcher.options.within:
+        return interim
+    oracle = searcher.new_oracle(interim.trials)
+    regions = {k: oracle.region([k]) for k in range(len(oracle.groups))}
+    judge = interim.trials.judge
+    exact = {k: r for k, r in regions.items() if judge.output_scales(r) is not None}
+    if not exact:
+        return interim
+
+    def agrees_exactly(verdict: Verdict) -> bool:
+        return verdict.agrees
+
+    pieces = run_pieces(interim.trials, [*exact.values()], judge.verdict, agrees_exactly)
+    verdicts: list[Verdict | None] = list(pieces)
+    by_item = list(zip(exact, verdicts, strict=True))
+    wrong = [k for k, verdict in by_item if verdict and verdict.fails]
+    if wrong:
+        log.info("more than the steps of the quantizers: searching in %d items", len(wrong))
+        found = yield from searcher.search(replace(interim, oracle=oracle), wrong, inside=True)
+        return found if found.findings.findings else interim
+    if is_open or len(exact) < MIN_EXACT * len(regions) or None in verdicts:
+        return interim
+    agreeing = (
+        f"{len(exact)} of {len(regions)} items agree alone, each to the step of its quantizer"
+    )
+    why = f"no node is wrong: {agreeing}; these steps add up"
+    doubt = Finding(FindingKind.UNRESOLVED, tuple(regions), None, why=why)
+    return replace(
+        interim, findings=replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
+    )
+
+
 def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     """Settle a doubt about rounding; search by rounding alone if approximate kernels do not explain
     the error."""
@@ -414,6 +459,7 @@ STAGES: tuple[Stage, ...] = (
     search_with_shape_inputs,
     search_by_rewriting,
     search_between_quantizers,
+    search_quantized_pieces,
     search_upstream_of_squashing,
     search_by_rounding_alone,
     require_evidence,

@@ -8,7 +8,7 @@ the way out, so that judging, attribution and search see tensors of the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +33,10 @@ from subgraph.graph.quantization import (
     SPECIFIED_STEPS,
     TFLITE,
     WEIGHT_ONLY,
+    constant_scale,
     finds_scales,
     is_quantized,
+    makes_steps,
     scales_of,
 )
 from subgraph.graph.region import Region
@@ -52,6 +54,7 @@ from subgraph.types import Array, StringMap, Strings
 
 # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
 BOUNDARY_MATCHES = "edge.json"
+MIN_NEAREST = 0.9  # of the quantized weights, if a model is judged by its steps alone
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
@@ -69,6 +72,7 @@ class CandidateModel:
         refuted: names in the reference's model and in the candidate's that mean different tensors.
         weight_cost: how far the candidate's quantized weights move an output, as a share of its
             largest value, if the reference takes them (`as_quantized`); else None.
+        nearest: the share of its quantized weights that the reference takes.
     """
 
     reference: Graph
@@ -78,6 +82,7 @@ class CandidateModel:
     unknown: str = "only its matches are known"
     refuted: Collection[tuple[str, str]] = ()
     weight_cost: float | None = None
+    nearest: float = 0.0
     _regions: dict[tuple[tuple[int, ...], Strings], Region] = field(
         default_factory=dict, init=False
     )
@@ -160,6 +165,42 @@ class CandidateModel:
         casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
         types |= {name_of(int(attribute(node, "to", 0)), "") for node in casts}
         return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
+
+    def output_scales(self, region: Region) -> Mapping[str, Scale] | None:
+        """Return the scales of the outputs that a region quantizes, if only their steps excuse it.
+
+        None if other steps add up: of a quantizer within the region, or of weights that the
+        reference does not take.
+        """
+        if self.nearest < MIN_NEAREST or self.problem(region):
+            return None
+        own = self.region(region)
+        known = {n: self._find_quantizer(n) for n in region.outputs if n in self.matches}
+        codes = {*own.outputs, *(name for name, _ in known.values())}
+        for node in (self.graph.nodes[i] for i in (*own.nodes, *own.pulled)):
+            is_step = makes_steps(node) or finds_scales(node)
+            if node.domain == TFLITE or (is_step and node.output[0] not in codes):
+                return None
+        if any(self.matches[name].reference_scale for name in known):
+            return None
+        found = {name: scale for name, (_, scale) in known.items() if scale}
+        return None if any(len(scale.step) > 1 for scale in found.values()) else found
+
+    def _find_quantizer(self, name: str) -> tuple[str, Scale | None]:
+        """Return the codes of a tensor in the candidate's model, and their scale; None if it is not
+        quantized."""
+        match = self.matches[name]
+        maker = self.graph.maker.get(match.name, -1)
+        if match.scale or maker < 0 or self.graph.ops[maker] != "DequantizeLinear":
+            return match.name, match.scale if match.dtype in QUANTIZED else None
+        node = self.graph.nodes[maker]
+        return node.input[0], constant_scale(self.graph, node, 1, 2)
+
+    def code_type(self, name: str) -> str:
+        """Return the element type of a tensor's codes in the candidate's model."""
+        codes, _ = self._find_quantizer(name)
+        known = self.values.records[0] if self.values else {}
+        return known[codes].dtype if codes in known else self.matches[name].dtype
 
     def half_step(self, name: str) -> float:
         """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of

@@ -8,7 +8,7 @@ threads may use both at the same time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,19 +16,21 @@ from functools import cached_property, partial
 import numpy as np
 
 from subgraph.comparison import CLEAR
-from subgraph.comparison.criteria import OutputContext, Rule
+from subgraph.comparison.criteria import OutputContext, QuantizedValues, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
 from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_batch
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Records, Value
 from subgraph.text import from_run
 from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
@@ -110,7 +112,19 @@ class Judge:
         other = self.runtime.own_model
         if not other or self.runtime.candidate.precision or not other.precision:
             return self.precision
+        if self.output_scales(region) is not None:
+            return Precision.FP32
         return Precision(other.precision_of(region) or self.runtime.about.precision)
+
+    def output_scales(self, region: Region) -> Mapping[str, Scale] | None:
+        """The scales of the outputs that a region of the candidate's own model quantizes; None if
+        other steps, or its runtime's precision, excuse more."""
+        other = self.runtime.own_model
+        is_exact = self.runtime.about.precision is Precision.FP32
+        if not other or not is_exact or self.runtime.candidate.precision:
+            return None
+        is_part = region != self.model.whole()
+        return other.output_scales(region) if is_part else None
 
     # ------------------------------------------------------------ verdicts
 
@@ -274,6 +288,8 @@ class Judge:
         sample = values.labels[k]
         kinds = graph.kinds(region.outputs)
         noise = self.model.noise(region, k)
+        scales = self.output_scales(region)
+        coarse = not COARSE.isdisjoint(graph.ops[i] for i in region.nodes)
         for name in region.outputs:
             if kinds[name] == CONSTANT or name in self._ignored:
                 continue
@@ -294,6 +310,10 @@ class Judge:
             ):
                 reference, value = limit_to_mask(reference, value, mask)
             half_step = other.half_step(name) if other else 0.0
+            quantized = None
+            if scales and name in scales and other and isinstance(reference, np.ndarray):
+                dtype = other.code_type(name)
+                quantized = quantized_by(scales[name], reference, dtype, coarse)
             is_model_output = name in graph.outputs
             context = OutputContext(
                 name,
@@ -302,7 +322,8 @@ class Judge:
                 is_model_output,
                 half_step,
                 len(values.samples),
-                self.has_fixed_point,
+                self.has_fixed_point and scales is None,
+                quantized,
             )
             yield judge(reference, value, self.rule, context, sample)
 
@@ -424,6 +445,14 @@ class Judge:
                 yield assign_to_sample(
                     judgement, expected[0][name].shapes[0], self.model.values.labels
                 )
+
+
+def quantized_by(scale: Scale, exact: Array, dtype: str, is_coarse: bool) -> QuantizedValues:
+    """Return the values that a quantizer with one scale rounds, in its steps."""
+    limits = np.iinfo(dtype)
+    (step,), (zero,) = scale.step, scale.zero
+    steps = np.clip(exact.astype(np.float64) / step + zero, limits.min, limits.max)
+    return QuantizedValues(steps, step, zero, is_coarse)
 
 
 def _limit_to_mask(value: Value, mask: Array | None) -> Value:

@@ -106,8 +106,12 @@ def open_trials(
         other = setup.candidate_model
         own_values = ReferenceValues(graph, reference, samples, scratch / "values")
         theirs = load(other).prepare() if isinstance(other, Path) else None
+        share = 0.0
         if theirs:
-            graph = quantize_reference(graph, theirs, folders.numbered_folder(scratch, "quantized"))
+            folder = folders.numbered_folder(scratch, "quantized")
+            quantized = quantize_reference(graph, theirs, folder)
+            graph = quantized.graph
+            share = quantized.share
         values = own_values
         if graph is not own_values.graph:
             values = ReferenceValues(graph, reference, samples, scratch / "quantized-values")
@@ -119,7 +123,7 @@ def open_trials(
             pair = _pair_with(graph, theirs, setup, values, stack)
             if values is not own_values:
                 cost = _measure_quantization(own_values, values, setup.choice)
-                pair = replace(pair, weight_cost=cost)
+                pair = replace(pair, weight_cost=cost, nearest=share)
             log.info("%s", pair.summary())
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]

@@ -446,3 +446,43 @@ def test_a_quantizer_that_clips_is_the_finding(tmp_path: Path) -> None:
     (finding,) = subcut(*command, cwd=tmp_path).document["findings"]
     assert finding["nodes"] == ["tanh"]
     assert finding["differences"][0]["part"] == "quantizer of a"
+
+
+LAYERS = """g (float[4,16] x) => (float[4,16] y) {
+    xc = QuantizeLinear (x, xs, o) xd = DequantizeLinear (xc, xs, o)
+    wd = DequantizeLinear (w, ws, o) [mm] a = MatMul (xd, wd)
+    ac = QuantizeLinear (a, s, o) ad = DequantizeLinear (ac, s, o)
+    bd = DequantizeLinear (b, bs, o) [add] p = Add (ad, bd)
+    pc = QuantizeLinear (p, s, o) pd = DequantizeLinear (pc, s, o)
+    [neg] n = Neg (pd) nc = QuantizeLinear (n, s, o) y = DequantizeLinear (nc, s, o) }"""
+FLOATS = """g (float[4,16] x) => (float[4,16] y) {
+    [mm] a = MatMul (x, w) [add] p = Add (a, b) [neg] y = Neg (p) }"""
+
+
+def bisect_layers(folder: Path, bias: float) -> Done:
+    """Bisect a model with its quantized form, whose bias is multiplied."""
+    rng = np.random.default_rng(4)
+    values = {"w": rng.standard_normal((16, 16)), "b": 0.3 * rng.standard_normal(16)}
+    x = rng.standard_normal((4, 16)).astype(np.float32)
+    scales = {"w": np.abs(values["w"]).max() / 127, "b": np.abs(values["b"]).max() / 127}
+    codes = {n: np.round(values[n] / scales[n]) for n in values}
+    codes["b"] *= bias
+    text_models.save(folder / "m.onnx", FLOATS, **{n: np.float32(v) for n, v in values.items()})
+    steps = {"ws": scales["w"], "bs": scales["b"], "xs": np.abs(x).max() / 127}
+    steps["s"] = np.abs(x @ values["w"] + values["b"]).max() / 125
+    named = {n: np.float32(step) for n, step in steps.items()}
+    weights = {n: value.astype(np.int8) for n, value in codes.items()}
+    text_models.save(folder / "q.onnx", LAYERS, o=np.int8(0), **named, **weights)
+    np.save(folder / "x.npy", x)
+    command = ("bisect", "m.onnx", "--candidate-model", "q.onnx", "-i", "x.npy", "--json")
+    return subcut(*command, cwd=folder)
+
+
+def test_a_healthy_quantized_model_is_right(tmp_path: Path) -> None:
+    assert bisect_layers(tmp_path, 1).code == 0
+
+
+def test_a_bias_that_int8_would_excuse_is_found(tmp_path: Path) -> None:
+    """It was right within int8 rounding."""
+    done = bisect_layers(tmp_path, 0)
+    assert [f["nodes"] for f in done.document["findings"]] == [["add"]], done

@@ -157,6 +157,7 @@ class OutputContext:
             must have.
         samples: of how many samples there are such outputs.
         has_fixed_point: whether the candidate declares int8: it may round a code to the next one.
+        quantized: the values that a quantizer of the candidate's own model rounds to the output.
     """
 
     name: str
@@ -166,6 +167,7 @@ class OutputContext:
     half_step: float = 0.0
     samples: int = 1
     has_fixed_point: bool = False
+    quantized: QuantizedValues | None = None
 
 
 @frozen

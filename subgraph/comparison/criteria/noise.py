@@ -86,6 +86,9 @@ share plus one element. Booleans and classes: the same share; the one element on
 change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
+Values of another model that its quantizer rounds, where no other step adds up, may be as far from
+the nearest code, and must agree as int8: the quantizer can clip them.
+
 Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators
 nothing can be perturbed, but their results can: floats by one rounding, and perturbed runs move 1 %
 of the codes that enter an operator by one step. The output's may be off by twice as many steps as
@@ -207,6 +210,8 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return agree(all_equal(pair))
     if noise and pair.kind == "integer" and noise.are_codes():
         return _codes(pair, context, noise)
+    if noise and context.quantized:
+        return _codes_of_other_model(pair, context, noise, context.quantized, (k, floor))
     if noise and (quantized := noise.quantized_values()):
         return _nearest_codes(pair, context, noise, quantized, k or K[context.claim])
     if (
@@ -349,6 +354,23 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
                 f"{_describe_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}"
             )
     return agree(f"{_describe_changed(pair)}, allowed {allowed}")
+
+
+def _codes_of_other_model(
+    pair: Pair,
+    context: OutputContext,
+    noise: Noise,
+    quantized: QuantizedValues,
+    options: tuple[float | None, float | None],
+) -> Ruling:
+    """Values that a quantizer of the candidate's model rounds: by its steps, then as int8, because
+    its scale can clip them."""
+    nearest = _nearest_codes(pair, context, noise, quantized, options[0] or K[context.claim])
+    if not nearest.agrees:
+        return nearest
+    as_int8 = replace(context, claim=Precision.INT8, quantized=None)
+    ruling = _judge(pair, as_int8, *options)
+    return nearest if ruling.agrees else ruling
 
 
 def _nearest_codes(

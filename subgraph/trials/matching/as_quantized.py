@@ -10,7 +10,7 @@ are within half a step of the dequantized ones; its other elements remain as the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +63,21 @@ class _Codes:
         return near if is_coded else None
 
 
-def quantize_reference(graph: Graph, other: Graph, folder: Path) -> Graph:
+@frozen
+class QuantizedReference:
+    """The reference's model with quantized weights.
+
+    Attributes:
+        graph: The model.
+        share: The elements of the candidate's quantized weights that are weights of the
+            reference's model, as a share of all that it quantizes. 0 if it quantizes none.
+    """
+
+    graph: Graph
+    share: float
+
+
+def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedReference:
     """Make the reference's model with the weights of the candidate's model, as it quantizes them.
 
     Args:
@@ -75,9 +89,11 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> Graph:
         The model of the new file, or `graph` itself if no weight is quantized.
     """
     total = sum(math.prod(tensor.dims) for tensor in graph.weights.values())
-    found = _find_quantized(graph, other) if total <= MAX_ELEMENTS else {}
+    if total > MAX_ELEMENTS:
+        return QuantizedReference(graph, 0.0)
+    found, share = _find_quantized(graph, other)
     if not found:
-        return graph
+        return QuantizedReference(graph, 0.0)
     model = protobuf.clone(graph.model)
     for tensor in model.graph.initializer:
         if tensor.name in found:
@@ -87,37 +103,69 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> Graph:
             _set_values(node.attribute[0].t, found[node.output[0]])
     file = folder / graph.path.name
     protobuf.write(model, graph.path, file)
-    return load(file).prepare()
+    return QuantizedReference(load(file).prepare(), share)
 
 
-def _find_quantized(graph: Graph, other: Graph) -> Arrays:
-    """By float weight of the reference's model, its values as the candidate's model has them."""
-    constants = [
-        *graph.weights,
-        *(name for name in graph.maker if graph.constant(name) is not None),
-    ]
-    weights = {}
-    for name in constants:
+@frozen
+class _Weight:
+    """A float weight of the reference's model, as the candidate's model can hold it.
+
+    Attributes:
+        values: Its values, with the factor.
+        factor: What a BatchNormalization that is folded into the weight multiplies it by.
+    """
+
+    values: Array
+    factor: Array | float = 1.0
+
+
+def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
+    """Find the float weights that the candidate's model quantizes: by name, their values there; and
+    the share of its codes that are such weights."""
+    made = (name for name in graph.maker if graph.constant(name) is not None)
+    weights: dict[str, list[_Weight]] = {}
+    for name in (*graph.weights, *made):
         values = graph.array(name)
         if values is not None and values.dtype.kind == "f" and values.ndim:
-            weights[name] = values
-    found: Arrays = {}
+            weights[name] = [_Weight(values)]
+    for name, factor in _iter_folded(graph, weights):
+        weights[name].append(_Weight(weights[name][0].values * factor, factor))
+    found: dict[str, Array] = {}
+    known = 0
+    total = 0
     for codes in _iter_codes(other):
-        forms = [codes, codes.transposed] if codes.real.ndim == 2 else [codes]
-        for name, weight in weights.items():
-            near = None if name in found else _find_form(forms, weight)
+        total += codes.real.size
+        names = [name for name in weights if _take(codes, weights[name], name, found)]
+        known += codes.real.size if names else 0
+    return found, known / total if total else 0.0
+
+
+def _iter_folded(graph: Graph, weights: Collection[str]) -> Iterator[tuple[str, Array]]:
+    """Yield the weights of Convs that a BatchNormalization follows, and the factor that folds it
+    into them."""
+    for i, node in enumerate(graph.nodes):
+        conv = graph.maker.get(node.input[0], -1) if node.op_type == "BatchNormalization" else -1
+        if conv < 0 or graph.ops[conv] != "Conv" or graph.nodes[conv].input[1] not in weights:
+            continue
+        scale, variance = (graph.array(graph.nodes[i].input[k]) for k in (1, 4))
+        name = graph.nodes[conv].input[1]
+        rank = len(graph.weights[name].dims) if name in graph.weights else 0
+        if scale is not None and variance is not None and rank:
+            factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+            yield name, factor.reshape(-1, *[1] * (rank - 1))
+
+
+def _take(codes: _Codes, forms: Sequence[_Weight], name: str, found: dict[str, Array]) -> bool:
+    """Return whether a weight is quantized to these codes; its values there go to `found`."""
+    both = [codes, codes.transposed] if codes.real.ndim == 2 else [codes]
+    for weight in forms:
+        for form in both:
+            near = form.find_near(weight.values)
             if near is not None:
-                found = {**found, name: near}
-    return found
-
-
-def _find_form(forms: list[_Codes], weight: Array) -> Array | None:
-    """Return a weight with the values of one of these forms; None if it is none of them."""
-    for codes in forms:
-        near = codes.find_near(weight)
-        if near is not None:
-            return np.where(near, codes.real, weight).astype(weight.dtype)
-    return None
+                taken = np.where(near, form.real, weight.values) / weight.factor
+                found.setdefault(name, taken.astype(forms[0].values.dtype))
+                return True
+    return False
 
 
 def _set_values(tensor: protobuf.TensorProto, values: Array) -> None:

@@ -37,6 +37,7 @@ NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
 )
 CLEARER = 4.0  # a match must be so many times nearer than any rival
+WORK_OF_QUANTIZERS = frozenset(("Clip", "Relu"))  # if the range of their codes begins at 0
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
@@ -93,13 +94,13 @@ def match_tensors(
             if name in matches
             else _find_by_name(name, places | named, targets, reference, candidate)
         ):
-            if (name, target) in refuted:
+            if (name, target) in refuted or _is_taken(reference.graph, name, target, matches):
                 continue
             match = MatchedTensor(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
             value = candidate.value(target)
-            is_clipped = target != name in targets and _does_work_of_reader(reference.graph, name)
+            is_clipped = target != name and _does_work_of_reader(reference.graph, name)
             if is_clipped and not _can_hold(match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
@@ -288,6 +289,19 @@ def _find_by_name(
             is_activated and _has_fused_activation(candidate.graph, target)
         ):
             yield target, "name"
+    if maker is not None and graph.ops[maker] in WORK_OF_QUANTIZERS:
+        for target in (graph.reads[maker][0] + suffix for suffix in ENDINGS):
+            if target in targets:
+                yield target, "name"
+
+
+def _is_taken(graph: Graph, name: str, target: str, matches: Matches) -> bool:
+    """Return whether the input of a Relu is matched with a tensor that its output can be, too."""
+    maker = graph.maker.get(name, -1)
+    if maker < 0 or graph.ops[maker] not in WORK_OF_QUANTIZERS:
+        return False
+    before = matches.get(graph.reads[maker][0])
+    return before is not None and before.name == target != name
 
 
 def _find_codes(graph: Graph, name: str) -> str:
@@ -310,7 +324,7 @@ def _does_work_of_reader(graph: Graph, name: str) -> bool:
     The codes of any other tensor are the tensor, even if their scale clips most of it.
     """
     readers = {graph.ops[i] for i in graph.readers.get(name, ())}
-    return bool(readers) and readers <= {"Clip", "Relu"}
+    return bool(readers) and readers <= WORK_OF_QUANTIZERS
 
 
 def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None) -> bool:

@@ -32,7 +32,7 @@ def taken(folder: Path, text: str, opset: int = 17, **constants: Any) -> Any:
     ours = text_models.save(folder / "m.onnx", OURS, w=WEIGHT)
     theirs = text_models.save(folder / "q.onnx", text, opset=opset, **constants)
     (folder / "new").mkdir()
-    return quantize_reference(load(ours), load(theirs), folder / "new").array("w")
+    return quantize_reference(load(ours), load(theirs), folder / "new").graph.array("w")
 
 
 SCALES = (np.abs(WEIGHT).max(0) / 127).astype(np.float32)
