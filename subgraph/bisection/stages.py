@@ -34,8 +34,10 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.rewriting import ModelRewriter, RewritingOracle, open_rewriter
 from subgraph.comparison import CLEAR, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
+from subgraph.diagnosis.conclusions import Fact
+from subgraph.diagnosis.diagnosis import diagnose_model
 from subgraph.errors import ModelError
-from subgraph.graph.properties import APPROXIMATED
+from subgraph.graph.properties import APPROXIMATED, COARSE
 from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
 from subgraph.log import log
@@ -482,15 +484,36 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
     items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
     approximated = sum(bool(some & APPROXIMATED) for some in operators)
     deviations = list[Deviation]()
+    alone = dict[Region, _NodeAlone]()
     unseen = 0
-    for node in _run_nodes(oracle.trials, [oracle.region([k]) for k in items], approximated, most):
+    regions = [oracle.region([k]) for k in items]
+    runs = _run_nodes(oracle.trials, regions, approximated, most)
+    for region, node in zip(regions, runs, strict=False):
         if node is None or node.verdict.is_unresolved:
             unseen += 1
         elif node.deviation:
             deviations.append(node.deviation)
+            alone[region] = node
             if not node.deviation.approximated:
                 break
+    worst = max(alone, key=lambda region: error_of(alone[region].verdict.worst), default=None)
+    if worst and not _excused_operators(oracle.trials, worst, alone[worst].verdict):
+        deviations.append(Deviation(frozenset(), error_of(alone[worst].verdict.worst)))
     return NodeEvidence(deviations, unseen)
+
+
+def _excused_operators(trials: Trials, region: Region, verdict: Verdict) -> frozenset[str]:
+    """The operators of a region that runtimes approximate.
+
+    None if it computes sums, and the reference computes the same of another model's region: then no
+    kernel, but that model is the reason.
+    """
+    operators = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
+    if not trials.runtime.own_model or operators & COARSE:
+        return operators
+    exact = trials.with_criterion(ROUNDING_ALONE)
+    is_model = any(one.fact is Fact.MODEL for one in diagnose_model(exact, region, verdict))
+    return frozenset() if is_model else operators
 
 
 def _run_nodes(
@@ -540,9 +563,9 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             error = error_of(oracle.trials.judge.verdict(region, result).worst)
             is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * CLEAR
             agrees_usually = is_culprit and is_small and agrees(usual, region, result)
-            deviations.append(
-                Deviation.of(operators_of(oracle, items), error, agrees_usually=agrees_usually)
-            )
+            verdict = oracle.trials.judge.verdict(region, result)
+            operators = _excused_operators(oracle.trials, region, verdict) if agrees_usually else ()
+            deviations.append(Deviation.of(operators, error, agrees_usually=agrees_usually))
     return NodeEvidence(deviations)
 
 

@@ -14,7 +14,9 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import FINDS_SCALES, OUTPUT_SCALES, PICKS, REARRANGES, SQUASHES
+from subgraph.lazy import np
 from subgraph.storage.dtypes import Scale
+from subgraph.types import Array
 
 # Operators that turn what they compute into steps, also of a scale that they find as they run.
 QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
@@ -207,6 +209,34 @@ def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     if tensor is None or protobuf.element_count(tensor) > MAX_CHANNELS:
         return None
     return tuple(protobuf.to_array(tensor, graph.path).astype("float64").reshape(-1).tolist())
+
+
+def unpack_blocks(
+    node: protobuf.NodeProto, codes: Array, scales: Array, zeros: Array | None
+) -> tuple[Array, Array]:
+    """Return the real weights (N, K) of a MatMulNBits, and the step of each.
+
+    B is (N, blocks, bytes), a byte's low bits first; zero points are packed likewise along blocks.
+    """
+    bits = int(attribute(node, "bits", 4))
+    size, rows, columns = (int(attribute(node, name)) for name in ("block_size", "N", "K"))
+    blocks = -(-columns // size)
+    values = _split_bytes(codes.reshape(rows, blocks, -1), bits)[..., :size].astype(np.float64)
+    if zeros is None:
+        points = np.full((rows, blocks), 1 << (bits - 1))
+    else:
+        points = zeros.reshape(rows, -1)
+        points = _split_bytes(points, bits) if zeros.dtype == np.uint8 else points
+    values -= points[:, :blocks].astype(np.float64)[..., None]
+    steps = np.broadcast_to(scales.reshape(rows, blocks, 1).astype(np.float64), values.shape)
+    real = (values * steps).reshape(rows, -1)[:, :columns]
+    return real, steps.reshape(rows, -1)[:, :columns]
+
+
+def _split_bytes(codes: Array, bits: int) -> Array:
+    """The last axis of bytes as 8 / bits as many codes."""
+    parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
 
 
 def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:

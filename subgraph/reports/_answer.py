@@ -112,8 +112,8 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
         return say_precise(document.setup.candidate.name, document.whole.precise)
     if not findings:
         return ReportedAnswer(Kind.INCONCLUSIVE, whole.why or "nothing was compared")
-    if document.outcome is Outcome.UNRESOLVED and whole.status is Status.FAIL:
-        return ReportedAnswer(Kind.INCONCLUSIVE, findings[0].reason or "")
+    if document.search.outcome is Outcome.UNRESOLVED and whole.status is Status.FAIL:
+        return ReportedAnswer(Kind.INCONCLUSIVE, findings[0].cause.reason or "")
     kinds = {f.kind for f in findings}
     each_rounds = all(f.cause.rounding and innermost(f) == [f] for f in findings)
     is_known_error = whole.signature in NUMBERS

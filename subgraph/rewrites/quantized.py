@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from onnx import NodeProto, TensorProto
 
 from subgraph.graph.nested import attribute
+from subgraph.graph.quantization import unpack_blocks
 from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
@@ -95,37 +95,16 @@ def _blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
-    """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
-
-    B is (N, blocks, bytes) byte low bits first; zero points are packed likewise along the blocks.
-    """
-    bits = attribute(node, "bits", 4)
-    size = attribute(node, "block_size")
-    k = attribute(node, "K")
-    n = attribute(node, "N")
+    """Real weights (N, K) of a MatMulNBits; None if not constant, or ordered by g_idx."""
     codes = source.value(node.input[1])
     scales = source.value(node.input[2])
-    if codes is None or scales is None or bits not in (2, 4, 8) or argument(node, 4):
+    if codes is None or scales is None or argument(node, 4):
         return None
-    blocks = -(-k // size)
-    values = _unpack(codes.reshape(n, blocks, -1), bits)[..., :size].astype(np.float64)
-    if name := argument(node, 3):
-        zeros = source.value(name)
-        if zeros is None:
-            return None
-        points = zeros.reshape(n, -1)
-        points = _unpack(points, bits) if zeros.dtype == np.uint8 else points
-        values -= points[:, :blocks].astype(np.float64)[..., None]
-    else:
-        values -= 1 << (bits - 1)
-    real: Array = (values * scales.reshape(n, blocks, 1).astype(np.float64)).reshape(n, -1)[:, :k]
+    zeros = source.value(name) if (name := argument(node, 3)) else None
+    if zeros is None and name:
+        return None
+    real, _ = unpack_blocks(node, codes, scales, zeros)
     return real
-
-
-def _unpack(codes: Array, bits: int) -> Array:
-    """The last axis of bytes as 8 / bits as many codes."""
-    parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
 
 
 FORMS = [

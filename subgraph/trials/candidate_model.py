@@ -112,16 +112,13 @@ class CandidateModel:
         them."""
         found: dict[str, MatchedTensor] = {}
         known = self.values.records[0] if self.values else {}
-        scales = scales_of(self.graph)
         taken = {match.name for match in self.matches.values()}
         for name in self.matches.keys() & set(self.reference.outputs):
-            match = self.matches[name]
-            maker = self.graph.maker.get(match.name, -1)
-            codes = self.graph.reads[maker][0] if maker >= 0 else ""
+            codes, scale = self._find_quantizer(name)
             is_read = len(self.graph.readers.get(codes, ())) > 1 and codes not in taken
-            if is_read and self.graph.ops[maker] == "DequantizeLinear" and codes in known:
+            if is_read and codes in known:
                 dtype = known[codes].dtype
-                found[name] = replace(match, name=codes, scale=scales.get(codes), dtype=dtype)
+                found[name] = replace(self.matches[name], name=codes, scale=scale, dtype=dtype)
         return found
 
     def _entering(self, name: str) -> MatchedTensor:

@@ -10,7 +10,7 @@ are within half a step of the dequantized ones; its other elements remain as the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,16 @@ import numpy as np
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import attribute
-from subgraph.storage.dtypes import bits_of
+from subgraph.graph.quantization import unpack_blocks
+from subgraph.storage.dtypes import bits_of, name_of
+from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Arrays, frozen
 
 MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
-MAX_PROBED = 256  # elements that are looked at before all are
+MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
 QUANTIZED, SCALE, ZERO = "_quantized", "_scale", "_zero_point"  # what onnxruntime's tool adds
 
@@ -44,23 +46,35 @@ class _Codes:
     step: Array
     bits: int
 
-    @property
-    def transposed(self) -> _Codes:
-        return _Codes(self.real.T, self.step.T, self.bits)
 
-    def find_near(self, weight: Array) -> Array | None:
-        """Return which elements of a weight are within half a step; None if it is another one."""
-        if self.real.shape != weight.shape:
-            return None
-        ours, theirs, step = (
-            values.reshape(-1)[:MAX_PROBED] for values in (weight, self.real, self.step)
-        )
-        if np.mean(np.abs(ours - theirs) <= MAX_STEPS * step) < MIN_SHARE:
-            return None
-        near = np.abs(weight - self.real) <= MAX_STEPS * self.step
-        most = np.max(np.abs(weight) / self.step, initial=0.0)
-        is_coded = most >= MIN_RANGE * (1 << self.bits) and np.mean(near) >= MIN_SHARE
-        return near if is_coded else None
+@frozen
+class _Weight:
+    """A float weight of the reference's model, as the candidate's model can hold it.
+
+    Attributes:
+        name: Its name.
+        values: Its values, with the factor.
+        factor: What a BatchNormalization that is folded into the weight multiplies it by.
+    """
+
+    name: str
+    values: Array
+    factor: Array | float = 1.0
+
+    def take(self, codes: _Codes) -> Array | None:
+        """Return the values of the weight if it is quantized to these codes; else None."""
+        for real, step in ((codes.real, codes.step), (codes.real.T, codes.step.T)):
+            if real.shape != self.values.shape:
+                continue
+            probe = (slice(MAX_PROBED),) * real.ndim
+            apart = np.abs(self.values[probe] - real[probe])
+            if np.mean(apart <= MAX_STEPS * step[probe]) < MIN_SHARE:
+                continue
+            near = np.abs(self.values - real) <= MAX_STEPS * step
+            is_coded = np.abs(self.values) >= MIN_RANGE * (1 << codes.bits) * step
+            if np.any(is_coded) and np.mean(near) >= MIN_SHARE:
+                return np.where(near, real, self.values) / self.factor
+        return None
 
 
 @frozen
@@ -106,72 +120,48 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedRef
     return QuantizedReference(load(file).prepare(), share)
 
 
-@frozen
-class _Weight:
-    """A float weight of the reference's model, as the candidate's model can hold it.
-
-    Attributes:
-        values: Its values, with the factor.
-        factor: What a BatchNormalization that is folded into the weight multiplies it by.
-    """
-
-    values: Array
-    factor: Array | float = 1.0
-
-
 def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
     """Find the float weights that the candidate's model quantizes: by name, their values there; and
     the share of its codes that are such weights."""
-    made = (name for name in graph.maker if graph.constant(name) is not None)
-    weights: dict[str, list[_Weight]] = {}
-    for name in (*graph.weights, *made):
-        values = graph.array(name)
-        if values is not None and values.dtype.kind == "f" and values.ndim:
-            weights[name] = [_Weight(values)]
-    for name, factor in _iter_folded(graph, weights):
-        weights[name].append(_Weight(weights[name][0].values * factor, factor))
+    weights = [*_iter_weights(graph)]
+    weights += _iter_folded(graph, {weight.name: weight.values for weight in weights})
     found: dict[str, Array] = {}
     known = 0
     total = 0
     for codes in _iter_codes(other):
+        taken = {weight.name: weight.take(codes) for weight in weights}
+        values = {name: value for name, value in taken.items() if value is not None}
         total += codes.real.size
-        names = [name for name in weights if _take(codes, weights[name], name, found)]
-        known += codes.real.size if names else 0
+        known += codes.real.size if values else 0
+        found |= values
     return found, known / total if total else 0.0
 
 
-def _iter_folded(graph: Graph, weights: Collection[str]) -> Iterator[tuple[str, Array]]:
-    """Yield the weights of Convs that a BatchNormalization follows, and the factor that folds it
-    into them."""
-    for i, node in enumerate(graph.nodes):
+def _iter_weights(graph: Graph) -> Iterator[_Weight]:
+    made = (name for name in graph.maker if graph.constant(name) is not None)
+    for name in (*graph.weights, *made):
+        values = graph.array(name)
+        if values is not None and values.dtype.kind == "f" and values.ndim:
+            yield _Weight(name, values)
+
+
+def _iter_folded(graph: Graph, weights: Arrays) -> Iterator[_Weight]:
+    """Yield the weights of Convs, with the BatchNormalization that follows folded into them."""
+    for node in graph.nodes:
         conv = graph.maker.get(node.input[0], -1) if node.op_type == "BatchNormalization" else -1
-        if conv < 0 or graph.ops[conv] != "Conv" or graph.nodes[conv].input[1] not in weights:
-            continue
-        scale, variance = (graph.array(graph.nodes[i].input[k]) for k in (1, 4))
-        name = graph.nodes[conv].input[1]
-        rank = len(graph.weights[name].dims) if name in graph.weights else 0
-        if scale is not None and variance is not None and rank:
+        name = graph.nodes[conv].input[1] if conv >= 0 and graph.ops[conv] == "Conv" else ""
+        scale, variance = (weights.get(n) for n in (*node.input, *[""] * 5)[1:5:3])
+        if name in weights and scale is not None and variance is not None:
             factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-            yield name, factor.reshape(-1, *[1] * (rank - 1))
-
-
-def _take(codes: _Codes, forms: Sequence[_Weight], name: str, found: dict[str, Array]) -> bool:
-    """Return whether a weight is quantized to these codes; its values there go to `found`."""
-    both = [codes, codes.transposed] if codes.real.ndim == 2 else [codes]
-    for weight in forms:
-        for form in both:
-            near = form.find_near(weight.values)
-            if near is not None:
-                taken = np.where(near, form.real, weight.values) / weight.factor
-                found.setdefault(name, taken.astype(forms[0].values.dtype))
-                return True
-    return False
+            factor = factor.reshape(-1, *[1] * (weights[name].ndim - 1))
+            yield _Weight(name, weights[name] * factor, factor)
 
 
 def _set_values(tensor: protobuf.TensorProto, values: Array) -> None:
     from onnx import numpy_helper
 
-    made = numpy_helper.from_array(np.ascontiguousarray(values), tensor.name)
+    dtype = np_dtype(name_of(tensor.data_type))
+    made = numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), tensor.name)
     tensor.CopyFrom(type(tensor).FromString(made.SerializeToString()))
 
 
@@ -187,7 +177,7 @@ def _iter_codes(graph: Graph) -> Iterator[_Codes]:
             block = int(attribute(node, "block_size", 0))
             codes = _dequantize(constants, axis, block)
         elif node.op_type == "MatMulNBits":
-            codes = _unpack(node, constants)
+            codes = _read_blocks(node, constants)
         else:
             continue
         if codes:
@@ -232,27 +222,10 @@ def _spread(values: Array, codes: Array, axis: int, block: int) -> Array:
     return np.broadcast_to(values, codes.shape)
 
 
-def _unpack(node: protobuf.NodeProto, constants: list[Array | None]) -> _Codes | None:
-    """Return the weight of a MatMulNBits; None if its form is not known."""
-    bits, block = (int(attribute(node, name, 0)) for name in ("bits", "block_size"))
-    rows, columns = (int(attribute(node, name, 0)) for name in ("N", "K"))
-    packed, scale, *more = constants[1:]
-    zeros = more[0] if more else None
-    if packed is None or scale is None or 8 % (bits or 3):
+def _read_blocks(node: protobuf.NodeProto, constants: list[Array | None]) -> _Codes | None:
+    """Return the weight of a MatMulNBits; None if it is not constant."""
+    codes, scales, zeros = (*constants[1:4], None)[:3]
+    if codes is None or scales is None:
         return None
-    codes = _split(packed.reshape(rows, -1), bits)[:, :columns]
-    step = np.repeat(scale.reshape(rows, -1), block, 1)[:, :columns]
-    zero = np.full((rows, 1), 1 << (bits - 1), np.float64)
-    if zeros is not None:
-        blocks = -(-columns // block)
-        is_packed = zeros.dtype == np.uint8
-        each = _split(zeros.reshape(rows, -1), bits) if is_packed else zeros.reshape(rows, -1)
-        zero = np.repeat(each[:, :blocks].astype(np.float64), block, 1)[:, :columns]
-    return _Codes((codes - zero) * step.astype(np.float64), step, bits).transposed
-
-
-def _split(packed: Array, bits: int) -> Array:
-    """Split bytes into codes, the lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    codes = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(len(packed), -1)
+    real, step = unpack_blocks(node, codes, scales, zeros)
+    return _Codes(real.T, step.T, int(attribute(node, "bits", 4)))
