@@ -12,11 +12,9 @@ import onnx
 import pytest
 
 from subgraph.commands.tensors import choose
-from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
-from tests.helpers.refusals import raises
 from tests.helpers.run_command import manifest, subcut, tree
 
 
@@ -64,13 +62,6 @@ def test_name_with_glob_characters_selects_itself(tmp_path: Path) -> None:
     odd = load(chain(tmp_path / "m.onnx", ["a", "b", "c"], ["t[0]", "t0"]))
     assert choose(odd, ["t[0]"], everything=False) == ["t[0]"]
     assert choose(odd, ["t?"], everything=False) == ["t0"]
-
-
-def test_unknown_tensor_is_refused(graph: Graph) -> None:
-    with raises(UsageError, "argument.missing"):
-        choose(graph, [], everything=False)
-    with raises(UnknownName, "node.unknown", "nothing*"):
-        choose(graph, ["pool1", "nothing*"], everything=False)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -592,27 +592,6 @@ def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
     assert "after 0.3 s" in done.err
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "jobs = 0",
-        "timeout = -1",
-        'memory_limit = "x"',
-        'criterion = "x"',
-        'candidate = "nix"',
-        'reference = "nix"',
-        'custom_ops = "nix.so"',
-        "candidates = 3",
-        'candidate = "npu"\n[candidates.npu]\nrnu = "./run.sh"',
-        'candidate = "npu"\n[candidates.npu]\nprecision = "fp16"',
-        'candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"',
-    ],
-)
-def test_slip_in_the_file_is_refused(text: str, here: Path) -> None:
-    (here / "subcut.toml").write_text(text)
-    refused(subcut("compare", cwd=here))
-
-
 @pytest.mark.slow
 def test_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(
     here: Path, tmp_path: Path

@@ -128,13 +128,6 @@ def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: st
     assert Asked(Project(), comparison=comparison).criterion_words == words
 
 
-def test_two_criteria_are_one_too_many() -> None:
-    with raises(UsageError, "option.conflict", "--criterion", "--metric"):
-        _ = Asked(
-            Project(), comparison=CriterionOptions(criterion="tnn", metric="cosine>0.9")
-        ).criterion_words
-
-
 def test_inputs_come_from_the_options_else_from_the_project() -> None:
     project = Project(None, {"seed": 3, "mean": "1,2", "shape": ["x=1x2"]})
     feeding = Asked(project, inputs=InputOptions(seed=0, scale="2")).feeding

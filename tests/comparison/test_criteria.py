@@ -20,11 +20,10 @@ from subgraph import plugins
 from subgraph.comparison.criteria import OutputContext, Ruling, format_beside, settle
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.pair import Pair
-from subgraph.errors import UnknownName, UsageError
+from subgraph.errors import UsageError
 from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
-from tests.helpers.refusals import raises
 
 Array = np.ndarray[Any, Any]
 NAMES = plugins.names("criteria")
@@ -246,12 +245,6 @@ def test_thresholds_refuse_other_options(options: str) -> None:
         parse_criterion(options)
     with pytest.raises(UsageError):
         parse_criterion(f"threshold:{options}")
-
-
-def test_unknown_metric_names_the_nearest() -> None:
-    with raises(UnknownName, "plugin.unknown", "cosin") as e:
-        parse_criterion("cosin>0.9")
-    assert e.value.nearest[0] == "cosine"
 
 
 def test_class_must_be_equal_unless_limited() -> None:

@@ -133,22 +133,6 @@ def test_the_file_is_read(tmp_path: Path) -> None:
     assert read_loop_file(path) == LoopFile()
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "about"),
-    [
-        ("token = 1", "loop.unknown-key", "token"),
-        ("steps = true", "loop.wrong-value", "steps"),
-        ("[slices]\nx = {size=1, stride=2}", "loop.wrong-value", "a size"),
-        ("=", "loop.not-toml", "not TOML"),
-    ],
-)
-def test_meaningless_setting_is_an_error(text: str, code: str, about: str, tmp_path: Path) -> None:
-    """More of them are in tests/said/loops.md."""
-    (tmp_path / "loop.toml").write_text(text)
-    with raises(UsageError, code, about):
-        read_loop_file(tmp_path / "loop.toml")
-
-
 def test_names_that_the_model_has_not(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, decoders.captioner())
     with raises(UnknownName, "loop.unknown-name", "hm"):

@@ -273,26 +273,6 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
 # errors
 
 
-@pytest.mark.turns(3)
-@pytest.mark.parametrize(
-    ("spec", "text", "code", "problem"),
-    [
-        ("cmd:./nothing.sh", "", 4, "command.not-runnable"),
-        ("own.py", "def load(model, options):\n    import nosuchthing\n", 4, "backend.unusable"),
-        ("own.py", "", 2, "plugin.no-function"),
-        ("own.py", "import nosuchthing", 2, "plugin.import-failed"),
-        ("ort:opt=most", "", 2, "backend.wrong-option"),
-        ("onnx-reference:fast=yes", "", 2, "backend.unknown-option"),
-    ],
-)
-def test_unusable_candidate_is_an_error(
-    spec: str, text: str, code: int, problem: str, here: Path
-) -> None:
-    (here / "own.py").write_text(text)
-    done = compare("-c", spec, cwd=here)
-    assert (done.code, done.problem, done.out) == (code, problem, "")
-
-
 @pytest.mark.parametrize("parameters", ["path", "path, **more", "path, *rest"])
 def test_function_without_options_is_a_candidate(parameters: str, here: Path) -> None:
     """As in Python, `load(path)` will do."""

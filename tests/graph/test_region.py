@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from fixtures import graphs
-from subgraph.errors import ModelError, NoRegion, SubcutError
+from subgraph.errors import NoRegion
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
@@ -119,30 +119,6 @@ def test_start_and_end_without_a_path_are_refused(
     with raises(NoRegion, code) as refusal:
         find_region(g, start.split(), end.split())
     assert hint in refusal.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "start", "end", "error", "code", "name"),
-    [
-        (
-            "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }",
-            *("unread", "y", NoRegion, "region.separate-branches", "unread"),
-        ),
-        (
-            "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }",
-            *("a", "b", ModelError, "graph.no-producer", "ghost"),
-        ),
-        (
-            "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }",
-            *("a", "a", ModelError, "graph.two-producers", "t"),
-        ),
-    ],
-)
-def test_tensor_without_readers_or_with_no_or_two_producers_is_named(
-    text: str, start: str, end: str, error: type[SubcutError], code: str, name: str, tmp_path: Path
-) -> None:
-    with raises(error, code, name):
-        find_region(text_models.load(tmp_path, text), [start], [end])
 
 
 def test_missing_producer_outside_the_region_is_no_error(tmp_path: Path) -> None:

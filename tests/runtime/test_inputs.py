@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from PIL import Image
 
-from subgraph.errors import InputError, UnknownName
+from subgraph.errors import InputError
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs, load_inputs
 from subgraph.runtime.inputs import Feeding, ImageOptions, InputSpec, Sample
@@ -668,23 +668,6 @@ def test_symbol_means_the_same_size_everywhere(tmp_path: Path, model: Build) -> 
     assert fed(g, shapes={"x": [4, 6]}, needs=["mask"])["mask"].shape == (6,)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "code", "about"),
-    [
-        ({"x": [2, 4]}, "shape.fixed-axis", "axis 1 is 4"),
-        ({"x": [2]}, "shape.wrong-rank", "2 dimensions"),
-        ({"v": [2, 3]}, "input.unknown", "'v'"),
-        ({"w": [2, 3]}, "input.is-weight", "'w'"),
-    ],
-)
-def test_shape_that_the_model_does_not_take(
-    model: Build, shapes: dict[str, list[int]], code: str, about: str
-) -> None:
-    g = model("float[N,3] x", "y = Add(x, w)", w=np.ones(3, np.float32))
-    with raises((InputError, UnknownName), code, about):
-        fed(g, shapes=shapes)
-
-
 def test_optional_input_is_empty_and_a_sequence_has_one_element(model: Build) -> None:
     feeds = fed(model("optional(float[2]) x, seq(float[2]) s"))
     assert feeds["x"] is None and [a.shape for a in feeds["s"]] == [(2,)]
@@ -750,26 +733,6 @@ def test_archive_with_a_password(tmp_path: Path, model: Build) -> None:
     assert zipfile.ZipFile(tmp_path / "a.npz").namelist() == ["x.npy"]
     with raises(InputError, "tensor.unreadable"):
         fed(model("float[2,3] x"), tmp_path / "a.npz")
-
-
-def test_words_that_name_no_file_or_input(tmp_path: Path, model: Build) -> None:
-    g = model("float[2,3] data", "y = Add(data, w)", w=np.ones(3, np.float32))
-    np.save(tmp_path / "a.npy", X)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "a.txt").write_text("1 2 3")
-    for word in (
-        tmp_path / "b.npy",
-        "n" * 300,
-        "",
-        f"dta={tmp_path}/a.npy",
-        f"w={tmp_path}/a.npy",
-        tmp_path / "a.txt",
-        tmp_path / "empty",
-    ):
-        with pytest.raises((InputError, UnknownName)):
-            fed(g, word)
-    with raises(InputError, "input.given-twice", "data"):
-        fed(g, tmp_path / "a.npy", tmp_path / "a.npy")
 
 
 def test_odd_file_names_are_sorted_too(tmp_path: Path, model: Build) -> None:

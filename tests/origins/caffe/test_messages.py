@@ -49,20 +49,6 @@ def test_written_text_is_read_again() -> None:
     assert flat(parse(messages.write(tree))) == flat(tree)
 
 
-@pytest.mark.parametrize(
-    ("data", "code", "about"),
-    [
-        ("a: \0", "caffe.syntax", "text format"),
-        ("a { " * 1000, "caffe.too-deep", "16"),
-        ("a", "caffe.syntax", "':' or '{'"),
-    ],
-)
-def test_damage_is_named_with_its_line(data: str, code: str, about: str) -> None:
-    """More of it is in tests/said/caffe.md."""
-    with raises(ModelError, code, about):
-        parse(data)
-
-
 def test_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.prototxt").write_bytes(b"name: \xff")
     with raises(ModelError, "caffe.not-text", "byte 6"):
@@ -91,27 +77,6 @@ def test_defaults_and_values() -> None:
     assert read("lrn_param", "alpha: 1e-4f").alpha == 1e-4
     assert read("elu_param", "alpha: inf").alpha == float("inf")
     assert read("reshape_param", "shape { dim: 0 dim: -1 }").shape.dim == [0, -1]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "code", "about"),
-    [
-        (
-            "convolution_param",
-            "\nkernal_size: 3",
-            "caffe.unknown-field",
-            "line 2: unknown field 'ker",
-        ),
-        ("convolution_param", "num_output: 99999999999", "caffe.wrong-value", "99999999999"),
-        ("convolution_param", "num_output: 2.5", "caffe.wrong-value", "2.5"),
-        ("scale_param", "bias_term { }", "caffe.wrong-value", "bias_term"),
-        ("reshape_param", "shape: 3", "caffe.wrong-value", "shape"),
-    ],
-)
-def test_mistakes_are_named(name: str, data: str, code: str, about: str) -> None:
-    """More of them are in tests/said/caffe.md."""
-    with raises(ModelError, code, about):
-        read(name, data)
 
 
 def test_the_hint_of_an_unknown_field_is_said_once() -> None:

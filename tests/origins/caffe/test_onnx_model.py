@@ -149,27 +149,6 @@ def test_weights_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "lines"),
-    [
-        ("caffe.training-layer", [layer("SoftmaxWithLoss", "loss", "x x")]),
-        ("caffe.no-producer", [layer("ReLU", "r", "y")]),
-        ("caffe.same-name", [layer("ReLU", "r", "x"), layer("TanH", "r", "x", "t")]),
-        ("caffe.input-shape", [layer("Data", "d", "", "data")]),
-        ("caffe.input-shape", ['input: "z"', layer("ReLU", "r", "x")]),
-        ("caffe.layer-incomplete", ['layer { type: "ReLU" bottom: "x" }']),
-        ("caffe.unknown-field", ['layer { name: "v0" layers { } }']),
-        ("caffe.old-form", ['layers { layer { name: "c" type: "conv" } bottom: "x" top: "c" }']),
-        ("caffe.mixed-forms", ['layers { name: "r" type: RELU }', layer("ReLU", "s", "x")]),
-        ("caffe.no-layers", []),
-    ],
-)
-def test_mistakes_have_a_code(code: str, lines: list[str]) -> None:
-    """What is said of them is in tests/said/caffe.md."""
-    with raises(ModelError, code):
-        convert(net(*lines, **X))
-
-
-@pytest.mark.parametrize(
     ("kind", "hint"),
     [
         ("Convolutoin", "Convolution"),
