@@ -71,7 +71,7 @@ def write(here: Path, answer: str, *outputs: str) -> None:
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("command", ["bisect", "compare"])
+@pytest.mark.parametrize("command", [pytest.param("bisect", marks=pytest.mark.slow), "compare"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_zeros_are_not_right_where_scores_are_tiny(
     command: str, precision: str, here: Path
@@ -218,8 +218,7 @@ JITTER = planted(
 )
 
 
-@pytest.mark.turns(2)
-@pytest.mark.parametrize("command", ["bisect", "compare"])
+@pytest.mark.parametrize("command", [pytest.param("bisect", marks=pytest.mark.slow), "compare"])
 def test_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
     command: str, here: Path
 ) -> None:
