@@ -47,8 +47,7 @@ ODD = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# the main job
+# ------------------------------------------------------------ the main job
 
 
 def test_the_line_as_the_user_wrote_it(here: Path) -> None:
@@ -143,8 +142,7 @@ def test_python_alone_repeats_the_result(here: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, done.stdout, "")
 
 
-# ------------------------------------------------------------------------------------------------
-# what goes wrong
+# ------------------------------------------------------------ what goes wrong
 
 
 @pytest.mark.parametrize("word", ["x" * 300, "x" * 300 + ".onnx"])
@@ -197,8 +195,7 @@ def test_argument_that_is_not_utf_8_is_refused(here: Path) -> None:
     assert "UTF-8" in refused(subcut(*EDGE, cwd=here))
 
 
-# ------------------------------------------------------------------------------------------------
-# streams
+# ------------------------------------------------------------ streams
 
 
 def test_quiet_says_only_the_result(here: Path) -> None:
@@ -288,8 +285,7 @@ def test_whatever_reads_the_output(line: str, code: int, here: Path) -> None:
     assert "Exception" not in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------
-# --json
+# ------------------------------------------------------------ --json
 
 
 @pytest.mark.parametrize(
@@ -354,8 +350,7 @@ def test_json_of_a_dry_run_and_of_names_that_hurt(tmp_path: Path) -> None:
     assert not (tmp_path / found["path"]).exists()
 
 
-# ------------------------------------------------------------------------------------------------
-# settings
+# ------------------------------------------------------------ settings
 
 
 def seed_of(done: Done) -> int:
@@ -514,8 +509,7 @@ def test_each_setting_means_the_same_from_the_file_and_the_environment(here: Pat
     assert one["results"][0]["path"] == two["results"][0]["path"] == "there/pool1__res2a_relu"
 
 
-# ------------------------------------------------------------------------------------------------
-# options of cut
+# ------------------------------------------------------------ options of cut
 
 
 def test_dump_all_adds_every_tensor_of_the_region(here: Path) -> None:
@@ -594,8 +588,7 @@ def test_several_samples(here: Path) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------
-# the second run
+# ------------------------------------------------------------ the second run
 
 
 def test_the_second_run_gives_the_same_bytes(here: Path) -> None:
@@ -657,8 +650,7 @@ def test_empty_folder_is_free(here: Path) -> None:
     manifest(here / CASE)
 
 
-# ------------------------------------------------------------------------------------------------
-# names that hurt
+# ------------------------------------------------------------ names that hurt
 
 
 def test_names_are_shown_without_what_moves_the_cursor(tmp_path: Path) -> None:
@@ -696,8 +688,7 @@ def test_error_shows_odd_names_in_one_line(tmp_path: Path) -> None:
     refused(subcut("-s", "line\nbreak", cwd=tmp_path))
 
 
-# ------------------------------------------------------------------------------------------------
-# help and TAB
+# ------------------------------------------------------------ help and TAB
 
 HEAVY = {"numpy", "onnx", "onnxruntime", "networkx", "pydantic", "PIL", "ml_dtypes", "rich"}
 SPY = """
@@ -923,8 +914,7 @@ def test_tab_in_a_real_bash(tmp_path: Path) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------
-# the rest
+# ------------------------------------------------------------ the rest
 
 
 def test_version(here: Path) -> None:

@@ -51,8 +51,7 @@ def found(done: Done) -> dict[str, Any]:
     return document
 
 
-# ------------------------------------------------------------------------------------------------
-# what it finds
+# ------------------------------------------------------------ what it finds
 
 
 def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
@@ -208,8 +207,7 @@ def test_they_agree(here: Path) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# bounds, and going on
+# ------------------------------------------------------------ bounds, and going on
 
 
 PADDED = planted("""
@@ -283,8 +281,7 @@ def test_slips(words: tuple[str, ...], says: tuple[str, ...], here: Path) -> Non
     assert has_line(done.err, *says)
 
 
-# ------------------------------------------------------------------------------------------------
-# replay
+# ------------------------------------------------------------ replay
 
 
 FUSES = planted("""

@@ -493,8 +493,7 @@ def test_functions_of_the_standard_in_a_newer_opset_than_their_bodies(
     same_for_onnx(model, form.model, f32(2, 4, 8))
 
 
-# ------------------------------------------------------------------------------------------------
-# barriers
+# ------------------------------------------------------------ barriers
 
 VALUES = {
     "float": np.array([[0.0, -0.0, np.nan, np.inf], [-np.inf, 1e-45, -3e38, 1]], np.float32),
@@ -553,8 +552,7 @@ def test_which_barriers_an_optimizer_leaves_in_place_is_as_documented(tmp_path: 
     assert left == {"Identity": False, "Reshape": True, "Max": True, "Sub": True, "Where": True}
 
 
-# ------------------------------------------------------------------------------------------------
-# real faults
+# ------------------------------------------------------------ real faults
 
 FAULTS = [
     pytest.param(
@@ -632,8 +630,7 @@ def test_real_faults_of_runtimes_are_cured(
         assert {form.name for form in found if is_right(form.model)} >= cures
 
 
-# ------------------------------------------------------------------------------------------------
-# what is left out
+# ------------------------------------------------------------ what is left out
 
 
 def test_weights_that_are_inputs_and_open_shapes_are_taken_as_they_are(

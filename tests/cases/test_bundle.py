@@ -187,8 +187,7 @@ def find_fault(
     return Path(folder, done.document["report"]).parent
 
 
-# ------------------------------------------------------------------------------------------------
-# the whole way
+# ------------------------------------------------------------ the whole way
 
 
 @pytest.mark.slow
@@ -476,8 +475,7 @@ def test_sweep_case_is_bundled(tmp_path: Path, operator_tests: Path) -> None:
     assert repro(tmp_path / "one").returncode == 0
 
 
-# ------------------------------------------------------------------------------------------------
-# slips
+# ------------------------------------------------------------ slips
 
 
 @pytest.mark.parametrize(
@@ -607,8 +605,7 @@ def test_candidate_file_goes_along_where_the_user_names_it(plain: Path, tmp_path
     assert subcut("replay", "far.zip", "--trust", cwd=plain).code == 1
 
 
-# ------------------------------------------------------------------------------------------------
-# what it says
+# ------------------------------------------------------------ what it says
 
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(

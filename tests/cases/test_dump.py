@@ -23,8 +23,7 @@ def graph(resnet: Path) -> Graph:
     return load(resnet)
 
 
-# ------------------------------------------------------------------------------------------------
-# which
+# ------------------------------------------------------------ which
 
 
 @pytest.mark.parametrize(
@@ -64,8 +63,7 @@ def test_name_with_glob_characters_selects_itself(tmp_path: Path) -> None:
     assert choose(odd, ["t?"], everything=False) == ["t0"]
 
 
-# ------------------------------------------------------------------------------------------------
-# files
+# ------------------------------------------------------------ files
 
 
 @pytest.mark.posix("it compares the path that is printed")

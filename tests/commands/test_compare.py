@@ -85,8 +85,7 @@ GOOD = ("agree", "agree")
 BAD = ("fail", "fail")
 
 
-# ------------------------------------------------------------------------------------------------
-# the answer
+# ------------------------------------------------------------ the answer
 
 
 def test_without_any_words_onnxruntime_is_compared_at_each_node(here: Path) -> None:
@@ -242,8 +241,7 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
     assert not compare("--fail-fast", "--json", cwd=here).document["stopped"]
 
 
-# ------------------------------------------------------------------------------------------------
-# slips
+# ------------------------------------------------------------ slips
 
 
 @pytest.mark.parametrize(
@@ -281,8 +279,7 @@ def test_folder_of_results_that_is_a_file(here: Path) -> None:
     assert (here / "out").read_text() == "mine"
 
 
-# ------------------------------------------------------------------------------------------------
-# CSV and JSON
+# ------------------------------------------------------------ CSV and JSON
 
 
 def odd_names(folder: Path) -> None:
@@ -384,8 +381,7 @@ def test_the_reason_is_the_signatures(here: Path) -> None:
     assert re.search(r"^whole model  FAIL \(nan\)   z: ", done.out, re.MULTILINE), done.out
 
 
-# ------------------------------------------------------------------------------------------------
-# samples
+# ------------------------------------------------------------ samples
 
 
 @pytest.mark.slow
@@ -413,8 +409,7 @@ def test_the_one_sample_that_fails_is_named(here: Path) -> None:
     assert re.search(r"^whole model  FAIL   y: .*, sample s 2$", text, re.MULTILINE), text
 
 
-# ------------------------------------------------------------------------------------------------
-# kinds of models
+# ------------------------------------------------------------ kinds of models
 
 # "KIND: its tensors that are compared", then the model.
 TABLE = """
@@ -534,8 +529,7 @@ def test_many_nodes_are_not_many_lines(here: Path) -> None:
     assert compare("--fresh", "-q", cwd=here).err == ""
 
 
-# ------------------------------------------------------------------------------------------------
-# settings
+# ------------------------------------------------------------ settings
 
 
 def test_the_file_and_the_environment_mean_the_same(here: Path) -> None:
@@ -620,8 +614,7 @@ def test_claimed_precision_changes_what_agrees(here: Path) -> None:
     } == {"fp32": (1, "fp32"), "int8": (0, "int8")}
 
 
-# ------------------------------------------------------------------------------------------------
-# backends and doctor
+# ------------------------------------------------------------ backends and doctor
 
 OURS = [
     *"cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split(),
@@ -708,8 +701,7 @@ def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# streams
+# ------------------------------------------------------------ streams
 
 
 @contextmanager

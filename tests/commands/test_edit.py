@@ -128,8 +128,7 @@ def test_what_is_refused(words: tuple[str, ...], error: type[SubcutError], model
     assert not Path("m-new.onnx").exists() or error is InputError
 
 
-# ------------------------------------------------------------------------------------------------
-# bodies and opsets
+# ------------------------------------------------------------ bodies and opsets
 
 LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,3] w = {1,0,2, 0,1,0, 1,1,1}> {
     [half] c = Constant<value = float {0.5}>()

@@ -99,8 +99,7 @@ def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, st
     return {one.kind: one.says for one in found}
 
 
-# ------------------------------------------------------------------------------------------------
-# likeness
+# ------------------------------------------------------------ likeness
 
 NHWC = ("axes", "0,2,3,1", "NHWC for NCHW")
 
@@ -132,8 +131,7 @@ def test_values_like_nothing(ask: Ask) -> None:
     assert has_line(found["precision"], "explain") or has_line(found["precision"], "imprecise")
 
 
-# ------------------------------------------------------------------------------------------------
-# precision
+# ------------------------------------------------------------ precision
 
 
 def test_float16_that_nobody_declared(ask: Ask) -> None:
@@ -259,8 +257,7 @@ def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# other opinions
+# ------------------------------------------------------------ other opinions
 
 
 def test_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +343,7 @@ def test_nothing_decides() -> None:
     assert conclude([Evidence("noise", "")]).says == UNKNOWN
 
 
-# ------------------------------------------------------------------------------------------------
-# compare
+# ------------------------------------------------------------ compare
 
 
 def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
@@ -361,8 +357,7 @@ def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     assert WrongOutput(trials, region, judged).looks_like == [text], "in place as well"
 
 
-# ------------------------------------------------------------------------------------------------
-# commands
+# ------------------------------------------------------------ commands
 
 
 @pytest.fixture

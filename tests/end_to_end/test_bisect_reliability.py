@@ -146,8 +146,7 @@ def whole(folder: Path) -> None:
         assert json.loads((result / "run.json").read_text())["schema"] == "subcut.bisect/1"
 
 
-# ------------------------------------------------------------------------------------------------
-# kills
+# ------------------------------------------------------------ kills
 
 
 @pytest.mark.slow
@@ -242,8 +241,7 @@ def test_interrupted_run_waits_for_no_candidate(
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
 
 
-# ------------------------------------------------------------------------------------------------
-# places that cannot be
+# ------------------------------------------------------------ places that cannot be
 
 
 @pytest.mark.parametrize("output", ["file", "file/below", "/proc/nowhere", "/dev/null", "x" * 300])
@@ -288,8 +286,7 @@ def wrapped(folder: Path, **faults: str) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# full disks
+# ------------------------------------------------------------ full disks
 
 
 def reports_or_finds(done: Done, where: str) -> bool:
@@ -378,8 +375,7 @@ def test_limit_of_file_sizes_is_an_error_only_if_the_store_does_not_fit(
     assert "subcut_out" in done.document["error"]["what"]
 
 
-# ------------------------------------------------------------------------------------------------
-# sudden changes
+# ------------------------------------------------------------ sudden changes
 
 
 def honest(document: dict[str, Any], then: str) -> None:
@@ -491,8 +487,7 @@ def test_unusable_command_ends_the_search_and_repaired_continues_it(most: int, h
     assert len(loads(here)) == document["trials"] + 1  # one run of the whole is repeated
 
 
-# ------------------------------------------------------------------------------------------------
-# flaky
+# ------------------------------------------------------------ flaky
 
 
 @pytest.mark.slow
@@ -521,8 +516,7 @@ def values(folder: Path) -> Any:
     return np.load(one)
 
 
-# ------------------------------------------------------------------------------------------------
-# sums
+# ------------------------------------------------------------ sums
 
 
 @pytest.mark.slow
@@ -559,8 +553,7 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(here: Path) -> N
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# samples
+# ------------------------------------------------------------ samples
 
 
 @pytest.mark.slow
@@ -587,8 +580,7 @@ def test_failure_on_one_of_three_samples_is_found(fault: str, here: Path) -> Non
     whole(here)
 
 
-# ------------------------------------------------------------------------------------------------
-# names
+# ------------------------------------------------------------ names
 
 
 ODD = [
@@ -672,8 +664,7 @@ def place_of(document: dict[str, Any]) -> str:
     return Path(document["report"]).parent.name
 
 
-# ------------------------------------------------------------------------------------------------
-# budgets
+# ------------------------------------------------------------ budgets
 
 
 @pytest.mark.slow
@@ -714,8 +705,7 @@ def test_time_limit_of_0_is_refused(here: Path) -> None:
     assert (done.code, done.problem) == (2, "option.out-of-range"), done
 
 
-# ------------------------------------------------------------------------------------------------
-# replay
+# ------------------------------------------------------------ replay
 
 
 @pytest.fixture(scope="module")

@@ -278,8 +278,7 @@ def test_script_of_a_cut_detects_other_outputs(
     assert "z: DIFFERS: max error 0.5" in script.stdout
 
 
-# -------------------------------------------------------------------------------------------
-# without a capture
+# ------------------------------------------------------------ without a capture
 
 
 def without_body_types(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -550,8 +549,7 @@ def test_38_data_behind_a_link_is_carried_along(tmp_path: Path, cut_model: Cutte
     assert oracle.weight(cut, "W1").tobytes() == (tmp_path / "source/blob").read_bytes()
 
 
-# -------------------------------------------------------------------------------------------
-# refused by name
+# ------------------------------------------------------------ refused by name
 
 
 @pytest.mark.parametrize("key", REFUSED)

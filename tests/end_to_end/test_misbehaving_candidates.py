@@ -97,8 +97,7 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
     return subcut("compare", *words, *QUICK, cwd=cwd, **more)
 
 
-# ------------------------------------------------------------------------------------------------
-# how it may fail
+# ------------------------------------------------------------ how it may fail
 
 
 @pytest.mark.slow
@@ -177,8 +176,7 @@ def test_additional_outputs_do_no_harm(here: Path) -> None:
     assert done.code == 0, done
 
 
-# ------------------------------------------------------------------------------------------------
-# whatever it does
+# ------------------------------------------------------------ whatever it does
 
 LINE = """b'{"tensors": [], "fed": [], "origins": {}, "others": [], "seconds": 0}\\n'"""
 LAZY = "found = {n: type('Lazy', (), {'__array__': lambda *_, **__: ACT})() for n in found}"
@@ -269,8 +267,7 @@ def test_orphan_of_a_crashed_candidate_is_ended(here: Path, mark: dict[str, str]
     assert compare(*words, cwd=here, env=mark).code == 1
 
 
-# ------------------------------------------------------------------------------------------------
-# errors
+# ------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("parameters", ["path", "path, **more", "path, *rest"])
@@ -284,8 +281,7 @@ def test_function_without_options_is_a_candidate(parameters: str, here: Path) ->
     assert done.code == 0, done
 
 
-# ------------------------------------------------------------------------------------------------
-# kills
+# ------------------------------------------------------------ kills
 
 
 @pytest.mark.slow
@@ -328,8 +324,7 @@ def test_stopped_comparison_continues_and_repeats_nothing(
     assert len(runs(here)) == 8 + REPEATED
 
 
-# ------------------------------------------------------------------------------------------------
-# what is kept
+# ------------------------------------------------------------ what is kept
 
 
 @pytest.mark.slow

@@ -63,8 +63,7 @@ def fake(folder: Path, body: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}{os.pathsep}{PACKAGE}"}
 
 
-# ------------------------------------------------------------------------------------------------
-# kills
+# ------------------------------------------------------------ kills
 
 
 def undisturbed(here: Path) -> float:
@@ -210,8 +209,7 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_result_or_none(
             assert run.returncode != 0
 
 
-# ------------------------------------------------------------------------------------------------
-# full disks
+# ------------------------------------------------------------ full disks
 
 
 @pytest.mark.slow
@@ -264,8 +262,7 @@ def test_read_only_output_is_exit_74(words: tuple[str, ...], here: Path, tmp_pat
     assert (done.code, done.problem, done.out) == (74, "output.unwritable", "")
 
 
-# ------------------------------------------------------------------------------------------------
-# two at once
+# ------------------------------------------------------------ two at once
 
 
 @pytest.mark.slow
@@ -292,8 +289,7 @@ def test_without_force_the_first_result_stays(here: Path, mark: dict[str, str]) 
     assert told(here / PLACE) in wholes
 
 
-# ------------------------------------------------------------------------------------------------
-# crashing runtimes
+# ------------------------------------------------------------ crashing runtimes
 
 
 @pytest.mark.parametrize(
@@ -312,8 +308,7 @@ def test_crash_of_the_reference_leaves_nothing(
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
-# ------------------------------------------------------------------------------------------------
-# hostile files
+# ------------------------------------------------------------ hostile files
 
 
 def outside(folder: Path, location: str, length: int = 16384) -> None:

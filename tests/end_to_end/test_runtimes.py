@@ -128,8 +128,7 @@ def close(found: dict[str, Any], right: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------------
-# right
+# ------------------------------------------------------------ right
 
 
 @pytest.mark.turns(3)
@@ -236,8 +235,7 @@ def test_options_keep_the_values(
     close(run(workers[runtime], tmp_path, {"x": X}), right)
 
 
-# ------------------------------------------------------------------------------------------------
-# wrong, and told
+# ------------------------------------------------------------ wrong, and told
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -351,8 +349,7 @@ def test_known_fault_of_a_runtime_is_found(
     assert (row["in_place"]["status"], row["alone"]["status"]) == ("fail", alone)
 
 
-# ------------------------------------------------------------------------------------------------
-# what it computes in
+# ------------------------------------------------------------ what it computes in
 
 
 def test_precision_of_openvino_is_the_one_that_it_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,8 +432,7 @@ def test_default_below_float32_is_said_before_anything_runs(
     assert told in subcut("doctor", cwd=tmp_path).out
 
 
-# ------------------------------------------------------------------------------------------------
-# not installed
+# ------------------------------------------------------------ not installed
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -454,8 +450,7 @@ def test_missing_runtime_names_its_extra(
         assert e.value.hint.startswith(f"pip install '{PACKAGES.get(runtime, runtime)}>")
 
 
-# ------------------------------------------------------------------------------------------------
-# nothing is sent
+# ------------------------------------------------------------ nothing is sent
 
 # Each runtime converts, builds and runs. Python tells of all that would reach out: names looked up,
 # connections, processes. Last, proof that it would have told.
@@ -531,8 +526,7 @@ def test_no_library_opens_a_connection_either(runtime: str, tmp_path: Path) -> N
     assert [line for line in calls if "AF_INET" in line or "send" in line] == []
 
 
-# ------------------------------------------------------------------------------------------------
-# types
+# ------------------------------------------------------------ types
 
 
 @pytest.mark.parametrize(

@@ -332,8 +332,7 @@ def test_weights_on_disk_are_loaded_for_use_in_memory(
     assert c.parameters == want.size
 
 
-# ------------------------------------------------------------------------------------------------
-# declared shapes
+# ------------------------------------------------------------ declared shapes
 
 CHAIN = "g (float[{0},4] x) => (float[{0},4] y) {{ a = Relu(x)  b = Neg(a)  y = Exp(b) }}"
 

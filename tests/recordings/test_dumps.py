@@ -101,8 +101,7 @@ def values(found: recording.Recording, side: str = "") -> dict[str, Array]:
     return {e.name: e.read() for e in found if not e.missing and e.side == side}
 
 
-# ------------------------------------------------------------------------------------------------
-# each format, made
+# ------------------------------------------------------------ each format, made
 
 
 def dump(head: dict[str, Any], data: bytes, length: int | None = None) -> bytes:
@@ -135,8 +134,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return out
 
 
-# ------------------------------------------------------------------------------------------------
-# the contract
+# ------------------------------------------------------------ the contract
 
 
 @pytest.mark.parametrize("word", FORMATS)
@@ -209,8 +207,7 @@ def test_ambiguous_format_is_refused(tmp_path: Path) -> None:
     assert recording.open(tmp_path, "tnn").format == "tnn"
 
 
-# ------------------------------------------------------------------------------------------------
-# there and back
+# ------------------------------------------------------------ there and back
 
 
 @FEW
@@ -250,8 +247,7 @@ def test_written_values_come_back(
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# samples
+# ------------------------------------------------------------ samples
 
 
 def test_rknn() -> None:
@@ -632,8 +628,7 @@ def test_large_files_are_mapped(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "x.npy"), ONE), "the file is what it was"
 
 
-# ------------------------------------------------------------------------------------------------
-# text
+# ------------------------------------------------------------ text
 
 
 def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Path) -> None:
@@ -680,8 +675,7 @@ def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
     assert np.array_equal(found["y"].read(), ONE.reshape(-1)) and found["y"].step == 1e-3
 
 
-# ------------------------------------------------------------------------------------------------
-# damage
+# ------------------------------------------------------------ damage
 
 
 def npy_header(text: bytes) -> bytes:

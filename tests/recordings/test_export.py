@@ -57,8 +57,7 @@ def ramp(*shape: int) -> npt.NDArray[np.float32]:
     return (np.arange(np.prod(shape)) % 100).reshape(shape).astype(np.float32)
 
 
-# ------------------------------------------------------------------------------------------------
-# from where
+# ------------------------------------------------------------ from where
 
 
 def test_case(here: Path) -> None:
@@ -133,8 +132,7 @@ def test_into_the_source_again_and_again(tmp_path: Path) -> None:
         assert sorted(tree(source)) == ["out/manifest.json", "out/x.bin", "out/x.npy", "x.npy"]
 
 
-# ------------------------------------------------------------------------------------------------
-# there and back
+# ------------------------------------------------------------ there and back
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (2, 3, 4, 5, 6), (1, 1, 1, 1), (0, 2, 3, 4)])
@@ -223,8 +221,7 @@ def test_types_that_numpy_lacks(tmp_path: Path) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# codes and blocks
+# ------------------------------------------------------------ codes and blocks
 
 
 def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
@@ -325,8 +322,7 @@ def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
     assert (tmp_path / "out/manifest.json").read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------------
-# losses
+# ------------------------------------------------------------ losses
 
 
 @pytest.mark.parametrize(
@@ -372,8 +368,7 @@ def test_texts_are_left_out(tmp_path: Path) -> None:
     assert left_out.startswith("words: ")
 
 
-# ------------------------------------------------------------------------------------------------
-# refusals
+# ------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize("source", ["x" * 300, "empty"])
@@ -435,8 +430,7 @@ def test_json(tmp_path: Path) -> None:
     assert found["exported"] == manifest(tmp_path / "out")["exported"]
 
 
-# ------------------------------------------------------------------------------------------------
-# of other tools
+# ------------------------------------------------------------ of other tools
 
 
 @pytest.mark.parametrize(

@@ -506,8 +506,7 @@ def test_horizon_layers_are_exported(others: Path) -> None:
     assert all(e.read().size for e in found)
 
 
-# ------------------------------------------------------------------------------------------------
-# from their sources
+# ------------------------------------------------------------ from their sources
 
 
 @pytest.mark.parametrize("depth", [0, 2])

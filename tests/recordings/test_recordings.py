@@ -89,8 +89,7 @@ def statuses(done: Done, run: int = 0) -> dict[str, str]:
     return {n: c["in_place"]["status"] for n, c in cells(done, run).items() if c and c["in_place"]}
 
 
-# ------------------------------------------------------------------------------------------------
-# real recordings
+# ------------------------------------------------------------ real recordings
 
 
 @pytest.mark.slow
@@ -127,8 +126,7 @@ def test_dump_of_another_model_is_noticed(tmp_path: Path) -> None:
     assert "res2a" in done.document["error"]["what"] and "conv1" in done.document["error"]["what"]
 
 
-# ------------------------------------------------------------------------------------------------
-# in place, alone
+# ------------------------------------------------------------ in place, alone
 
 
 def test_wrong_layer_is_the_first_bad_tensor(
@@ -189,8 +187,7 @@ def test_unrecorded_tensor_is_not_seen(fifty: Callable[..., Path]) -> None:
     assert "-              -" in subcut("compare", "net.onnx", "--recorded", "dump", cwd=here).out
 
 
-# ------------------------------------------------------------------------------------------------
-# matching
+# ------------------------------------------------------------ matching
 
 
 def test_fused_name_is_repaired_and_said(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
@@ -308,8 +305,7 @@ def test_law_what_is_matched_holds_that_tensor(
     assert len(found.matches) + len(found.left_out) == len(kept) + 1
 
 
-# ------------------------------------------------------------------------------------------------
-# what is judged
+# ------------------------------------------------------------ what is judged
 
 
 def test_the_printed_digits_raise_no_alarm(tmp_path: Path, made: onnx.ModelProto) -> None:
@@ -370,8 +366,7 @@ def test_align_output_and_all(fifty: Callable[..., Path], made: onnx.ModelProto)
     assert list(cells(some)) == names[:5]
 
 
-# ------------------------------------------------------------------------------------------------
-# several runs
+# ------------------------------------------------------------ several runs
 
 
 @pytest.mark.slow
@@ -479,8 +474,7 @@ def test_csv_has_a_line_per_tensor(fifty: Callable[..., Path]) -> None:
     assert alone[17]["status"] == "fail" and len(alone) == device.LAYERS
 
 
-# ------------------------------------------------------------------------------------------------
-# handing on
+# ------------------------------------------------------------ handing on
 
 
 def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
@@ -615,8 +609,7 @@ def test_link_to_itself_is_refused(fifty: Callable[..., Path]) -> None:
     assert subcut("compare", "net.onnx", "--recorded", "loop", cwd=here).code == 2
 
 
-# ------------------------------------------------------------------------------------------------
-# what looks alike
+# ------------------------------------------------------------ what looks alike
 
 
 def seen_in(
@@ -755,8 +748,7 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     assert not found.left_out(Reason.UNMATCHED) and not found.notes
 
 
-# ------------------------------------------------------------------------------------------------
-# what cannot be read
+# ------------------------------------------------------------ what cannot be read
 
 
 @pytest.mark.slow
@@ -796,8 +788,7 @@ def test_unreadable_tensor_is_not_right(names: str, tmp_path: Path, reference: R
     assert re.match(r"1 of 4 .*(t1|blob).npy: ", note)
 
 
-# ------------------------------------------------------------------------------------------------
-# at length
+# ------------------------------------------------------------ at length
 
 
 @pytest.mark.slow

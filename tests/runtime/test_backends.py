@@ -183,8 +183,7 @@ def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------------
-# the contract
+# ------------------------------------------------------------ the contract
 
 
 @pytest.mark.turns(2)
@@ -260,8 +259,7 @@ def test_its_file_says_what_it_is_and_imports_nothing_heavy(name: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "\n"
 
 
-# ------------------------------------------------------------------------------------------------
-# ort
+# ------------------------------------------------------------ ort
 
 
 ONE = "g (float[2] x) => (float[2] y) {t = Identity(x) y = Neg(t)}"
@@ -372,8 +370,7 @@ def test_real_library_of_custom_operators(tmp_path: Path) -> None:
     same(found, {"up": np.array(["ABC", "D E"], object)})
 
 
-# ------------------------------------------------------------------------------------------------
-# onnx-reference
+# ------------------------------------------------------------ onnx-reference
 
 
 def test_onnx_reference_runs_quantizers_of_older_opsets(tmp_path: Path) -> None:
@@ -418,8 +415,7 @@ def test_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> 
         worker.load("m", unknown, {})
 
 
-# ------------------------------------------------------------------------------------------------
-# cmd: the folders
+# ------------------------------------------------------------ cmd: the folders
 
 
 @pytest.fixture(autouse=True)
@@ -670,8 +666,7 @@ def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: P
     assert has_line(e.value.hint, "plain tensors")
 
 
-# ------------------------------------------------------------------------------------------------
-# cmd: two steps
+# ------------------------------------------------------------ cmd: two steps
 
 
 @pytest.fixture
@@ -824,8 +819,7 @@ def test_commands_of_a_project_run_in_its_folder(
     assert (home / "where").read_text() == f"{home}\n"
 
 
-# ------------------------------------------------------------------------------------------------
-# cmd: exit codes
+# ------------------------------------------------------------ cmd: exit codes
 
 
 def ended(model: Path, step: str, command: str) -> SubcutError | None:

@@ -51,8 +51,7 @@ def script(path: Path, text: str = "exit 0") -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------
-# SPEC
+# ------------------------------------------------------------ SPEC
 
 
 @pytest.mark.parametrize(
@@ -178,8 +177,7 @@ def test_no_size(text: str) -> None:
         candidate.parse_memory(text)
 
 
-# ------------------------------------------------------------------------------------------------
-# project file
+# ------------------------------------------------------------ project file
 
 
 def test_table_with_commands(home: Path) -> None:
@@ -314,8 +312,7 @@ def test_the_default_of_a_project_file_is_the_files(
     assert parse("cmd:./other.sh", settings).origin == ""
 
 
-# ------------------------------------------------------------------------------------------------
-# identity
+# ------------------------------------------------------------ identity
 
 
 def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
@@ -528,8 +525,7 @@ def test_words_that_are_no_files(word: str) -> None:
     assert Candidate("x", "ort", {"custom_ops": word}).identity("")["files"] == {}
 
 
-# ------------------------------------------------------------------------------------------------
-# trust
+# ------------------------------------------------------------ trust
 
 
 TABLE = '[candidates.npu]\nrun = "./run.sh {model}"\nconvert = "./convert.sh"\n'

@@ -134,8 +134,7 @@ def test_python_file_says_what_it_has_imported(start: Start, tmp_path: Path) -> 
     assert one.sources() == found
 
 
-# ------------------------------------------------------------------------------------------------
-# crashes
+# ------------------------------------------------------------ crashes
 
 
 @pytest.mark.turns(3)
@@ -237,8 +236,7 @@ def test_whoever_asks_a_dead_one_again_is_told_again(start: Start, tmp_path: Pat
     died(one, tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------
-# hangs
+# ------------------------------------------------------------ hangs
 
 
 SETSID = """
@@ -324,8 +322,7 @@ def test_import_that_hangs(
     assert time.monotonic() - begin < SHORT + SOON
 
 
-# ------------------------------------------------------------------------------------------------
-# memory
+# ------------------------------------------------------------ memory
 
 
 @pytest.mark.turns(2)
@@ -379,8 +376,7 @@ def test_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) 
     assert limits == [(64 * MIB, 64 * MIB)]
 
 
-# ------------------------------------------------------------------------------------------------
-# what is printed
+# ------------------------------------------------------------ what is printed
 
 
 FLOOD = """
@@ -434,8 +430,7 @@ def test_request_may_be_longer_than_a_pipe(start: Start, tmp_path: Path) -> None
     assert [r.name for r in answer.tensors] == ["y"]
 
 
-# ------------------------------------------------------------------------------------------------
-# backends that raise
+# ------------------------------------------------------------ backends that raise
 
 
 F16 = "Program MatMul requires f16 but the device does not support it."
@@ -673,8 +668,7 @@ def test_type_that_was_not_declared_is_kept_as_it_came(start: Start, tmp_path: P
     ]
 
 
-# ------------------------------------------------------------------------------------------------
-# what it inherits
+# ------------------------------------------------------------ what it inherits
 
 
 def test_child_of_a_worker_reads_no_request(start: Start, tmp_path: Path) -> None:
@@ -709,8 +703,7 @@ def test_child_of_a_worker_has_the_users_environment(
     assert {k: theirs[k] for k in ("PYTHONPATH", "OPENBLAS_NUM_THREADS") if k in theirs} == given
 
 
-# ------------------------------------------------------------------------------------------------
-# ends
+# ------------------------------------------------------------ ends
 
 
 def opened() -> int:

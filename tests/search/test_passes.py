@@ -70,8 +70,7 @@ def test_ends_and_components_of_a_region() -> None:
     assert shrink.find_upstream(parents, [1, 2, 3, 4, 5], 3) == {1, 3}
 
 
-# ------------------------------------------------------------------------------------------------
-# halve and gallop
+# ------------------------------------------------------------ halve and gallop
 
 
 @LAW

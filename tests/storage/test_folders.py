@@ -67,8 +67,7 @@ def is_safe(name: str) -> bool:
     return plain and len(name) <= 125 and not name.endswith(".") and not DEVICES.fullmatch(name)
 
 
-# ------------------------------------------------------------------------------------------------
-# names
+# ------------------------------------------------------------ names
 
 
 @pytest.mark.parametrize("name", ["pool1", "res2a@bn2a", "a.b-c_d+e", "conv1_relu", "x" * 120])
@@ -158,8 +157,7 @@ def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
     assert manifest(place)["region"]["start"] == [name]
 
 
-# ------------------------------------------------------------------------------------------------
-# folders
+# ------------------------------------------------------------ folders
 
 
 @pytest.fixture

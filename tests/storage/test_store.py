@@ -118,8 +118,7 @@ def hidden(root: Path) -> list[Path]:
     return list(root.glob(f".*{NEW}"))
 
 
-# ------------------------------------------------------------------------------------------------
-# put and get
+# ------------------------------------------------------------ put and get
 
 
 @settings(max_examples=40)
@@ -277,8 +276,7 @@ def test_folder_holds_plain_files_with_plain_names(
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------
-# damage
+# ------------------------------------------------------------ damage
 
 TENSOR = np.arange(3000, dtype=np.float32)
 
@@ -459,8 +457,7 @@ def test_damage_in_the_way_of_a_put(root: Path, said: list[str]) -> None:
     assert len(said) == 1
 
 
-# ------------------------------------------------------------------------------------------------
-# the limit
+# ------------------------------------------------------------ the limit
 
 
 def fill(root: Path, count: int, size: int = 1000, limit: int = 1 << 40) -> list[str]:
@@ -609,8 +606,7 @@ def test_without_locks_it_works(
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------
-# memo
+# ------------------------------------------------------------ memo
 
 
 def test_memo_makes_once(root: Path) -> None:
@@ -644,8 +640,7 @@ def test_failed_entry_is_not_kept(fails: BaseException, root: Path, said: list[s
     assert said == [] and hidden(root) == []
 
 
-# ------------------------------------------------------------------------------------------------
-# threads
+# ------------------------------------------------------------ threads
 
 
 def test_threads_share_a_store(root: Path, said: list[str]) -> None:
@@ -682,8 +677,7 @@ def test_threads_share_a_store(root: Path, said: list[str]) -> None:
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------
-# processes
+# ------------------------------------------------------------ processes
 
 
 def start(program: str, *words: str | Path | int, **more: Any) -> subprocess.Popen[str]:
@@ -796,8 +790,7 @@ def test_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: list[
     assert said == []
 
 
-# ------------------------------------------------------------------------------------------------
-# where it cannot be
+# ------------------------------------------------------------ where it cannot be
 
 
 def works_on(store: Store, root: Path, said: list[str], why: str) -> None:

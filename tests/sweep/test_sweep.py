@@ -143,8 +143,7 @@ def test_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> N
     assert has_line(subcut("sweep", "-c", name, "--only", "test_abs", cwd=here).err, "fp16")
 
 
-# ------------------------------------------------------------------------------------------------
-# the answer
+# ------------------------------------------------------------ the answer
 
 
 @pytest.mark.slow
@@ -412,8 +411,7 @@ def test_shape_that_is_computed_inside_has_no_expected_value(
     assert set(statuses(document).values()) == {"right"} and len(document["rows"]) > 1
 
 
-# ------------------------------------------------------------------------------------------------
-# bad candidates
+# ------------------------------------------------------------ bad candidates
 
 
 @pytest.mark.slow
@@ -473,8 +471,7 @@ def test_failure_only_in_a_used_process_is_unresolved(
     assert has_line(text, "fresh", "test_elu")
 
 
-# ------------------------------------------------------------------------------------------------
-# going on
+# ------------------------------------------------------------ going on
 
 
 @pytest.mark.slow
@@ -516,12 +513,10 @@ def runs(notes: Path) -> int:
     return log.read_text(encoding="utf-8").count(" run\n") if log.exists() else 0
 
 
-# ------------------------------------------------------------------------------------------------
-# slips, tables
+# ------------------------------------------------------------ slips, tables
 
 
-# ------------------------------------------------------------------------------------------------
-# parts
+# ------------------------------------------------------------ parts
 
 
 @pytest.mark.parametrize(
@@ -541,8 +536,7 @@ def test_outcomes_have_their_exit_codes(verdict: Verdict, found: str) -> None:
     assert choose_outcome(verdict) == found
 
 
-# ------------------------------------------------------------------------------------------------
-# all of it
+# ------------------------------------------------------------ all of it
 
 
 @pytest.mark.rare

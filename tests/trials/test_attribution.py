@@ -79,8 +79,7 @@ def attributed(trials: Trials, *names: str) -> Attribution:
     return attribution
 
 
-# ------------------------------------------------------------------------------------------------
-# culprits
+# ------------------------------------------------------------ culprits
 
 
 @pytest.mark.turns(2)
@@ -155,8 +154,7 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
     assert attributions in (0, 6)
 
 
-# ------------------------------------------------------------------------------------------------
-# false culprits
+# ------------------------------------------------------------ false culprits
 
 
 def test_what_fails_only_when_it_is_cut_out_explains_nothing(ask: Ask) -> None:
@@ -233,8 +231,7 @@ def test_what_fails_only_alone_behind_a_culprit_is_no_culprit(ask: Ask) -> None:
     assert attribution.gain == pytest.approx(0, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------
-# nothing to explain
+# ------------------------------------------------------------ nothing to explain
 
 
 def test_a_candidate_that_is_right_has_nothing_to_explain(ask: Ask) -> None:

@@ -103,8 +103,7 @@ def test_the_explanation_names_operators_and_the_largest_error() -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# reasons
+# ------------------------------------------------------------ reasons
 
 LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] y = Exp (p) }"
 # An output of each node of a kind, times 1.001: the other nodes are right.

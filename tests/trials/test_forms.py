@@ -249,8 +249,7 @@ def test_edit_of_the_file_is_asked_anew(here: Path) -> None:
     assert first == other == repeated != edited == other_of_edited
 
 
-# ------------------------------------------------------------------------------------------------
-# files
+# ------------------------------------------------------------ files
 
 
 def stored_outside(folder: Path) -> graph.Graph:

@@ -68,8 +68,7 @@ def line(folder: Path, text: str = LINE) -> Graph:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# what fails
+# ------------------------------------------------------------ what fails
 
 
 @pytest.mark.turns(3)
@@ -237,8 +236,7 @@ def loaded(trials: Trials, name: str, k: int = 0) -> Any:
     return value(trials.model.values.records[k][name], Path("/"))
 
 
-# ------------------------------------------------------------------------------------------------
-# samples
+# ------------------------------------------------------------ samples
 
 
 def samples(folder: Path, *rows: int) -> tuple[str, ...]:
@@ -290,8 +288,7 @@ def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
     assert len(trials.log.made) == 1
 
 
-# ------------------------------------------------------------------------------------------------
-# keys and the store
+# ------------------------------------------------------------ keys and the store
 
 
 def key(trials: Trials, region: Region, repetition: int = 0) -> str:
@@ -407,8 +404,7 @@ def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
     assert second == replace(first, stored=True)
 
 
-# ------------------------------------------------------------------------------------------------
-# processes
+# ------------------------------------------------------------ processes
 
 SIDE_NODE = "float[2] x) => (float[2] x) { y = Relu(x) }"
 MOODY = '''"""Right or wrong by process: each draws its number from a file when it starts."""
@@ -495,8 +491,7 @@ def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(
     assert trials.verdict(other).stored and len(trials.log.made) == 4
 
 
-# ------------------------------------------------------------------------------------------------
-# values
+# ------------------------------------------------------------ values
 
 
 def test_the_tensors_of_a_model(ask: Ask) -> None:

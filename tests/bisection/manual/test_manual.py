@@ -90,8 +90,7 @@ def whole(word: str | Path) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# the board
+# ------------------------------------------------------------ the board
 
 
 def files(tensor: dict[str, Any], k: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,8 +168,7 @@ def named(document: dict[str, Any]) -> list[list[str]]:
 START = ("start", "m.onnx", "-i", "x.npy", *QUICK)
 
 
-# ------------------------------------------------------------------------------------------------
-# the same search
+# ------------------------------------------------------------ the same search
 
 
 @pytest.mark.slow
@@ -247,8 +245,7 @@ def test_fault_of_a_computed_shape_is_found(here: Path, manual: Manual) -> None:
     assert named(result.document["result"]) == [["y"]]
 
 
-# ------------------------------------------------------------------------------------------------
-# words alone
+# ------------------------------------------------------------ words alone
 
 
 def truth(place: Path, *guilty: str) -> str:
@@ -309,8 +306,7 @@ def test_crash_is_searched_for(here: Path, manual: Manual) -> None:
     assert (one["nodes"], one["signature"]) == (["n13"], "refused")
 
 
-# ------------------------------------------------------------------------------------------------
-# rewritings of the full model
+# ------------------------------------------------------------ rewritings of the full model
 
 # Its board loses a Relu that reads a Sin, in graphs of six nodes or more with one output.
 MERGED = """g (float[2,3] x) => (float[2,3] y) {
@@ -394,8 +390,7 @@ def test_board_that_refuses_a_barrier_gets_another_one(here: Path, manual: Manua
     assert [finding["nodes"] for finding in result["findings"]] == [["b", "c"]]
 
 
-# ------------------------------------------------------------------------------------------------
-# there and back
+# ------------------------------------------------------------ there and back
 
 
 def picture(path: Path) -> None:
@@ -551,8 +546,7 @@ def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
     assert TaskFormat.parse("bin:NHWC:float16").words == "bin:float16:NHWC"
 
 
-# ------------------------------------------------------------------------------------------------
-# back and forth
+# ------------------------------------------------------------ back and forth
 
 
 @pytest.mark.slow
@@ -662,8 +656,7 @@ def test_next_command_is_for_this_device(here: Path, manual: Manual) -> None:
     assert handed.stat().st_size == 3 * 2, "float16"
 
 
-# ------------------------------------------------------------------------------------------------
-# mishaps
+# ------------------------------------------------------------ mishaps
 
 
 def test_model_that_has_changed(here: Path, manual: Manual) -> None:

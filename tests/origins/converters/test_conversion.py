@@ -277,8 +277,7 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
     assert converted(model, "--force", "--no-check").exit_code == 5
 
 
-# ------------------------------------------------------------------------------------------------
-# --with
+# ------------------------------------------------------------ --with
 
 
 @pytest.mark.parametrize(
@@ -376,8 +375,7 @@ def test_no_shell_reads_a_name() -> None:
     assert words == ["conv", "a; rm -rf b", "-o=o'o.onnx"]
 
 
-# ------------------------------------------------------------------------------------------------
-# which
+# ------------------------------------------------------------ which
 
 
 def test_formats_are_known_by_their_content(tmp_path: Path) -> None:

@@ -185,8 +185,7 @@ def test_map_files(tmp_path: Path) -> None:
         read_map(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------
-# values in and out
+# ------------------------------------------------------------ values in and out
 
 
 @settings(max_examples=60)
