@@ -18,7 +18,10 @@ from tests.helpers.transcripts import renew
 
 pytestmark = pytest.mark.small_inputs
 SAID = ROOT / "tests" / "said"
-SLOW = "bisect-candidates bisect-ends blame-found compare-faults notebook plan-made plugins sweep-results".split()
+SLOW = [  # many processes
+    *"bisect-candidates bisect-ends blame-found compare-faults".split(),
+    *"notebook plan-made plugins sweep-results".split(),
+]
 PAGES = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
     for page in sorted(SAID.glob("*.md"))
