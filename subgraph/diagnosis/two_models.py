@@ -7,6 +7,7 @@ difference has one row per part of a node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -35,6 +36,9 @@ from subgraph.types import Array, Arrays, StringMap, frozen
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
 INPUTS = "inputs"  # the part that is their number
+FAR = 0.3  # relative distance of constants that no quantization explains
+MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
+MAX_FAR = 3  # constants that notes list
 NEAREST = 0.501  # steps between a constant and its nearest code
 MIN_CLIPPED = 0.005  # share of a tensor's values that a scale clips
 ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
@@ -71,6 +75,27 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
     return found + [theirs.node(j).only("theirs") for j in theirs.nodes if j not in paired]
+
+
+def iter_far_constants(trials: Trials) -> Iterator[str]:
+    """Yield a note on the constants that are far from ours, of nodes whose outputs have our names.
+
+    An input may not show them: a bias that is dropped, where the sums are large.
+    """
+    sizes = (math.prod(tensor.dims) for tensor in trials.graph.weights.values())
+    pairing = _pair_region(trials, trials.full_model) if sum(sizes) <= MAX_ELEMENTS else None
+    if pairing is None:
+        return
+    both = [
+        (pairing.ours.node(i), pairing.theirs.node(j))
+        for i, j in pairing.pairs.items()
+        if pairing.have_same_name(i, j)
+    ]
+    far = [row for pair in both for row in _iter_node(*pair) if row.part == INPUTS]
+    far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
+    for row in far[:MAX_FAR]:
+        what = f"{row.node}, {row.part}: {row.ours} in ours, {row.theirs} in theirs"
+        yield f"the outputs agree, but the models differ: {what}"
 
 
 # ------------------------------------------------------------ sides
