@@ -445,7 +445,9 @@ class InputOptions:
     )
     seed: Number = option("--seed", "N", "Seed of the random values; default 0.")
     shape: Texts = option(
-        "--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable."
+        "--shape",
+        "NAME=1x3x224x224",
+        "Shape of an input with open dimensions, or the size of one: batch=1. Repeatable.",
     )
     mean: Text = option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")
     scale: Text = option("--scale", "S[,S,S]", "Images: see --mean.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from itertools import chain, product
@@ -250,13 +250,20 @@ class Feeding:
     def symbol_sizes(self, graph: Graph) -> dict[str, int]:
         """Return the sizes that the shapes give the symbols in the inputs' declared dimensions.
 
+        A shape of one number may name a symbol in place of an input.
+
         Raises:
             InputError: A shape contradicts the model.
-            UnknownName: The model has no input of that name.
+            UnknownName: The model has no input and no symbol of that name.
         """
+        dims = {name: read_type(value.type)[2] or [] for name, value in graph.inputs.items()}
+        symbols = {dim for dim in chain.from_iterable(dims.values()) if isinstance(dim, str)}
         sizes: dict[str, int] = {}
         for name, shape in self.shapes.items():
-            _require_input(graph, name)
+            if name in symbols and name not in dims:
+                sizes.update(_symbol_sizes(name, [name], list(shape)))
+                continue
+            _require_input(graph, name, symbols)
             sizes.update(_symbol_sizes(name, read_type(graph.inputs[name].type)[2], list(shape)))
         return sizes
 
@@ -376,7 +383,7 @@ def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
     return name, Path(file)
 
 
-def _require_input(graph: Graph, name: str) -> None:
+def _require_input(graph: Graph, name: str, others: Collection[str] = ()) -> None:
     if name in graph.inputs:
         return
     if name in graph.weights:
@@ -387,7 +394,7 @@ def _require_input(graph: Graph, name: str) -> None:
         )
     raise UnknownName(
         f"the model has no input '{name}'",
-        nearest=nearest(name, graph.inputs),
+        nearest=nearest(name, [*graph.inputs, *others]),
         code="input.unknown",
     )
 
@@ -534,8 +541,9 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
         InputError: the shape contradicts them.
     """
     if dims is not None and len(dims) != len(shape):
+        rank = count(len(dims), "dimension")
         raise InputError(
-            f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions",
+            f"--shape {name}={shape_text(tuple(shape))}: '{name}' has {rank}",
             code="shape.wrong-rank",
         )
     for axis, (dim, size) in enumerate(zip(dims or shape, shape, strict=True)):

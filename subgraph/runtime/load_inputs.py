@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from subgraph import system
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.lazy import np
@@ -259,11 +260,16 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
         shape[0] = 1  # of a batch
     if None in shape:
         axis = shape.index(None)
-        example = "x".join("?" if n is None else str(n) for n in shape)
+        symbols = [dim for dim, size in zip(spec.dims, shape, strict=True) if size is None]
         called = f" '{spec.dims[axis]}'" if spec.dims[axis] else ""
+        example = "x".join("?" if n is None else str(n) for n in shape)
+        hint = f"--shape {spec.name}={example} with numbers for the ?"
+        if all(symbols):
+            words = [f"--shape {system.quote(f'{symbol}=N')}" for symbol in dict.fromkeys(symbols)]
+            hint = f"{' '.join(words)} with {'a number' if len(words) == 1 else 'numbers'} for N"
         raise InputError(
             f"input '{spec.name}' has the unknown dimension{called} (axis {axis})",
-            f"--shape {spec.name}={example} with numbers for the ?, or -i FILE",
+            f"{hint}, or -i FILE",
             code="input.unknown-dimension",
         )
     return tuple(int(n) for n in shape if n is not None)
