@@ -59,36 +59,24 @@ FED_RESIZE = {
     "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
     "s": np.array([1, 1, 0.6, 0.6], np.float32),
 }
+WHERE = """g (bool[4,6] m, float[4,6] x, float[6] z) => (float[4,6] y, bool[4,6] b) {
+    y = Where (m, x, z) b = Less (x, z)
+}"""
+FED_WHERE = {"m": normal(4, 6) > 0, "x": normal(4, 6), "z": normal(6)}
+HALF = "g (float16[4,6] x) => (float16[4,6] y) { y = Neg (x) }"
+DOUBLE = "g (double[4,6] x, double[] z) => (double[4,6] y) { y = Mul (x, z) }"
+FED_DOUBLE = {"x": normal(4, 6).astype(np.float64), "z": np.array(1 / 3)}
+LARGE = "g (float[2,30,40] x) => (float[2,30,40] y) { y = Neg (x) }"
+INFINITE = "g (float[3] x) => (bool[3] y) { y = IsInf (x) }"
 # A graph, its inputs, and the inputs that come from the stream where weights do not.
 TESTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "data and weights": (LSTM, FED_LSTM, {"x"}),
     "settings": (RESIZE, FED_RESIZE, {"x"}),
-    "a condition": (
-        "g (bool[4,6] m, float[4,6] x, float[6] z) => (float[4,6] y, bool[4,6] b) {"
-        "y = Where (m, x, z) b = Less (x, z) }",
-        {"m": normal(4, 6) > 0, "x": normal(4, 6), "z": normal(6)},
-        {"x", "z"},
-    ),
-    "half the width": (
-        "g (float16[4,6] x) => (float16[4,6] y) { y = Neg (x) }",
-        {"x": normal(4, 6).astype(np.float16)},
-        {"x"},
-    ),
-    "double the width": (
-        "g (double[4,6] x, double[] z) => (double[4,6] y) { y = Mul (x, z) }",
-        {"x": normal(4, 6).astype(np.float64), "z": np.array(1 / 3)},
-        {"x", "z"},
-    ),
-    "larger than the stream": (
-        "g (float[2,30,40] x) => (float[2,30,40] y) { y = Neg (x) }",
-        {"x": normal(2, 30, 40)},
-        {"x"},
-    ),
-    "infinities among the data": (
-        "g (float[3] x) => (bool[3] y) { y = IsInf (x) }",
-        {"x": np.array([1, np.inf, -np.inf], np.float32)},
-        {"x"},
-    ),
+    "a condition": (WHERE, FED_WHERE, {"x", "z"}),
+    "half the width": (HALF, {"x": normal(4, 6).astype(np.float16)}, {"x"}),
+    "double the width": (DOUBLE, FED_DOUBLE, {"x", "z"}),
+    "larger than the stream": (LARGE, {"x": normal(2, 30, 40)}, {"x"}),
+    "infinities": (INFINITE, {"x": np.array([1, np.inf, -np.inf], np.float32)}, {"x"}),
 }
 REAL = [("opencv", LSTM, FED_LSTM), ("tract", LSTM, FED_LSTM), ("mnn", LSTM, FED_LSTM)]
 REAL += [("openvino", RESIZE, FED_RESIZE), ("opencv", RESIZE, FED_RESIZE)]

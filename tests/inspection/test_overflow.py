@@ -97,28 +97,19 @@ def run_in_float16(path: Path, x: Any) -> Any:
     return outputs[0]
 
 
+VANISHES = NORM_WEIGHTS | {"epsilon": F(1e-12)}
+GROWS = NORM_WEIGHTS | {"epsilon": F(1e-6)}
+
+
 @pytest.mark.parametrize(
     ("text", "weights", "x", "cured", "factors"),
     [
-        pytest.param(CONV, CONV_WEIGHTS, IMAGE, {"a": 5, "b": 5}, 0, id="activations of a Conv"),
-        pytest.param(
-            NORM,
-            {**NORM_WEIGHTS, "epsilon": F(1e-12)},
-            ROWS * F(1e-4),
-            {"e": -26},
-            1,
-            id="a variance that vanishes",
-        ),
-        pytest.param(
-            NORM,
-            {**NORM_WEIGHTS, "epsilon": F(1e-6)},
-            ROWS * F(900),
-            {"q": 12, "v": 12, "e": 12},
-            1,
-            id="squares of a norm",
-        ),
-        pytest.param(STREAM, STREAM_WEIGHTS, ROWS, {"a": 7, "z": 7}, 0, id="a stream of residuals"),
+        (CONV, CONV_WEIGHTS, IMAGE, {"a": 5, "b": 5}, 0),
+        (NORM, VANISHES, ROWS * F(1e-4), {"e": -26}, 1),
+        (NORM, GROWS, ROWS * F(900), {"q": 12, "v": 12, "e": 12}, 1),
+        (STREAM, STREAM_WEIGHTS, ROWS, {"a": 7, "z": 7}, 0),
     ],
+    ids=["activations", "a variance that vanishes", "squares of a norm", "a stream of residuals"],
 )
 def test_a_power_of_two_in_the_weights_cures_it(
     tmp_path: Path, text: str, weights: Any, x: Any, cured: Any, factors: int
@@ -143,21 +134,14 @@ def test_a_power_of_two_in_the_weights_cures_it(
         assert np.abs(after - expected).max() < 0.02 * scale
 
 
+NO_WEIGHT_BEFORE = "g (float[1,8] x) => (float[1,8] y) { [e] a = Exp(x) [m] y = Mul(a, w) }"
+AN_OUTPUT = "g (float[1,8] x) => (float[1,8] y) { [e] y = Exp(x) }"
+READ_AS_IT_IS = "g (float[1,8] x) => (float[1,8] y) { [m] a = Mul(x, w) [t] y = Sin(a) }"
+
+
 @pytest.mark.parametrize(
     ("text", "weights"),
-    [
-        pytest.param(
-            "g (float[1,8] x) => (float[1,8] y) { [e] a = Exp(x) [m] y = Mul(a, w) }",
-            {"w": F(1e-6)},
-            id="no weight before it",
-        ),
-        pytest.param("g (float[1,8] x) => (float[1,8] y) { [e] y = Exp(x) }", {}, id="an output"),
-        pytest.param(
-            "g (float[1,8] x) => (float[1,8] y) { [m] a = Mul(x, w) [t] y = Sin(a) }",
-            {"w": F(6e4)},
-            id="read by a function that needs the value",
-        ),
-    ],
+    [(NO_WEIGHT_BEFORE, {"w": F(1e-6)}), (AN_OUTPUT, {}), (READ_AS_IT_IS, {"w": F(6e4)})],
 )
 def test_a_tensor_without_a_cure_has_no_exponent(tmp_path: Path, text: str, weights: Any) -> None:
     graph = text_models.load(tmp_path, text, **weights)

@@ -46,30 +46,14 @@ class Victim:
     end: str = "last"
 
 
+GRAPHS = (
+    "plain if_in_if loop_body scan_body nested_functions function_with_body sparse_inside"
+    " quantization_annotations metadata initializer_is_input_ir3 untyped_int64 sequence_in"
+    " optional_none low_bit_fields shape_chain constants_across random_inside"
+).split()
 VICTIMS = {
     "resnet50": Victim(lambda: resnet50.build(width=8, size=64, classes=10), "pool1", "res2a_relu"),
-    **{
-        build.__name__: Victim(build)
-        for build in (
-            graphs.plain,
-            graphs.if_in_if,
-            graphs.loop_body,
-            graphs.scan_body,
-            graphs.nested_functions,
-            graphs.function_with_body,
-            graphs.sparse_inside,
-            graphs.quantization_annotations,
-            graphs.metadata,
-            graphs.initializer_is_input_ir3,
-            graphs.untyped_int64,
-            graphs.sequence_in,
-            graphs.optional_none,
-            graphs.low_bit_fields,
-            graphs.shape_chain,
-            graphs.constants_across,
-            graphs.random_inside,
-        )
-    },
+    **{name: Victim(getattr(graphs, name)) for name in GRAPHS},
 }
 
 
