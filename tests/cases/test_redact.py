@@ -76,23 +76,11 @@ def test_with_consent_what_is_known_to_be_private_stays_even_so(text: str, keep:
 
 def test_the_sentence_of_a_criterion_leaves_without_what_is_private() -> None:
     wrong = {"status": "fail", "signature": "mismatch", "label": "fail", "why": JUDGED}
-    right = {
-        "status": "agree",
-        "signature": None,
-        "label": "agrees",
-        "why": "all 4096 elements are equal",
-    }
-    crash = {
-        "status": "fail",
-        "signature": "crash",
-        "label": "no route",
-        "why": "no route to 10.1.2.3",
-    }
-    missing = {
-        "status": "fail",
-        "signature": "missing",
-        "why": "the candidate gave no such output; it gave: acme_npu7",
-    }
+    equal = "all 4096 elements are equal"
+    right = {"status": "agree", "signature": None, "label": "agrees", "why": equal}
+    crash = wrong | {"signature": "crash", "label": "no route", "why": "no route to 10.1.2.3"}
+    absent = "the candidate gave no such output; it gave: acme_npu7"
+    missing = {"status": "fail", "signature": "missing", "why": absent}
     assert PRIVATE.document([wrong, right]) == [wrong, right]
     assert PRIVATE.document(crash) == {**crash, "label": LEFT_OUT, "why": LEFT_OUT}
     assert PRIVATE.document(missing) == {**missing, "why": LEFT_OUT}

@@ -104,23 +104,18 @@ def test_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
         assert known.read(file) == entry
 
 
+ENTRY = 'operator = "MaxPool"\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "code", "about"),
     [
         ("says = ", "known.unreadable", "Invalid value"),
         ('operator = "Relu"\ncolor = "red"\n', "known.unknown-key", "'color'"),
-        (
-            'operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n',
-            "known.no-evidence",
-            "",
-        ),
+        (ENTRY.replace('["t"]', "[]"), "known.no-evidence", ""),
         ("x = " + "[" * 5000, "known.unreadable", "too deeply"),
         ("#" * (MAX_TEXT_BYTES + 1), "known.unreadable", "1 MiB"),
-        (
-            'operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n',
-            "document.damaged",
-            "operator",
-        ),
+        (ENTRY.replace('"MaxPool"', "5"), "document.damaged", "operator"),
     ],
 )
 def test_broken_entry_is_named_and_left_out(
@@ -159,10 +154,8 @@ def test_entry_with_a_condition_that_no_node_satisfies_is_left_out(
     condition: str, is_possible: bool, table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "toy").mkdir()
-    text = 'operator = "MaxPool"\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n'
-    (tmp_path / "toy" / "entry.toml").write_text(
-        f"{text}[{table}]\n{condition}\n", encoding="utf-8"
-    )
+    text = f"{ENTRY}[{table}]\n{condition}\n"
+    (tmp_path / "toy" / "entry.toml").write_text(text, encoding="utf-8")
     assert bool(known.entries([tmp_path], "toy")) == is_possible
     assert (has_line(caplog.text, "entry.toml")) != is_possible
 

@@ -77,29 +77,22 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
         run(worker, tmp_path, np.array([[2**31, 0, 0, 0]]))
 
 
+TWO = """g (float[1,3] x, float[1,3] w) => (float[1,3] y, float[1,3] z) {
+    y = Relu(x) z = Identity(w)
+}"""
+OPEN = "g (float[n,3] x) => (float[n,3] y) { y = Relu(x) }"
+INDEX = "g (float[2] x) => (int64[] y) { y = ArgMax <keepdims=0> (x) }"
+CUSTOM = "g (float[2] x) => (float[2] y) { y = own.domain.None(x) }"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "about"),
     [
         (PAD, "backend.refused-model", "ignore Pad"),
-        (
-            (
-                "g (float[1,3] x, float[1,3] w) => (float[1,3] y, float[1,3] z) { y = Relu(x) z ="
-                " Identity(w) }"
-            ),
-            "backend.refused-model",
-            "1 outputs of 2",
-        ),
-        ("g (float[n,3] x) => (float[n,3] y) { y = Relu(x) }", "backend.open-size", ""),
-        (
-            "g (float[2] x) => (int64[] y) { y = ArgMax <keepdims=0> (x) }",
-            "backend.unsupported-type",
-            "int64",
-        ),
-        (
-            "g (float[2] x) => (float[2] y) { y = own.domain.None(x) }",
-            "backend.refused-model",
-            "not convert",
-        ),
+        (TWO, "backend.refused-model", "1 outputs of 2"),
+        (OPEN, "backend.open-size", ""),
+        (INDEX, "backend.unsupported-type", "int64"),
+        (CUSTOM, "backend.refused-model", "not convert"),
     ],
 )
 def test_unsupported_model_is_refused_with_the_reason(

@@ -89,20 +89,16 @@ def assert_same(one: Array, other: Array) -> None:
     np.testing.assert_array_equal(one, other)
 
 
+def shaped(dims: bytes) -> bytes:
+    return model(field(7, field(1, dims)) + field(5, DATA))
+
+
 DAMAGED = [
     (b"\x0a\x03net", "caffe.no-weights", "m.caffemodel"),
     (model(SHAPE_2_2 + field(5, DATA[:12])), "caffe.damaged-weights", "[2, 2] and 3 values"),
     (model(SHAPE_2_2), "caffe.damaged-weights", "0 values"),
-    (
-        model(field(7, field(1, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4)) + field(5, DATA)),
-        "caffe.damaged-weights",
-        "4 values",
-    ),
-    (
-        model(field(7, field(1, b"\xff" * 9 + b"\x01")) + field(5, DATA)),
-        "caffe.damaged-weights",
-        "[-1]",
-    ),
+    (shaped(b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4), "caffe.damaged-weights", "4 values"),
+    (shaped(b"\xff" * 9 + b"\x01"), "caffe.damaged-weights", "[-1]"),
     (model(field(7, field(1, b"\x82")) + field(5, DATA)), "model.damaged", "not end"),
     (model(varint(10, 1) + field(12, b"\0\0")), "caffe.half-precision", "ip"),
     (field(100, field(1, b"\xff\xfe")), "model.damaged", "not UTF-8"),
