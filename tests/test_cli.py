@@ -454,8 +454,7 @@ def test_pyproject_without_settings_is_passed_over(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["zzz = 1", "model = 3", "bgr = 1", "input = [1]", "model = " + "[" * 5000, "\ufffe"],
+    "text", ["zzz = 1", "model = 3", "bgr = 1", "input = [1]", "model = " + "[" * 5000, "\ufffe"]
 )
 def test_slip_in_the_project_file_names_the_file(text: str, here: Path) -> None:
     (here / "subcut.toml").write_text(text, encoding="utf-16" if text == "\ufffe" else "utf-8")

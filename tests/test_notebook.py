@@ -118,36 +118,17 @@ def test_plan_shows_its_curve() -> None:
     plan = PlanDocument(
         exit_code=0,
         says="right with 1 of 3 places in float: <conv>",
-        setup=PlanSetup(
-            precision="int8",
-            unit="node",
-            criterion="top1",
-            places=3,
-        ),
-        result=PlanResult(
-            kept=[place],
-            minimal=True,
-            proven=1,
-            score=None,
-            weights=None,
-        ),
-        trials=PlanTrials(
-            runs=3,
-            seconds=1.0,
-            tried=tried,
-        ),
-        files=PlanFiles(
-            model=None,
-        ),
+        setup=PlanSetup(precision="int8", unit="node", criterion="top1", places=3),
+        result=PlanResult(kept=[place], minimal=True, proven=1, score=None, weights=None),
+        trials=PlanTrials(runs=3, seconds=1.0, tried=tried),
+        files=PlanFiles(model=None),
     )
     shown = checked(plan)
     assert shown.startswith(plan.says)
     assert "<conv> Conv float32" in shown and notebook.html(plan).count("<svg") == 1
     assert "<svg" not in notebook.html(
         replace(
-            plan,
-            trials=replace(plan.trials, tried=tried[:1]),
-            result=replace(plan.result, kept=[]),
+            plan, trials=replace(plan.trials, tried=tried[:1]), result=replace(plan.result, kept=[])
         )
     )
     again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))

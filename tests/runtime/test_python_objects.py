@@ -62,10 +62,7 @@ def make_module(path: Path) -> Any:
     return Net()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [make_session, make_function, make_compiled, make_module],
-)
+@pytest.mark.parametrize("make", [make_session, make_function, make_compiled, make_module])
 def test_full_model_is_judged_and_no_cut_is(
     model: subgraph.Graph, other: Path, make: Callable[[Path], Any]
 ) -> None:

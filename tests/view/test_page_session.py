@@ -274,12 +274,7 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     plan = PlanDocument(
         exit_code=0,
         says="right with 1 of 3",
-        setup=PlanSetup(
-            precision="int8",
-            unit="node",
-            criterion="score",
-            places=3,
-        ),
+        setup=PlanSetup(precision="int8", unit="node", criterion="score", places=3),
         result=PlanResult(
             kept=[KeptPlace(NAMES[1], [NAMES[1]], ["Relu"], [], 0.5)],
             minimal=True,
@@ -288,13 +283,9 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
             weights=None,
         ),
         trials=PlanTrials(
-            runs=2,
-            seconds=1.0,
-            tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)],
+            runs=2, seconds=1.0, tried=[PlanTried(k, k > 0, 10.0 * k, "") for k in (0, 1)]
         ),
-        files=PlanFiles(
-            model=None,
-        ),
+        files=PlanFiles(model=None),
     )
     links = session.find_links(to_json(plan), ())
     assert (
