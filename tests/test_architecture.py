@@ -8,7 +8,6 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,7 @@ from subgraph import plugins
 from subgraph.children import python
 from subgraph.system.shared import without_telemetry
 from tests.helpers.chain_models import chain
-from tests.helpers.run_command import in_process
+from tests.helpers.run_command import in_process, run_program
 
 HOME = Path(subgraph.__file__).parent
 
@@ -396,13 +395,10 @@ def test_examples_are_true(module: str, here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def run(program: str, folder: Path) -> str:
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", program],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(HOME.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

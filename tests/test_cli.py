@@ -27,7 +27,16 @@ from subgraph.project import KEYS
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import refused
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut, tree
+from tests.helpers.run_command import (
+    PATIENCE,
+    SUBCUT,
+    Done,
+    environment,
+    manifest,
+    run_program,
+    subcut,
+    tree,
+)
 
 LAYERS = (
     "pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a"
@@ -136,9 +145,7 @@ def test_dry_run_writes_nothing_and_says_where_it_would(here: Path) -> None:
 
 def test_python_alone_repeats_the_result(here: Path) -> None:
     assert subcut(*EDGE, cwd=here).code == 0
-    done = subprocess.run(
-        [sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, here / CASE / "repro.py"])
     assert (done.returncode, done.stdout, done.stderr) == (0, done.stdout, "")
 
 
@@ -253,14 +260,10 @@ def test_terminal_gets_color(here: Path) -> None:
 
 def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A line for bash, `subcut` being the command under test."""
-    return subprocess.run(
+    return run_program(
         ["bash", "-c", line],
         cwd=cwd,
         env=environment({"PATH": f"{SUBCUT.parent}:{os.environ['PATH']}"}),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
     )
 
 
@@ -578,9 +581,7 @@ def test_several_samples(here: Path) -> None:
     assert {"inputs/cat/conv1.npy", "inputs/dog/conv1.npy", "outputs/cat/res2a.npy"} <= set(
         tree(here / CASE)
     )
-    said = subprocess.run(
-        [sys.executable, here / CASE / "repro.py"], capture_output=True, text=True, check=False
-    )
+    said = run_program([sys.executable, here / CASE / "repro.py"])
     assert [line.split()[:2] for line in said.stdout.splitlines()] == [
         ["cat", "res2a:"],
         ["dog", "res2a:"],
@@ -705,14 +706,7 @@ main()
 
 def loaded(words: tuple[str, ...], cwd: Path, env: Mapping[str, str] | None = None) -> set[str]:
     """The heavy packages that a command line loads into its own process."""
-    done = subprocess.run(
-        [sys.executable, "-c", SPY, *words],
-        cwd=cwd,
-        env=environment(env),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-c", SPY, *words], cwd=cwd, env=environment(env))
     said = done.stderr.splitlines()[-1].split()
     assert said[0] == "loaded", done
     return HEAVY.intersection(said)
@@ -960,7 +954,5 @@ def test_ctrl_c_while_a_class_is_made(tmp_path: Path) -> None:
         "cli.typer.main.get_command = lambda app: type('Cut', (), {'types': Field()})\n"
         "cli.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "-c", code], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from tests.helpers.run_command import run_program
 
 PROGRAM = """
 import sys
@@ -14,5 +15,5 @@ print(np.float32(1.5), "numpy" in sys.modules)
 
 
 def test_library_is_loaded_at_its_first_use() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    done = run_program([sys.executable, "-c", PROGRAM])
     assert done.stdout.split() == ["1.5", "True"]

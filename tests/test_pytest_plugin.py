@@ -28,7 +28,7 @@ from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.pages import PLUGIN
 from tests.helpers.process_backends import MARK, all_gone
-from tests.helpers.run_command import PATIENCE, SOON, environment
+from tests.helpers.run_command import SOON, environment, run_program
 
 pytest_plugins = ["pytester"]
 # pytester forgets what is imported in its sessions, this with numpy
@@ -274,9 +274,7 @@ def outcomes(folder: Path, *words: str) -> dict[str, Outcome]:
     """What one session says of each test."""
     command = [sys.executable, "-m", "pytest", *PLUGIN, "--junitxml=junit.xml", *words]
     env = environment({"PYTHONPATH": str(ROOT)})
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program(command, cwd=folder, env=env)
     assert done.returncode == 1, done.stdout + done.stderr
     found = {}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):
@@ -442,13 +440,10 @@ def test_installed_it_is_there_and_costs_others_nothing(tmp_path: Path) -> None:
         " 'subgraph.version', 'subgraph.pytest_plugin'}\n"
         "    assert not {'numpy', 'onnx', 'typer'} & {*sys.modules}\n"
     )
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         env=environment({"PYTHONPATH": str(site)}),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert "subcut-" in done.stdout  # in the line of plugins

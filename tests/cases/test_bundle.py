@@ -35,7 +35,7 @@ from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import chain
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import subcut, tree
+from tests.helpers.run_command import run_program, subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
 SECRETS = {
@@ -95,13 +95,7 @@ def carried(path: Path, to: Path) -> Path:
 
 def repro(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """The script in a case, in an empty folder, by a Python that sees no subcut."""
-    return subprocess.run(
-        [sys.executable, "-I", folder / "repro.py", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program([sys.executable, "-I", folder / "repro.py", *words], cwd=folder)
 
 
 def steady(document: dict[str, Any]) -> dict[str, Any]:

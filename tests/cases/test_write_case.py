@@ -6,7 +6,6 @@ Covers `cases.write_case`, `cases.case`, `cases.layout` and `cases.repro`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
-from tests.helpers.run_command import PATIENCE
+from tests.helpers.run_command import run_program
 
 Cases = Callable[..., list[Case]]
 
@@ -45,13 +44,7 @@ def cases(tmp_path: Path, reference: Reference) -> Cases:
 def right(case: Case) -> Mapping[str, Any]:
     """The check says identical, and the folder's own script says so too."""
     assert case.manifest.check.status == "identical", case.manifest.check
-    done = subprocess.run(
-        [sys.executable, case.path / "repro.py"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    done = run_program([sys.executable, case.path / "repro.py"])
     assert done.returncode == 0, done.stdout + done.stderr
     manifest: Mapping[str, Any] = to_json(case.manifest)
     return manifest

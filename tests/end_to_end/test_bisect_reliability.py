@@ -32,7 +32,16 @@ from tests.helpers.disks import fill, limit_files
 from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, finish, start, subcut, tree
+from tests.helpers.run_command import (
+    NO_BYTECODE,
+    PATIENCE,
+    Done,
+    finish,
+    run_program,
+    start,
+    subcut,
+    tree,
+)
 
 # nodes of the models by which `trials.preflight` probes a candidate
 PROBES = re.compile("(Relu|Add|Identity)([+]Add)?")
@@ -626,7 +635,7 @@ def test_hostile_names_run_nothing_and_reach_no_terminal(
         assert "\x1b" not in report.out
     case = result / "culprit"
     command = [sys.executable, "repro.py", "--outputs", "candidate"]
-    script = subprocess.run(command, cwd=case, capture_output=True, text=True, check=False)
+    script = run_program(command, cwd=case)
     assert script.returncode == 1 and "\x1b" not in script.stdout, script
     assert onnx.load(case / "model.onnx").graph.node[0].name == ODD[guilty]
     assert (case / "candidate").is_dir()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -36,7 +35,7 @@ from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
 from tests.helpers import run_command
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import SUBCUT
+from tests.helpers.run_command import SUBCUT, run_program
 
 
 def _numbered() -> dict[str, CutCase]:
@@ -255,9 +254,7 @@ def test_script_of_a_cut_reproduces_its_outputs(
     result = subcut(*words(case, case.build(tmp_path / "source"), tmp_path / "out"))
     moved = tmp_path / "elsewhere"
     Path(result.document["results"][0]["path"]).rename(moved)
-    script = subprocess.run(
-        [sys.executable, "repro.py"], cwd=moved, capture_output=True, text=True, check=False
-    )
+    script = run_program([sys.executable, "repro.py"], cwd=moved)
     assert script.returncode == 0, script.stdout + script.stderr
     outputs = EDGES[key].outputs.split()
     assert sorted(script.stdout.splitlines()) == [f"{name}: bit-identical" for name in outputs]
@@ -271,9 +268,7 @@ def test_script_of_a_cut_detects_other_outputs(
     folder = Path(result.document["results"][0]["path"])
     want = np.load(folder / "outputs/z.npy")
     np.save(folder / "outputs/z.npy", want + np.float32(0.5))
-    script = subprocess.run(
-        [sys.executable, "repro.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    script = run_program([sys.executable, "repro.py"], cwd=folder)
     assert script.returncode == 1
     assert "z: DIFFERS: max error 0.5" in script.stdout
 
@@ -588,6 +583,6 @@ def test_refusal_needs_no_run(key: str, tmp_path: Path, subcut: Callable[..., Re
 def test_the_same_command_line_works_as_a_process(key: str, tmp_path: Path) -> None:
     case = TABLE[key]
     line = words(case, case.build(tmp_path / "source"), tmp_path / "out")
-    run = subprocess.run([SUBCUT, *line], capture_output=True, text=True, check=False)
+    run = run_program([SUBCUT, *line])
     assert run.returncode == 0, run.stderr
     assert "bit-identical" in run.stdout and run.stderr == ""

@@ -7,7 +7,6 @@ Real bugs are found there.
 from __future__ import annotations
 
 import json
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from subgraph.storage.tensors import Record
 from subgraph.sweep import operator_tests
 from subgraph.sweep.operator_tests import NETWORK, NODE
 from tests.helpers import text_models
-from tests.helpers.run_command import SUBCUT, environment
+from tests.helpers.run_command import SUBCUT, environment, run_program
 
 MODULES = {"mnn": "MNN", "opencv": "cv2", "openvino": "openvino", "tract": "tract"}
 NEAR, EXACT, FED, EXACT_FED = FORMS
@@ -267,14 +266,10 @@ def test_real_bug_of_an_embedded_operator_is_found(
     embedded = embed(subject_of(text, inputs))
     onnx.save(embedded.model, tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", embedded.feeds["x"])
-    done = subprocess.run(
+    done = run_program(
         [SUBCUT, "bisect", "model.onnx", "-i", "x.npy", "-c", SPECS[backend], "--json"],
         cwd=tmp_path,
         env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
     )
     found = classified(json.loads(done.stdout), embedded, NEAR)
     assert found.word is Word.FOUND

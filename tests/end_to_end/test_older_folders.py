@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -22,7 +21,7 @@ from fixtures import ROOT, older_folders
 from subgraph.storage.store import Store
 from subgraph.system import interrupt
 from tests.helpers.facts import has_line
-from tests.helpers.run_command import PATIENCE, finish, in_process, start
+from tests.helpers.run_command import PATIENCE, finish, in_process, run_program, start
 
 SWEEP = "results/sweep-wrong.py-test_elu_example+test_relu"
 CASES = {  # folder -> exit code of its replay on the candidate with the fault
@@ -153,9 +152,7 @@ def test_drawing_shows_the_errors(here: Path, folder: str) -> None:
 
 def test_the_script_in_a_case_runs(here: Path) -> None:
     words = [sys.executable, "results/bisect-wrong.py/culprit/repro.py", "--reference"]
-    done = subprocess.run(
-        words, cwd=here, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+    done = run_program(words, cwd=here)
     assert done.returncode == 0 and "bit-identical" in done.stdout, done
 
 

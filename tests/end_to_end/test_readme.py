@@ -7,7 +7,6 @@ exist.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from PIL import Image
 from fixtures import ROOT
 from subgraph.runtime import devices
 from tests.helpers.pages import blocks, console, run_page
-from tests.helpers.run_command import PATIENCE, in_process
+from tests.helpers.run_command import in_process, run_program
 
 pytestmark = pytest.mark.small_inputs
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,14 +60,7 @@ def test_the_python_block_runs(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
     (block,) = blocks(README, "python")
     truth = "assert search.result.findings[0].nodes == ['stem/pad', 'stem/pool']"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{block}\n{truth}"],
-        cwd=tmp_path / "d",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    done = run_program([sys.executable, "-c", f"{block}\n{truth}"], cwd=tmp_path / "d")
     assert done.returncode == 0, done.stderr
 
 

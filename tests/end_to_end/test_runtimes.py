@@ -22,7 +22,7 @@ from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import PATIENCE, environment, subcut
+from tests.helpers.run_command import PATIENCE, environment, run_program, subcut
 from tests.helpers.runs import run_in_worker, save_records
 
 CASES = ROOT / "fixtures" / "cases"
@@ -507,13 +507,10 @@ def test_no_library_opens_a_connection_either(runtime: str, tmp_path: Path) -> N
         str(log),
         str(Path(sys.executable).with_name("subcut")),
     ]
-    done = subprocess.run(
+    done = run_program(
         ["strace", *words, "compare", str(model), "-c", runtime],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         env=environment({"HOME": str(tmp_path)}),
-        check=False,
     )
     if "ptrace" in done.stderr:
         pytest.skip("strace may not trace here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from subgraph.runtime.candidate import parse
 from subgraph.runtime.worker_pool import installed
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import subcut
+from tests.helpers.run_command import run_program, subcut
 
 pytestmark = pytest.mark.linux("qemu runs single programs of another processor on Linux alone")
 
@@ -107,11 +106,7 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
     for name in ("tiny", "small"):
         wanted = Installation((name,), sources, alone=True, processor="aarch64")
         python = make(wanted)
-        said = subprocess.run(
-            [python, "-I", "-c", f"import {name}; print({name}.SAYS)"],
-            capture_output=True,
-            text=True,
-        )
+        said = run_program([python, "-I", "-c", f"import {name}; print({name}.SAYS)"])
         assert said.stdout.strip() == name, said.stderr
         command = " ".join(wanted.commands(tmp_path)[0])
         assert has_line(command, "--platform", "manylinux_2_28_aarch64", "--no-index"), (

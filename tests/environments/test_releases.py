@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from subgraph.runtime.candidate import parse
 from subgraph.storage.tensors import np_dtype
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
+from tests.helpers.run_command import run_program
 
 
 def test_each_backend_with_releases_names_its_package() -> None:
@@ -115,12 +115,8 @@ def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: P
     asked = (
         "import subgraph.runtime.worker_main, importlib.util as u; print(u.find_spec('networkx'))"
     )
-    said = subprocess.run(
-        [sys.executable, "-S", "-P", "-c", asked],
-        env={"PYTHONPATH": str(tmp_path / "lent")},
-        capture_output=True,
-        text=True,
-        check=False,
+    said = run_program(
+        [sys.executable, "-S", "-P", "-c", asked], env={"PYTHONPATH": str(tmp_path / "lent")}
     )
     assert said.stdout == "None\n", said.stderr
 

@@ -99,6 +99,18 @@ def subcut(
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def run_program(
+    words: Sequence[str | Path],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = PATIENCE,
+) -> subprocess.CompletedProcess[str]:
+    """Run any program to its end, and keep what it printed."""
+    return subprocess.run(
+        words, cwd=cwd, env=env, timeout=timeout, capture_output=True, text=True, check=False
+    )
+
+
 def together(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Done:
     """Run one command line in this process; `out` has what a terminal shows, of both streams."""
     return _run_here(words, cwd, environment(env), streams=1)

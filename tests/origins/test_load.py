@@ -6,7 +6,6 @@ Covers `origins.converted`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -22,7 +21,7 @@ from subgraph.storage.file_kinds import Family, find_family
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import in_process
+from tests.helpers.run_command import in_process, run_program
 
 SMALL = net(layer("ReLU", "relu", "x"), x=(1, 2))
 
@@ -89,7 +88,7 @@ def test_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
         " sys.exit\ncli.main()"
     )
     words = [sys.executable, "-c", program, "inspect", str(tmp_path / "m.onnx"), "--no-run"]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    done = run_program(words)
     # what a node says of where it comes from
     own = "['subgraph.origins', 'subgraph.origins.source']\n"
     assert done.stdout.endswith(own), done.stdout + done.stderr

@@ -11,7 +11,6 @@ import math
 import re
 import shutil
 import struct
-import subprocess
 import sys
 import zipfile
 from io import BytesIO
@@ -51,6 +50,7 @@ from tests.helpers.examples import ALL, examples
 from tests.helpers.facts import has_line
 from tests.helpers.made_dumps import DUMPFILE, FORMATS, MADE, ONE, OURS, copied, ieb
 from tests.helpers.refusals import raises
+from tests.helpers.run_command import run_program
 
 Array = npt.NDArray[Any]
 
@@ -842,13 +842,7 @@ def test_random_bytes(
 def test_damage_of_every_kind_takes_neither_long_nor_memory() -> None:
     """A short run of `damage`, in a process with a limit: contents and names, 10 folders of each
     format."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.damaged_dumps", "10"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-m", "tests.helpers.damaged_dumps", "10"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert has_line(done.stdout, f"{10 * len(FORMATS)}", "0 wrong")
 

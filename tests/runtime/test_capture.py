@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from subgraph.storage.tensors import load
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
+from tests.helpers.run_command import run_program
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 
@@ -104,9 +104,7 @@ Cases = Callable[..., list[Case]]
 
 def script(case: Case) -> str:
     """What the folder's own script says."""
-    done = subprocess.run(
-        [sys.executable, "repro.py"], cwd=case.path, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "repro.py"], cwd=case.path)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

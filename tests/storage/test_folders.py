@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from subgraph.system import Lock
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import manifest, subcut, tree
+from tests.helpers.run_command import manifest, run_program, subcut, tree
 
 NAMES = [
     *"/layer1/a:0 layer1/a:0 layer1_a_0 ../../etc/passwd .. . / : // ~ -rf".split(),
@@ -125,9 +124,7 @@ def test_real_cut_with_odd_names(tmp_path: Path) -> None:
             r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (Command|Model File|Input|Output|Dump|Export|Check)",
             line,
         )
-    run = subprocess.run(
-        [sys.executable, place / "repro.py"], capture_output=True, text=True, check=False
-    )
+    run = run_program([sys.executable, place / "repro.py"])
     said = run.stderr.replace("Failed to create DXGI factory.\n", "")  # onnxruntime, under wine
     assert (run.returncode, run.stdout, said) == (0, "out put: bit-identical\n", "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]

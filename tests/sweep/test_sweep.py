@@ -42,7 +42,7 @@ from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
 from tests.helpers.open_trials import spec_of
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, SUBCUT, environment, manifest, subcut
+from tests.helpers.run_command import PATIENCE, SUBCUT, environment, manifest, run_program, subcut
 
 SCHEMA = schema(SweepDocument)
 ELU = {
@@ -61,15 +61,7 @@ def session(model):
 
 def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A sweep that may take more than a minute."""
-    return subprocess.run(
-        [SUBCUT, "sweep", *words],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    return run_program([SUBCUT, "sweep", *words], cwd=cwd, env=environment(), timeout=900)
 
 
 @pytest.fixture
@@ -332,7 +324,7 @@ def test_sweep_case_is_replayed(here: Path) -> None:
         subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
     )
     words = [sys.executable, here / place / "repro.py"]
-    proof = subprocess.run(words, capture_output=True, text=True, check=False)
+    proof = run_program(words)
     assert (proof.returncode, proof.stderr) == (0, "")  # the expected values are onnxruntime's
 
 

@@ -26,7 +26,7 @@ from subgraph.storage.file_kinds import Family, find_family, is_of_tflite
 from subgraph.types import Array
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import in_process
+from tests.helpers.run_command import in_process, run_program
 from tests.helpers.tflite_faults import FILES, narrow, operators, plant
 
 KINDS = ("float", "int8")
@@ -119,16 +119,12 @@ def test_case_runs_alone(kind: str, tmp_path: Path) -> None:
     case = Path(document["results"][0]["path"])
     assert document["results"][0]["check"]["status"] == "identical"
     assert document["results"][0]["reference"]["runtime"] == "litert"
-    done = subprocess.run(
-        [sys.executable, case / "repro.py"], capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, case / "repro.py"])
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert find_family(case / "model.tflite") is Family.TFLITE and is_of_tflite(case / "model.onnx")
     assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
     subprocess.run([sys.executable, "-m", "zipfile", "-e", pack(case), "sent"], check=True)
-    done = subprocess.run(
-        [sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "sent/b/repro.py"])
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert has_line(Path("sent/b/README.txt").read_text(), "pip", "ai-edge-litert numpy")
     assert in_process("replay", "b.zip").exit_code == 0

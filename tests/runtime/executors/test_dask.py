@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.runtime import executors
 from tests.helpers.refusals import raises
+from tests.helpers.run_command import run_program
 
 FACTORY = """
 from concurrent.futures import ThreadPoolExecutor
@@ -68,9 +68,7 @@ def test_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) -> N
     (tmp_path / "ends.py").write_text(ENDS)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     words = [sys.executable, "ends.py"]
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(words, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "shut down True\n", "")
 
 
