@@ -18,6 +18,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from subgraph.reach import invert
 from subgraph.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ _SHOWN = {
     "trials.compare_tensors": "Comparison",
     "verdict": "Judgement Verdict",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+_HOME = invert((module, names.split()) for module, names in _MODULES.items())
 
 __all__ = [
     "ArgumentTypeError",

@@ -1,4 +1,4 @@
-"""Walks of a graph: everything that steps lead to."""
+"""Walks of a graph: everything that steps lead to; and groups by member."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
+Group = TypeVar("Group")
 
 
 def reach(starts: Iterable[T], follow: Callable[[T], Iterable[T]]) -> set[T]:
@@ -27,4 +28,19 @@ def reach(starts: Iterable[T], follow: Callable[[T], Iterable[T]]) -> set[T]:
             if item not in found:
                 found.add(item)
                 stack.append(item)
+    return found
+
+
+def invert(groups: Iterable[tuple[Group, Iterable[T]]]) -> dict[T, Group]:
+    """Return the group of each member; of several groups, the last one.
+
+    Args:
+        groups: Each group with its members.
+
+    >>> invert([("even", (2, 4)), ("odd", (3,))])
+    {2: 'even', 4: 'even', 3: 'odd'}
+    """
+    found = {}
+    for group, members in groups:
+        found.update(dict.fromkeys(members, group))
     return found

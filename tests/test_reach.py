@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from subgraph.reach import reach
+from subgraph.reach import invert, reach
 
 
 def test_cycle_ends() -> None:
@@ -18,3 +18,7 @@ def test_each_item_is_followed_once() -> None:
 
     assert reach([12], follow) == {12, 6, 4, 3, 2, 1, 0}
     assert len(followed) == 7
+
+
+def test_member_of_several_groups_has_the_last_one() -> None:
+    assert invert([("a", "xy"), ("b", "y"), ("c", "")]) == {"x": "a", "y": "b"}

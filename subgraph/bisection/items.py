@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
+from subgraph.reach import invert
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
@@ -41,10 +43,10 @@ class NodeItems:
     @property
     def parents(self) -> list[list[int]]:
         """Per item, the items whose outputs it reads."""
-        item = {node: k for k, group in enumerate(self.groups) for node in group}
+        item = invert(enumerate(self.groups))
         before = self.graph.predecessors
         return [
-            sorted({item[b] for node in group for b in before(node) if b in item} - {k})
+            sorted({item[b] for b in chain.from_iterable(map(before, group)) if b in item} - {k})
             for k, group in enumerate(self.groups)
         ]
 
@@ -59,7 +61,7 @@ class NodeItems:
 
     def indices(self, items: Iterable[int]) -> list[int]:
         """The nodes of some items, in topological order."""
-        return self.graph.in_order(node for k in items for node in self.groups[k])
+        return self.graph.in_order(chain.from_iterable(self.groups[k] for k in items))
 
     def region(self, items: Iterable[int]) -> Region:
         """The region of some items.
@@ -114,7 +116,7 @@ def _join(
                 joins.add_edges_from(
                     (i, reader) for reader in graph.readers.get(name, ()) if reader in inside
                 )
-    group = {i: k for k, some in enumerate(networkx.connected_components(joins)) for i in some}
+    group = invert(enumerate(networkx.connected_components(joins)))
     flow = networkx.DiGraph()
     flow.add_nodes_from(group.values())
     flow.add_edges_from(

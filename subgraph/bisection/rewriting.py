@@ -28,6 +28,7 @@ from subgraph.graph.graph import VALUE as GIVEN
 from subgraph.graph.graph import load
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reach import invert
 from subgraph.results.bisect import Healing
 from subgraph.rewrites import (
     STRONGEST,
@@ -80,7 +81,7 @@ class ModelRewriter(NodeItems):
     def _iter_changes(self) -> Iterator[tuple[NodeChange, set[int | None]]]:
         """Yield each change that the means allow, with the items that it lies between."""
         graph = self.graph
-        item = {node: k for k, group in enumerate(self.groups) for node in group}
+        item = invert(enumerate(self.groups))
         kinds = graph.kinds(graph.iter_inputs(item))
         for i, k in item.items():
             for name in graph.reads[i] if self.has_barriers else ():

@@ -571,4 +571,4 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
     """The operators of some items."""
-    return {oracle.graph.ops[i] for k in items for i in oracle.groups[k]}
+    return {oracle.graph.ops[i] for i in chain.from_iterable(oracle.groups[k] for k in items)}

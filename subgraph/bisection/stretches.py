@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import add
 
 from subgraph.bisection.oracle import NodeOracle
@@ -47,7 +48,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
         return [everything]
     of_items = [oracle.region([k]).weights for k in everything]
     costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
-    total = sum({name: size for cost in costs for name, size in cost.weights.items()}.values())
+    total = sum(dict(chain.from_iterable(cost.weights.items() for cost in costs)).values())
     most = min(
         int(room * CANDIDATE_SHARE), total // 2
     )  # two stretches at least: the whole was too much
@@ -104,9 +105,9 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
-    named = tuple(finding for f in found if f.outcome is Outcome.DISAGREE for finding in f.findings)
+    named = tuple(chain.from_iterable(f.findings for f in found if f.outcome is Outcome.DISAGREE))
     why = f"the whole model: {oracle.trials.ask.too_large(oracle.trials.full_model)}"
-    notes = ((f"{why}; {UNSEEN}", ()), *(note for f in found for note in f.notes))
+    notes = ((f"{why}; {UNSEEN}", ()), *chain.from_iterable(f.notes for f in found))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:
         says = stopped or f"{why}; no region of its {parts} stretches goes wrong on captured values"
@@ -119,8 +120,8 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
         ),
         counts,
         findings=named,
-        irrelevant=tuple(o for f in found for o in f.irrelevant),
-        unresolved=tuple(o for f in found for o in f.unresolved),
+        irrelevant=tuple(chain.from_iterable(f.irrelevant for f in found)),
+        unresolved=tuple(chain.from_iterable(f.unresolved for f in found)),
         stopped=stopped,
         budget_spent=any(f.budget_spent for f in found),
         notes=notes,

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,9 @@ def _error(verdict: Verdict) -> float:
 def _tells(model: ReferenceModel) -> bool:
     """Return whether an output of the model has different elements. Equal ones, as a Softmax over
     one element returns, show nothing."""
-    outputs = [record[name] for record in model.values.records for name in model.whole().outputs]
+    outputs = [
+        record[name] for record, name in product(model.values.records, model.whole().outputs)
+    ]
     arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
     return any(bool((array != array[0]).any()) for array in arrays if array.size)
 

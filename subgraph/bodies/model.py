@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import DataError, ModelError, UnknownName, UsageError
@@ -95,7 +96,7 @@ class Body:
         out.node.extend(graph.nodes[i] for i in pulled)
         out.node.extend(self.proto.node)
         _name_nodes(out.node[len(pulled) :], self.name.text)
-        sparse = (part for s in out.sparse_initializer for part in (s.values, s.indices))
+        sparse = chain.from_iterable((s.values, s.indices) for s in out.sparse_initializer)
         protobuf.load_all((*sparse, *tensors_in(out.node)), graph.path)
         self._declare(out, types)
         out.quantization_annotation.extend(self.proto.quantization_annotation)
@@ -161,7 +162,9 @@ def look_into(graph: Graph, name: BodyName) -> Body:
     made = [n for n in read if n in graph.maker]
     constant = {n for n, kind in graph.kinds(made).items() if kind == CONSTANT}
     constant |= {n for n in read if graph.is_weight(n) and n not in graph.maker}
-    own = {n for node in proto.node for n in node.output} | {v.name for v in proto.input}
+    own = set(chain.from_iterable(node.output for node in proto.node)) | {
+        v.name for v in proto.input
+    }
     made_before = graph.iter_outputs(graph.ancestors(graph.producers(constant)))
     if not own.isdisjoint(
         made_before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
         if pairing.have_same_name(i, j):
             reads = _iter_reads(ours.node(i), theirs.node(j), pairing.named)
             found += [row for row in reads if not _are_equal(trials.values, row)]
-    found += [row for pair in both for row in _iter_node(*pair)]
+    found += list(chain.from_iterable(_iter_node(*pair) for pair in both))
     found += [row for _, row in _measure_constants(both)]
     found += _iter_outputs(trials, other, region)
     found += [ours.node(i).only("ours") for i in ours.nodes if i not in pairs]
@@ -227,7 +228,10 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
     named = {name: match.name for name, match in other.matches.items() if match.how == "name"}
     nodes = (*region.nodes, *region.pulled)
     if other.problem(region):
-        made = [names.get(name, name) for i in nodes for name in trials.graph.makes[i]]
+        made = [
+            names.get(name, name)
+            for name in chain.from_iterable(trials.graph.makes[i] for i in nodes)
+        ]
         makers = other.graph.maker
         theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
     else:
@@ -269,7 +273,7 @@ def _list_carried(graph: Graph, j: int) -> set[str]:
     def follow(i: int) -> Iterator[int]:
         return (k for k in graph.successors(i) if graph.ops[k] in AXIS)
 
-    return {name for k in reach([j], follow) for name in graph.makes[k]}
+    return set(chain.from_iterable(graph.makes[k] for k in reach([j], follow)))
 
 
 # ------------------------------------------------------------ differences

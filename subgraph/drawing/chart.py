@@ -249,7 +249,7 @@ def _names(points: Sequence[tuple[float, Point]], marks: Sequence[Sequence[float
     """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as
     many as fit."""
     known = {x: p for x, p in points if p.name}  # of several tensors of a node the last
-    ends = {x for mark in marks if mark for x in (min(mark), max(mark))}
+    ends = set(chain.from_iterable((min(mark), max(mark)) for mark in marks if mark))
     wanted = [x for x, p in known.items() if p.x in ends]
     wanted += [x for x, p in known.items() if p.status == "fail"][:1]
     wanted += [*list(known)[:1], *list(known)[-1:], *known]

@@ -19,6 +19,7 @@ from itertools import chain, groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
+from subgraph.reach import invert
 from subgraph.text import shared_start, short
 from subgraph.types import Strings
 
@@ -316,7 +317,7 @@ class Tree:
             for m in group.members:
                 if m in self._ends and same[self.groups[m].label] > 1:
                     self.groups[m].label = _both(self._ends[m])
-        self._parents = {m: number for number, group in self.groups.items() for m in group.members}
+        self._parents = invert((number, group.members) for number, group in self.groups.items())
 
     def _gather(self, top: int) -> None:
         """Leaves of the groups in `top`, itself included."""

@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from itertools import chain
 
+from subgraph.reach import invert
 from subgraph.types import StringMap, Strings, frozen
 
 WIDE, NEAR = (
@@ -97,7 +98,7 @@ class Network:
     @cached_property
     def maker(self) -> dict[str, int]:
         """Tensor → the leaf that makes it."""
-        made = {name: i for i, makes in enumerate(self.makes) for name in makes}
+        made = invert(enumerate(self.makes))
         return made | {
             name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made
         }
@@ -202,7 +203,7 @@ COLORS = {  # of a head, on light and on dark; its text is white
     "control": "#33475b",
     OTHER: "#4f5b68",
 }
-_KIND = {op: kind for kind, ops in KINDS.items() for op in ops}
+_KIND = invert(KINDS.items())
 
 
 def kind_of(op: str) -> str:

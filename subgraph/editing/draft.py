@@ -76,7 +76,9 @@ class Draft:
         touched = set(self.graph.iter_inputs(indices))
         nodes = [node for i, node in enumerate(graph.node) if i not in indices]
         assign(graph.node, nodes)
-        read = {name for node in nodes for name in (*node.input, *list_captured(node))} | set(kept)
+        read = set(
+            chain.from_iterable((*node.input, *list_captured(node)) for node in nodes)
+        ) | set(kept)
         read |= {v.name for v in graph.output}
         annotations = [a for a in graph.quantization_annotation if a.tensor_name not in gone]
         for annotation in annotations:
@@ -333,7 +335,7 @@ def _names(graph: Any) -> tuple[set[str], set[str]]:
     """The names of a graph's own tensors, and of those in bodies, also of what these read from
     outside."""
     own, *inner = all_graphs(graph)
-    return set(tensor_names(own)), {name for body in inner for name in tensor_names(body)}
+    return set(tensor_names(own)), set(chain.from_iterable(map(tensor_names, inner)))
 
 
 def _called(model: Any) -> set[FunctionKey]:

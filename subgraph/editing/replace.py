@@ -164,7 +164,9 @@ def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model
     both need."""
     graph = draft.model.graph
-    made = {name for node in graph.node[:begin] for name in node.output if name}
+    made = {
+        name for name in chain.from_iterable(node.output for node in graph.node[:begin]) if name
+    }
     assign(
         graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
     )

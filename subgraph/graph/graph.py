@@ -33,7 +33,7 @@ from subgraph.graph.nested import (
 )
 from subgraph.graph.opsets import STANDARD, require_expandable
 from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
-from subgraph.reach import reach
+from subgraph.reach import invert, reach
 from subgraph.text import nearest
 from subgraph.types import Array, JsonObject, Strings
 
@@ -646,6 +646,6 @@ def _scope(
 ) -> ConstantLookup:
     """Constants as seen inside a body or function, whose own names shadow those of the outer
     scope."""
-    own: JsonObject = {name: _value(n) for n in nodes for name in n.output}
+    own: JsonObject = invert((_value(n), n.output) for n in nodes)
     own |= {t.name: t for t in weights}
     return lambda name: own[name] if name in own else outer(name)

@@ -166,7 +166,7 @@ def free_names(body: GraphProto) -> list[str]:
         s.values.name for s in body.sparse_initializer
     }
     own |= set(chain.from_iterable(inner.output for inner in body.node))
-    read = [name for inner in body.node for name in (*inner.input, *list_captured(inner))]
+    read = list(chain.from_iterable((*inner.input, *list_captured(inner)) for inner in body.node))
     read += [v.name for v in body.output]
     return [name for name in dict.fromkeys(read) if name and name not in own]
 

@@ -317,11 +317,11 @@ class Surroundings:
 def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     """Return the region, its producers and consumers, their other neighbors and the tensors."""
     inside = set(nodes)
-    upstream = {b for i in inside for b in graph.predecessors(i)} - inside
-    downstream = {a for i in inside for a in graph.successors(i)} - inside
-    siblings = {a for i in upstream for a in graph.successors(i)} | {
-        b for i in downstream for b in graph.predecessors(i)
-    }
+    upstream = set(chain.from_iterable(map(graph.predecessors, inside))) - inside
+    downstream = set(chain.from_iterable(map(graph.successors, inside))) - inside
+    siblings = set(chain.from_iterable(map(graph.successors, upstream))) | set(
+        chain.from_iterable(map(graph.predecessors, downstream))
+    )
     order = [
         *graph.in_order(inside),
         *graph.in_order(upstream | downstream),

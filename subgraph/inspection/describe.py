@@ -245,7 +245,9 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
     """
     selected = graph.select_all(selector)
     facts = _facts(
-        graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding
+        graph,
+        list(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in selected)),
+        feeding,
     )
     return NodesDocument(
         **vars(facts.head("node")), selector=selector, nodes=[facts.details(i) for i in selected]

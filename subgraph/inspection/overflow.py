@@ -37,6 +37,7 @@ from subgraph.graph.nested import list_captured
 from subgraph.graph.opsets import STANDARD
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
+from subgraph.reach import invert
 from subgraph.types import frozen
 
 RULES = """
@@ -57,9 +58,9 @@ any       ArgMax ArgMin Shape Sign Size
 epsilon,1,2       GroupNormalization InstanceNormalization LayerNormalization RMSNormalization
 any,0+1,2,3=0     BatchNormalization
 """
-RULE_OF = {
-    op: words.split(",") for words, *ops in map(str.split, RULES.strip().splitlines()) for op in ops
-}
+RULE_OF = invert(
+    (words.split(","), ops) for words, *ops in map(str.split, RULES.strip().splitlines())
+)
 FREE = frozenset(op for op, rule in RULE_OF.items() if rule[0] in ("any", "epsilon"))
 WITH_OLD_ATTRIBUTES = ("Clip", "Pad")  # limits of older opsets, which are not scaled
 Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and of the output

@@ -26,6 +26,7 @@ from subgraph.graph.quantization import AXIS, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.precision import Precision
+from subgraph.reach import invert
 from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array, frozen
@@ -160,7 +161,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     """
     order = graph.order
     kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
-    last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(
+    last = invert((k, graph.reads[i]) for k, i in enumerate(order)) | dict.fromkeys(
         graph.outputs, len(order)
     )
     ends: dict[int, int] = {}  # how many tensors are read for the last time at a place in the order
@@ -180,7 +181,7 @@ def blocks(graph: Graph) -> dict[int, str]:
             else:
                 groups.append(group)
             group = []
-    ends_of = {j: (graph.label(g[0]), graph.label(g[-1])) for g in groups for j in g}
+    ends_of = invert(((graph.label(g[0]), graph.label(g[-1])), g) for g in groups)
     return {j: a if a == b else f"{a} … {b}" for j, (a, b) in ends_of.items()}
 
 

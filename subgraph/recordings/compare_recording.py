@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 
 import numpy as np
 
@@ -148,7 +148,11 @@ def _judge_matches(
 def _is_wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
     graph = compared.judge.model.graph
-    first = {n for name in graph.inputs for n in find_first_recorded(graph, name, compared.rows)}
+    first = set(
+        chain.from_iterable(
+            find_first_recorded(graph, name, compared.rows) for name in graph.inputs
+        )
+    )
     return any(compared.rows[n].failing for n in first)
 
 
@@ -181,12 +185,15 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(judge.model, judge.model.graph.inputs)
     matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
+        if unread := [
+            left.why
+            for left in chain.from_iterable(m.left_out_as(Reason.UNREADABLE) for m in matched)
+        ]:
             raise InputError(
                 f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}",
                 code="recording.unreadable",
             )
-        recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
+        recorded = ", ".join([e.name for e in chain.from_iterable(run.samples)][:3])
         tensors = ", ".join(judge.model.tensors()[:3])
         raise InputError(
             f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …",
@@ -350,7 +357,9 @@ class _Judging:
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """
         samples = [m for m in self.matched if name in m.matches]
-        alike = dict.fromkeys((name, *(n for m in samples for n in m.matches[name].alternatives)))
+        alike = dict.fromkeys(
+            (name, *chain.from_iterable(m.matches[name].alternatives for m in samples))
+        )
         judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
@@ -371,7 +380,11 @@ class _Judging:
 
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [meant], is_certain)
-        unknown = {n for m in samples for n, match in m.matches.items() if match.is_order_unknown}
+        unknown = {
+            n
+            for n, match in chain.from_iterable(m.matches.items() for m in samples)
+            if match.is_order_unknown
+        }
         if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None
         judgements = []

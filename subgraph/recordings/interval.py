@@ -113,7 +113,7 @@ def _make_interval(
     witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
 ) -> Interval | None:
-    ends = [end for n in names for end in (n, *rows[n].match.alternatives)]
+    ends = list(chain.from_iterable((n, *rows[n].match.alternatives) for n in names))
     region = regions.find_upstream_until(graph, ends, lambda n: _is_certain(rows.get(n)))
     if region is None:
         return None

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
@@ -135,7 +135,7 @@ class RunComparison:
 
     def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared, for one of these reasons; of all samples."""
-        return [left for matched in self.matched for left in matched.left_out_as(*reasons)]
+        return list(chain.from_iterable(matched.left_out_as(*reasons) for matched in self.matched))
 
     @property
     def unlike(self) -> int:
@@ -247,7 +247,11 @@ class RunComparison:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
         for names in _find_exchanged(
-            {n: m.holds for one in self.matched for n, m in one.matches.items() if m.holds}
+            {
+                n: m.holds
+                for n, m in chain.from_iterable(one.matches.items() for one in self.matched)
+                if m.holds
+            }
         ):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
@@ -271,7 +275,9 @@ class RunComparison:
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
-        by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
+        by_value = any(
+            t.how == "value" for t in chain.from_iterable(m.matches.values() for m in self.matched)
+        )
         if self.failing and self.unseen_outputs and by_value:
             yield (
                 "not found by value, so not compared: the model's output"

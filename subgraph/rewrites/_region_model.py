@@ -81,7 +81,9 @@ class RegionModel:
     def inner(self) -> set[str]:
         """Tensors on an edge between two nodes; constants are none."""
         read = set(_read(self.nodes)) - self.constants.keys()
-        return {name for node in self.nodes for name in node.output if name} & read
+        return {
+            name for name in chain.from_iterable(node.output for node in self.nodes) if name
+        } & read
 
     def value(self, name: str) -> Array | None:
         """A constant's elements; None if it is computed."""
@@ -138,7 +140,7 @@ class RegionModel:
 def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
     for node in all_nodes(nodes):
         yield from node.input
-        yield from (v.name for body in bodies(node) for v in body.output)
+        yield from (v.name for v in chain.from_iterable(body.output for body in bodies(node)))
 
 
 def argument(node: NodeProto, position: int) -> str:
@@ -173,9 +175,10 @@ class Substitution:
         self._new: dict[int, list[NodeProto]] = {}
         self._weights: list[TensorProto] = []
         self._never = ""
-        self._taken = {
-            n for node in source.nodes for n in (*node.input, *node.output)
-        } | source.constants.keys()
+        self._taken = (
+            set(chain.from_iterable((*node.input, *node.output) for node in source.nodes))
+            | source.constants.keys()
+        )
         self.at(index)
 
     def at(self, index: int) -> None:

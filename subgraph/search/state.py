@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 from subgraph.search.driver import Driver, Search, SearchStopped
 from subgraph.search.oracle import (
@@ -286,7 +287,7 @@ class SearchState:
         """Outcome of each region, this many times more, to confirm it."""
         first = self.aim.first + 1
         again = range(first, first + times)
-        queries = [self.aim.isolated(r, repetition) for r in regions for repetition in again]
+        queries = [self.aim.isolated(r, repetition) for r, repetition in product(regions, again)]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
         return [
             self.aim.outcome(query.items, answer)

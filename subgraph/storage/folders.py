@@ -22,6 +22,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import product
 from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
@@ -46,7 +47,7 @@ DEVICES = {
     "prn",
     "aux",
     "nul",
-    *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)),
+    *(f"{d}{n}" for d, n in product(("com", "lpt"), range(1, 10))),
 }
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -136,7 +136,7 @@ class OperatorTests:
     def unpacked(self, test: OperatorTest, folder: Path) -> Example:
         """The example of a test; its files go to `folder`, which is made."""
         folder.mkdir(parents=True)
-        files = [f for record in (*test.inputs, *test.outputs) for f in record.files]
+        files = list(chain.from_iterable(record.files for record in (*test.inputs, *test.outputs)))
         for file in (MODEL, *files):
             (folder / file).write_bytes(self._zip.read(f"{test.name}/{file}"))
         inputs, outputs = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +157,7 @@ class CandidateModel:
     def _narrow_type(self, nodes: Collection[int]) -> Precision | None:
         """The coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
         graph = self.graph
-        names = {n for i in nodes for n in (*graph.reads[i], *graph.makes[i])}
+        names = set(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in nodes))
         types = {m.dtype for m in self.matches.values() if m.name in names}
         types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
         casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")

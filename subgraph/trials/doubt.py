@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from itertools import chain
 
 from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.errors import SubcutError
@@ -145,7 +146,9 @@ class NodeEvidence:
         another reason."""
         if not self.deviations or not self.is_excused:
             return ""
-        kinds = Counter(op for deviation in self.deviations for op in deviation.approximated)
+        kinds = Counter(
+            chain.from_iterable(deviation.approximated for deviation in self.deviations)
+        )
         pieces = ", ".join(f"{n} {op}" for op, n in kinds.most_common())
         worst = max(deviation.error for deviation in self.deviations)
         verb = "was" if self.unseen == 1 else "were"

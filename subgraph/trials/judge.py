@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain, product
 
 import numpy as np
 
@@ -246,9 +247,9 @@ class Judge:
             return self._require_evidence(region, verdict) if needs_evidence else verdict
         expected = self._expected(region)
         judgements = tuple(
-            j
-            for k, records in enumerate(expected)
-            for j in self._judgements(region, result, records, k)
+            chain.from_iterable(
+                self._judgements(region, result, records, k) for k, records in enumerate(expected)
+            )
         )
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements)
@@ -343,8 +344,7 @@ class Judge:
             values.records,
             [
                 Judgement(name, verdict.status, why=verdict.why, sample=sample)
-                for sample in values.labels
-                for name in region.outputs
+                for sample, name in product(values.labels, region.outputs)
             ],
         )
         status, signature, why = joined(judgements, every=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
@@ -175,7 +176,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
     kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]
-    names = {name for some in quantized for name in some}
+    names = set(chain.from_iterable(quantized))
     ends = [
         (_find_dequantized(graph, some), names - _find_requantized(graph, some))
         for some in quantized
@@ -188,7 +189,7 @@ def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
 def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
     """Return the dequantized tensors of codes if all their readers dequantize; the codes themselves
     if others read them."""
-    readers = [i for name in codes for i in graph.readers.get(name, ())]
+    readers = list(chain.from_iterable(graph.readers.get(name, ()) for name in codes))
     are_undone = readers and all(graph.ops[i] == "DequantizeLinear" for i in readers)
     if not are_undone or not {*codes}.isdisjoint(graph.outputs):
         return codes

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -341,7 +342,10 @@ def _find_trait(expected: Arrays, given: Tensors) -> str:
 
 
 def _values_of(result: RunResult) -> dict[str, Value]:
-    return {of: record.value() for tensors in result.tensors for of, record in tensors.items()}
+    return {
+        of: record.value()
+        for of, record in chain.from_iterable(tensors.items() for tensors in result.tensors)
+    }
 
 
 def _compute_probe(fed: Arrays) -> Arrays:

@@ -171,8 +171,7 @@ class ReferenceModel:
         """Per sample all values that are known, those in `feeds` in place of the reference's."""
         samples = zip(self.values.records, *feeds, strict=True)
         return [
-            {name: record for tensors in sample for name, record in tensors.items()}
-            for sample in samples
+            dict(chain.from_iterable(tensors.items() for tensors in sample)) for sample in samples
         ]
 
     def sample_groups(
@@ -368,7 +367,7 @@ class OtherInputs:
             with self._lock:
                 for values in self._drawn_values:
                     values.need(names)
-                return [sample for values in self._drawn_values for sample in values.records]
+                return list(chain.from_iterable(values.records for values in self._drawn_values))
         except OSError as e:
             log.debug("no other input is tried, for the disk is full: %s", e)
             return []
@@ -406,5 +405,5 @@ class OtherInputs:
             log.debug("the reference refuses another input: %s", e.what)
             if len(inputs) < 2:
                 return []
-            return [one for sample in inputs for one in self._run_on_inputs([sample])]
+            return list(chain.from_iterable(self._run_on_inputs([sample]) for sample in inputs))
         return [values]

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from threading import Lock
 
@@ -240,7 +241,9 @@ class ByScore:
     def document(self, outputs: Feeds) -> ScoreDocument:
         """Return the score of these outputs of the full model, and whether it holds for other draws
         of the samples."""
-        key = tuple(self.identity([sample[n] for sample in outputs for n in self.float_outputs[0]]))
+        key = tuple(
+            self.identity([sample[n] for sample, n in product(outputs, self.float_outputs[0])])
+        )
         if key not in self._known:
             score = self.of(outputs)[0]
             interval = self.interval(outputs)
@@ -405,7 +408,7 @@ def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     numbered = all(path.name.isdecimal() for path in classes)
     own: dict[str, set[int]] = {}
     for k, path in enumerate(classes):
-        for name in (name for file in path.iterdir() for name in (file.name, file.stem)):
+        for name in chain.from_iterable((file.name, file.stem) for file in path.iterdir()):
             own.setdefault(name, set()).add(int(path.name) if numbered else k)
     if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
         has = "several folders in it have" if unclear in own else "no folder in it has"

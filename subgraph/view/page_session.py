@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -439,13 +440,12 @@ class ViewSession:
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
-                [
-                    v
-                    for folder in cases
-                    for v in values_of_case(
-                        folder, made, self._relative(str(folder)) or folder.name
+                list(
+                    chain.from_iterable(
+                        values_of_case(folder, made, self._relative(str(folder)) or folder.name)
+                        for folder in cases
                     )
-                ]
+                )
                 if stored is None
                 else self._values_in(stored, node)
             )
@@ -505,7 +505,7 @@ class ViewSession:
             require_trust(foreign, trust=False)
         beside = self.options.beside
         names = beside if several and candidate in beside else [candidate]
-        return [word for name in names for word in self.options.candidates[name]]
+        return list(chain.from_iterable(self.options.candidates[name] for name in names))
 
     # ------------------------------------------------------------ files
 

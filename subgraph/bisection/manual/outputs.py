@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -226,7 +227,9 @@ def _read_manifest(cut: Path) -> TaskManifest:
 
 
 def _all_files(cut: Path) -> list[ExpectedFile]:
-    files = [file for output in list_expected_outputs(_read_manifest(cut)) for file in output.files]
+    files = list(
+        chain.from_iterable(output.files for output in list_expected_outputs(_read_manifest(cut)))
+    )
     if not files:
         raise InputError(
             f"{cut / case.MANIFEST} names no file of an output", WRITE_AGAIN, code="manual.damaged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -21,7 +22,10 @@ def steps(making: Making) -> list[str]:
     import onnxsim
 
     files = Path(onnxsim.__file__).parent.rglob("*export*.*")
-    found = {name.decode() for file in files for name in PASS.findall(file.read_bytes())}
+    found = {
+        name.decode()
+        for name in chain.from_iterable(PASS.findall(file.read_bytes()) for file in files)
+    }
     return [FOLDING, INFERENCE, *sorted(found)]
 
 

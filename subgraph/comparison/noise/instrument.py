@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -154,14 +155,16 @@ class _Instrumentation:
 
     def run(self, outputs: Sequence[str]) -> Instrumented:
         graph = self.graph
-        before = [
-            n for name, dtype in self.change.entering.items() for n in self._changed(name, dtype)
-        ]
-        nodes = [
-            n
-            for i, node in zip(self.sites.order, graph.node, strict=True)
-            for n in self._node(i, node)
-        ]
+        before = list(
+            chain.from_iterable(
+                self._changed(name, dtype) for name, dtype in self.change.entering.items()
+            )
+        )
+        nodes = list(
+            chain.from_iterable(
+                self._node(i, node) for i, node in zip(self.sites.order, graph.node, strict=True)
+            )
+        )
         check, checks = self._check()
         weights = {t.name for t in graph.initializer}
         for tensor in graph.initializer:
@@ -276,7 +279,7 @@ class _Instrumentation:
     def _key_nodes(self, keys: str) -> list[NodeProto]:
         """Nodes that take the scalars from the input, in the graph, from which bodies read them
         too."""
-        names = [name for pair in self.keyed.values() for name in pair]
+        names = list(chain.from_iterable(self.keyed.values()))
         places = [self.constants.name(place, np.int64) for place in range(len(names))]
         return [
             helper.make_node("Gather", [keys, k], [n], axis=0)
@@ -320,7 +323,7 @@ def add_steps(
     """
     nodes = []
     shifts = dict[str, str]()
-    read = {name for node in model.graph.node for name in node.input}
+    read = set(chain.from_iterable(node.input for node in model.graph.node))
     for node in model.graph.node:
         node.input[:] = [
             f"{name}{MARK}moved" if name in shifts.values() else name for name in node.input

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from subgraph import plugins
@@ -128,7 +129,7 @@ class LintContext:
     @cached_property
     def all_nodes(self) -> list[LintNode]:
         """Every node, at any depth."""
-        return [node for scope in self.scopes for node in scope.nodes]
+        return list(chain.from_iterable(scope.nodes for scope in self.scopes))
 
     @cached_property
     def _by_op(self) -> dict[str, list[LintNode]]:
@@ -165,7 +166,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return [numbers for scope in self.scopes for numbers in numbers_of(scope, self.precision)]
+        return list(chain.from_iterable(numbers_of(scope, self.precision) for scope in self.scopes))
 
     @cached_property
     def measured(self) -> MeasuredTensors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 
 from subgraph.errors import OutputError, UsageError
@@ -164,8 +165,10 @@ def write_region(
 
 def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     tree = Message().add("name", network.name, quoted=True)
-    made = {top for layer in layers for top in layer.tops}
-    for name in dict.fromkeys(b for layer in layers for b in layer.bottoms if b not in made):
+    made = set(chain.from_iterable(layer.tops for layer in layers))
+    for name in dict.fromkeys(
+        b for b in chain.from_iterable(layer.bottoms for layer in layers) if b not in made
+    ):
         tree.add("input", name, quoted=True)
         tree.add("input_shape", Message().add("dim", *map(str, network.shapes[name])))
     for layer in layers:

@@ -8,6 +8,7 @@ name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,9 @@ def convert(
         raise
     texts = [*_iter_layers(net, tree, where)]
     builder = Builder(where, weights, seed, drawn)
-    builder.taken = {name for layer in texts for name in (layer.name, *layer.bottoms, *layer.tops)}
+    builder.taken = set(
+        chain.from_iterable((layer.name, *layer.bottoms, *layer.tops) for layer in texts)
+    )
     current: dict[str, str] = {}  # blob -> the tensor that holds its value now
     inputs = [*_declare(builder, current, _find_inputs(net, where))]
     converted = []
@@ -358,8 +361,10 @@ def _require_arity(layer: CaffeLayer) -> None:
 def _make_model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     """The model with the inputs that are read, or with all if none is; its outputs are what nothing
     reads."""
-    read = {n for node in builder.nodes for n in node.input}
-    made = [n for node in builder.nodes for n in node.output if n in builder.shapes]
+    read = set(chain.from_iterable(node.input for node in builder.nodes))
+    made = [
+        n for n in chain.from_iterable(node.output for node in builder.nodes) if n in builder.shapes
+    ]
     if not made:
         raise ModelError(
             f"{builder.where} computes nothing",

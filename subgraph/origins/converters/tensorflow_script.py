@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,10 @@ def graph_def(model: str) -> Any:
 
 def ends(graph: Any) -> tuple[list[str], list[str]]:
     """Tensors that a frozen graph is fed, and those that nobody in it reads."""
-    read = {name.lstrip("^").partition(":")[0] for node in graph.node for name in node.input}
+    read = {
+        name.lstrip("^").partition(":")[0]
+        for name in chain.from_iterable(node.input for node in graph.node)
+    }
     inputs = [f"{node.name}:0" for node in graph.node if node.op == "Placeholder"]
     idle = ("Placeholder", "Const", "NoOp", "Assert")
     return inputs, [f"{n.name}:0" for n in graph.node if n.name not in read and n.op not in idle]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from operator import add
 from typing import Any
 
@@ -97,15 +98,15 @@ class _SubgraphReader:
             [_decode(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)]
         )
         operators = list(_get_vector(self.graph.operators))
-        self.made = {int(t) for op in operators for t in _get_vector(op.outputs)} | set(
-            _list_numbers(self.graph.inputs)
-        )
+        self.made = {
+            int(t) for t in chain.from_iterable(_get_vector(op.outputs) for op in operators)
+        } | set(_list_numbers(self.graph.inputs))
         self.operators = operators
 
     def read(self, name: str) -> ModelProto:
         """The ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
-        read = {n for node in nodes for n in node.input}
+        read = set(chain.from_iterable(node.input for node in nodes))
         weights = [
             self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made
         ]
@@ -183,8 +184,9 @@ class _SubgraphReader:
         subgraphs it runs."""
         used = [
             k
-            for ports in (op.inputs, op.outputs, op.intermediates)
-            for k in _list_numbers(ports)
+            for k in chain.from_iterable(
+                map(_list_numbers, (op.inputs, op.outputs, op.intermediates))
+            )
             if k >= 0
         ]
         numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}

@@ -25,6 +25,7 @@ from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.value_types import read_type
 from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
+from subgraph.reach import invert
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.storage.tensors import has_dims
@@ -257,7 +258,7 @@ RECIPES = {
         for op in "Softmax LogSoftmax Sigmoid Tanh Erf Exp Log Sqrt Abs Neg Flatten".split()
     },
 }
-_RECIPE_OF = {call: ops.split() for calls, ops in RECIPES.items() for call in calls.split()}
+_RECIPE_OF = invert((ops.split(), calls.split()) for calls, ops in RECIPES.items())
 
 
 class ScopedTensors:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,10 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
         return {}
     with files.reading(MANIFEST, hint='wanted: {"tensors": [{"name", "file", …}]}'):
         items = [
-            (i, _parse_spec) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())
+            (i, _parse_spec)
+            for i in chain.from_iterable(
+                data.get(key, ()) for key in ("tensors", "inputs", "outputs")
+            )
         ]
         items += [(i, _parse_exported_spec) for i in data.get("exported", ())]
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]

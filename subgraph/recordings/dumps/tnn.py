@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 from subgraph.recordings.dump_files import Files
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, replace_characters
@@ -28,7 +29,7 @@ def detect(files: Files) -> int:
     names = [n.rpartition("/")[2] for n in files.ending(".txt")]
     if any(_DUMPED.fullmatch(n) for n in names):
         return MARKED
-    if {"cpu_", "device_"} <= {side for side in _SIDES for n in names if n.startswith(side)}:
+    if {"cpu_", "device_"} <= {side for side, n in product(_SIDES, names) if n.startswith(side)}:
         return MARKED
     return MARKED if any(_is_described(files, n) for n in files.ending(".txt")) else NONE
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from subgraph.errors import InputError
 from subgraph.recordings.device_runs import RecordedRun
@@ -107,7 +107,7 @@ class _Matching:
             tensor: (*self._chain(tensor), *find_dropped_input(self.graph, tensor))
             for tensor in named
         }
-        around = [n for tensor in named for n in (tensor, *others[tensor])]
+        around = list(chain.from_iterable((tensor, *others[tensor]) for tensor in named))
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
@@ -190,7 +190,9 @@ class _Matching:
                 self._read |= {tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(
-                t for name in said for t in (name, *written.alike(name)) if t in tensors
+                t
+                for t in chain.from_iterable((name, *written.alike(name)) for name in said)
+                if t in tensors
             )
             if entry.missing and (meant or not names):
                 self._leave_out(entry, Reason.UNREADABLE, entry.missing)

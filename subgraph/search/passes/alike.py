@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
+from subgraph.reach import invert
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
 from subgraph.search.state import SearchState
@@ -37,7 +39,7 @@ def regions_alike(state: SearchState, scope: Items, region: Items) -> list[Items
         return []
     found: list[Items] = []
     left = set(scope) - set(region)
-    reader = {p: k for k in reversed(region) for p in state.parents[k]}
+    reader = invert((k, state.parents[k]) for k in reversed(region))
     for last in scope:
         match = {region[-1]: last}
         for item in region[-2::-1]:
@@ -136,7 +138,7 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
     off = yield from off_alone(
-        state, scope, [k for region in culprits if len(region) == 1 for k in region]
+        state, scope, list(chain.from_iterable(region for region in culprits if len(region) == 1))
     )
     return tuple(reversed(off))
 

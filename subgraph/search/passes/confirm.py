@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from subgraph.search.driver import Search, SearchRestart
 from subgraph.search.oracle import (
@@ -108,7 +109,7 @@ def _stranger(state: SearchState, region: Items) -> int | None:
     """An item far from a region, that neither feeds nor reads it, and did not fail alone; not
     behind it, if there is one. Complexity: O(items + edges)."""
     behind = set(region)
-    near = {p for k in region for p in state.parents[k]}
+    near = set(chain.from_iterable(state.parents[k] for k in region))
     for k in range(region[0], state.n):
         if not behind.isdisjoint(state.parents[k]):
             near |= {k} if not set(region).isdisjoint(state.parents[k]) else set()
