@@ -257,7 +257,8 @@ class Bisection:
         before = interim.findings.counts
         oracle.hints = self.options.hints
         progress = self._progress
-        progress.oracle, progress.remaining = oracle, Remaining(oracle.size)
+        progress.oracle = oracle
+        progress.remaining = Remaining(oracle.size)
         within = self.options.scope(oracle) if scope is None else scope
         limits = self.options.limits
         if limits.max_time is not None:

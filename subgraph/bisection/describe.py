@@ -345,7 +345,8 @@ def _finding(
     oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]
 ) -> document.FindingDocument:
     finding = findings.findings[rank]
-    kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
+    kind = finding.kind
+    labels, nodes, ops = _nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     makers: list[int] = []

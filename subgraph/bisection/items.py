@@ -214,7 +214,8 @@ class Remaining:
         self.runs_left = step.estimated_runs * (1 if step.only_repeats else TIMES)
 
     def _took(self, seconds: float) -> None:
-        self.seconds, self.runs = self.seconds + seconds, self.runs + 1
+        self.seconds = self.seconds + seconds
+        self.runs = self.runs + 1
 
     def learned(self, step: Step) -> str:
         """`2 of 27 nodes left`: what is known after the step that was added last."""

@@ -303,7 +303,9 @@ class RunsAhead(Closable):
 
     def close(self) -> None:
         """End the runs that nobody waits for."""
-        going, self._going, self._done = self._going, {}, {}
+        going = self._going
+        self._going = {}
+        self._done = {}
         for _, cancel in going.values():
             cancel.set()
         if self._executor:

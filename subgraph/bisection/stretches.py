@@ -87,7 +87,9 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
         whole = yield from each(oracle.search(settings), numbered)
         if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.full_model):
             return whole
-        found, parts = [whole], stretches_of(oracle)  # it was tried, and stopped for its memory
+        # it was tried, and stopped for its memory
+        found = [whole]
+        parts = stretches_of(oracle)
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):

@@ -33,11 +33,10 @@ from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
-NODE, SEEN, ENVIRONMENT = (
-    "Node",
-    "Furthest off",
-    "Environment",
-)  # lines of the answer that a report says elsewhere
+# lines of the answer that a report says elsewhere
+NODE = "Node"
+SEEN = "Furthest off"
+ENVIRONMENT = "Environment"
 MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
@@ -147,7 +146,8 @@ def states(tried: Sequence[StringMap]) -> str:
     for state, group in groupby(tried, key=itemgetter("state")):
         names = [t["version"] for t in group]
         ends = " … ".join(dict.fromkeys((names[0], names[-1])))
-        spans.append(f"{ends} {'cannot be tried' if state == 'unknown' else state}")
+        outcome = "cannot be tried" if state == "unknown" else state
+        spans.append(f"{ends} {outcome}")
     return ", ".join(spans)
 
 

@@ -43,7 +43,11 @@ MAX_SECONDS = 60.0  # after which no more are tried
 SMALLER = (
     10.0  # times smaller than the region's error is what rounding may leave without the attribute
 )
-TENSOR, GRAPH, GRAPHS, SPARSE = 4, 5, 10, 11  # onnx.AttributeProto's numbers of these types
+# onnx.AttributeProto's numbers of these types
+TENSOR = 4
+GRAPH = 5
+GRAPHS = 10
+SPARSE = 11
 
 
 @dataclass

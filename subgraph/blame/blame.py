@@ -343,7 +343,8 @@ class Blame:
         candidate = self.trials.runtime.candidate
         for names in passes[:MAX_SETS]:
             cured = switch_off(self.trials, names).runtime.candidate
-            what = f"without the {'passes' if len(names) > 1 else 'pass'} {' and '.join(names)}"
+            noun = "passes" if len(names) > 1 else "pass"
+            what = f"without the {noun} {' and '.join(names)}"
             how = describe_changed_options(candidate, cured.options)
             yield prover.of_candidate("pass", what, how, cured)
         for name, options in switches.items():

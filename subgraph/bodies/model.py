@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
-FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
+# beside numbers, what may stand behind `@`
+FIRST = ""
+LAST = "last"
+ALL = "all"
 MAX_NODES = 20_000  # in bodies: what is called a thousand times is there a thousand times
 
 

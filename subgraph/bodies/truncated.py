@@ -19,12 +19,11 @@ from subgraph.graph.value_types import set_tensor
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import GraphProto, ModelProto, NodeProto, TypeProto
 
-TRIPS, RAN, FIRST, ONE = (
-    "subcut:trips",
-    "subcut:ran",
-    "subcut:first",
-    "subcut:one",
-)  # ':' keeps them apart from users'
+# ':' keeps them apart from users'
+TRIPS = "subcut:trips"
+RAN = "subcut:ran"
+FIRST = "subcut:first"
+ONE = "subcut:one"
 INT64 = 7
 # from which a candidate counts: what scales its outputs is then no number of iterations
 BEGIN = 1_000_000

@@ -149,7 +149,8 @@ def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:
 def _list_replays(data: ReadmeData, *, has_tflite: bool) -> list[str]:
     """Return the commands of subcut that run the case."""
     name = f"{clean(data.name)}.zip"
-    lines = [f"subcut replay {name} -c {'litert' if has_tflite else 'ort'}"]
+    backend = "litert" if has_tflite else "ort"
+    lines = [f"subcut replay {name} -c {backend}"]
     identity = data.evidence["request"]["identity"] if data.evidence else None
     if not identity or identity["backend"] in (BY_HAND, RECORDED):
         return lines

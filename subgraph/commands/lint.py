@@ -186,7 +186,8 @@ def text(document: LintDocument) -> str:
     )
     scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
     found = f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}"
-    lines.append(f"{found if document.findings else 'nothing found'}: {scope}")
+    result = found if document.findings else "nothing found"
+    lines.append(f"{result}: {scope}")
     return "\n".join(lines)
 
 

@@ -299,7 +299,8 @@ def relative_l2(reference: Array, candidate: Array) -> float:
     finite = np.isfinite(x)
     if not np.array_equal(finite, np.isfinite(y)):
         return math.inf
-    x, y = x[finite], y[finite]
+    x = x[finite]
+    y = y[finite]
     length = norm(x)
     return norm(y - x) / length if length else math.inf
 
@@ -358,7 +359,8 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
         return None
     expected, actual = (v.reshape(v.shape[:2]).astype(np.float64) for v in (reference, candidate))
     defined = ~np.isnan(expected).any(axis=1)
-    expected, actual = expected[defined], actual[defined]
+    expected = expected[defined]
+    actual = actual[defined]
     if not expected.size:
         return None
     order = np.argsort(-actual, axis=1, kind="stable")[

@@ -202,9 +202,10 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
     )
     missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
     if missing:
+        content = "the prompt" if decoder.tokens else "the sequence"
         raise InputError(
             f"nothing is given for '{missing[0]}'",
-            f"-i {missing[0]}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}",
+            f"-i {missing[0]}=FILE.npy: {content}",
             code="loop.input-missing",
         )
     with name_setting(feeding.setting):

@@ -264,7 +264,8 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
                 k, {}, SubcutError(f"it gives no '{clean(missing[0])}'", code="loop.output-missing")
             )
             return
-        raw, made = made, carry_over_empty_states(decoder, made, states, into)
+        raw = made
+        made = carry_over_empty_states(decoder, made, states, into)
         states = make_next_states(decoder, made)
         yield CandidateStep(k, made, raw=raw)
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)

@@ -21,7 +21,9 @@ SIZE = 16
 CLASSES = 10
 BLOCKS = 4
 SEED = 169  # with it the fault changes the predicted class
-OPSET, IR_VERSION = 17, 8  # what the oldest supported onnxruntime reads
+# what the oldest supported onnxruntime reads
+OPSET = 17
+IR_VERSION = 8
 PROJECT_FILE = """\
 # Read by subcut in this folder and below it; options on the command line win.
 input = "input.npy"    # what the model is fed

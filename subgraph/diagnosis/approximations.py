@@ -33,10 +33,9 @@ MOST = 9999  # that is said
 LEFT = 1e-5  # of the scale, which healthy kernels stay within
 MAX_NODES = 2000  # of a region that is run once per hypothesis
 DOMAIN = "subcut.approximation"
-SLOPE, CUBIC = (
-    math.sqrt(2 / math.pi),
-    0.044715,
-)  # GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
+# GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
+SLOPE = math.sqrt(2 / math.pi)
+CUBIC = 0.044715
 QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
 LOWERED = (
     60801 / 2**20

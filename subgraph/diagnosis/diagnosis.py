@@ -520,7 +520,8 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     reference's."""
     if output.values is None or second.values is None:
         return False
-    (expected, value), (_, other) = output.values, second.values
+    expected, value = output.values
+    _, other = second.values
     forms = {(v.shape, v.dtype) for v in (expected, value, other)}
     if len(forms) > 1:
         return bool((other.shape, other.dtype) == (value.shape, value.dtype))

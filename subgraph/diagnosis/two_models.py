@@ -351,7 +351,8 @@ def _measure_constants(
         for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
             if a not in ours.side.constants or b not in theirs.side.constants:
                 continue
-            own, their = ours.side.constants[a], theirs.side.constants[b]
+            own = ours.side.constants[a]
+            their = theirs.side.constants[b]
             if _are_nearest_codes(theirs.side.graph, b, own, their):
                 continue
             apart = relative_l2(own, their)
@@ -425,7 +426,8 @@ def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, 
 
 def _scale_text(scale: Scale) -> str:
     """`16 scales 0.001 … 0.02 along axis 0, zero point 0`."""
-    low, high = min(scale.step), max(scale.step)
+    low = min(scale.step)
+    high = max(scale.step)
     zeros = " … ".join(map(str, sorted({min(scale.zero), max(scale.zero)})))
     if len(scale.step) == 1:
         return f"scale {low:.4g}, zero point {zeros}"

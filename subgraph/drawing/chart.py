@@ -24,7 +24,9 @@ BOTTOM = 34.0
 NAMED = 112.0  # more room below for names
 NAME_GAP = 24.0  # pixels between two of them; letters are larger on a phone
 NAME_LENGTH = 17  # characters of a name
-TOP, MARKED = 12.0, 40.0  # room above: without and with numbers of findings
+# room above: without and with numbers of findings
+TOP = 12.0
+MARKED = 40.0
 DEEPEST = 16  # decades shown below the highest; what is smaller stands on the floor
 MAX_LABELS = 8  # on an axis
 MAX_TITLES = 400  # failing points with a name
@@ -153,8 +155,8 @@ def _ends(across: _Axis) -> list[Label]:
 
 
 def _path(places: Iterable[tuple[float, float]]) -> str:
-    steps = (f"{x:g} {y:g}" for x, y in places)
-    return " ".join(f"{'L' if k else 'M'}{step}" for k, step in enumerate(steps))
+    steps = [f"{x:g} {y:g}" for x, y in places]
+    return f"M{' L'.join(steps)}" if steps else ""
 
 
 def _dots(drawn: Iterable[_PlacedPoint]) -> str:

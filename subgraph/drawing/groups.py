@@ -112,7 +112,8 @@ class Tree:
         total = levels[0]
         depth = 1
         while levels[depth] and total + levels[depth] <= boxes:
-            total, depth = total + levels[depth], depth + 1
+            total = total + levels[depth]
+            depth = depth + 1
         return self.opened(depth)
 
     def partly(self, nodes: Collection[int]) -> frozenset[str]:
@@ -309,7 +310,8 @@ class Tree:
             seen.add(group.key)
             for m in group.members:
                 if m in self.groups:
-                    self.groups[m].parent, self.groups[m].depth = number, group.depth + 1
+                    self.groups[m].parent = number
+                    self.groups[m].depth = group.depth + 1
         self._gather(self.root)
         for group in self.groups.values():
             group.nodes = sum(leaf < len(self.network.ops) for leaf in group.leaves)

@@ -21,7 +21,9 @@ THIN = 2.0  # width of an edge that passes a layer
 SWEEPS = 6  # passes over all layers
 LONG = 12  # rows that an edge may pass; a longer one becomes two stubs
 TEXT = 14.0  # height of a label
-CURVE, CURVE_MOST = 11.0, 36.0  # height in which an edge moves sideways
+# height in which an edge moves sideways
+CURVE = 11.0
+CURVE_MOST = 36.0
 STRAIGHT = 8.0  # weight of the parts of one edge for each other
 HEAVY = 1e7  # weight of the trunk beside any other item
 
@@ -114,7 +116,8 @@ def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
         a = edge.source
         b = edge.target
         if a < b and best[a] + items[b].weight > best[b]:
-            best[b], before[b] = best[a] + items[b].weight, a
+            best[b] = best[a] + items[b].weight
+            before[b] = a
     path = [max(range(len(items)), key=lambda i: (best[i], -i))] if items else []
     while path and before[path[-1]] >= 0:
         path.append(before[path[-1]])
@@ -391,7 +394,9 @@ def spread(
         size = 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / heavy:
             before, others, many = blocks.pop()
-            total, heavy, size = total + before, heavy + others, size + many
+            total = total + before
+            heavy = heavy + others
+            size = size + many
         blocks.append((total, heavy, size))
     low = bounds[0] + extents[0][0]
     high = bounds[1] - offsets[-1] - extents[-1][1]

@@ -182,7 +182,8 @@ class Drawer:
         for node in [m for m in chain.from_iterable(g.members for g in seen) if m in self._inner]:
             inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
             if inside <= left:
-                keys, left = keys | {f"#{node}"}, left - inside
+                keys = keys | {f"#{node}"}
+                left = left - inside
         return keys
 
     def layout(
@@ -289,7 +290,9 @@ class Drawer:
                 if cell.member in drawn:
                     for picture in drawn[cell.member]:
                         moved = _move(picture, box)
-                        boxes, lines, stubs = boxes + moved[0], lines + moved[1], stubs + moved[2]
+                        boxes = boxes + moved[0]
+                        lines = lines + moved[1]
+                        stubs = stubs + moved[2]
                 elif inner:
                     waiting.append((cell.member, box.x, box.y))
             lines += _lines(

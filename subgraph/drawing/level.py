@@ -34,10 +34,9 @@ SLIM = 64.0  # width of the smallest box
 HEIGHT = 36.0  # of a box
 LINE = 14.0  # more height of one with room for an error, or with a line on its weights
 BAR_ROOM = 6.0  # of a tall box, on each side: the bar stands in the left one
-HEADER, PAD = (
-    22.0,
-    8.0,
-)  # of an open group: height of the line with its name, room between frame and members
+# of an open group: height of the line with its name, room between frame and members
+HEADER = 22.0
+PAD = 8.0
 PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
 STUBS = 3  # rows of stubs at a box; the last counts the others
 
@@ -232,12 +231,8 @@ def _name(
     """Name a tensor at a member; an open group without a port for it names it inside."""
     if member == PORT:
         return
-    ports = (
-        (inner[member].ports_in if way == "in" else inner[member].ports_out)
-        if member in inner
-        else None
-    )
-    if ports is None or name in ports:
+    level = inner.get(member)
+    if level is None or name in (level.ports_in if way == "in" else level.ports_out):
         named.setdefault(member, {})[way, name] = None
 
 
@@ -360,7 +355,8 @@ def _add_frame(
 ) -> Level:
     """The level with its frame; the root has none."""
     root = number == tree.root
-    x, y = (0.0, 0.0) if root else (PAD, HEADER + (0 if ways_in else PAD / 2))
+    above = HEADER if ways_in else HEADER + PAD / 2
+    x, y = (0.0, 0.0) if root else (PAD, above)
     below = 0.0 if root or ways_out else PAD
     head = 0.0 if root else columns(short(clean(tree.groups[number].label), NAME)) * ADVANCE + 30
     return Level(

@@ -10,10 +10,9 @@ from itertools import chain
 from subgraph.reach import invert
 from subgraph.types import StringMap, Strings, frozen
 
-WIDE, NEAR = (
-    5,
-    10,
-)  # a tensor with so many readers goes as a line only to readers so many nodes below the first
+# a tensor with so many readers goes as a line only to readers so many nodes below the first
+WIDE = 5
+NEAR = 10
 
 
 @frozen

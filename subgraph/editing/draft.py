@@ -40,6 +40,7 @@ from subgraph.graph.opsets import (
     opset_of,
     read_imports,
 )
+from subgraph.reach import invert
 from subgraph.storage import dtypes, folders
 from subgraph.system import quote
 from subgraph.text import clean, count
@@ -255,7 +256,7 @@ class Draft:
             ModelError: there is a cycle.
         """
         nodes = list(self.model.graph.node)
-        maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+        maker = invert((i, filter(None, node.output)) for i, node in enumerate(nodes))
         above = [
             {maker[n] for n in (*node.input, *list_captured(node)) if maker.get(n, i) != i}
             for i, node in enumerate(nodes)

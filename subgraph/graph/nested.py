@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
-GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
+# values of AttributeProto.AttributeType
+GRAPH_ATTRIBUTE = 5
+GRAPHS_ATTRIBUTE = 10
 VALUE_FIELDS = {
     1: "f",
     2: "i",

@@ -29,11 +29,12 @@ def main() -> None:
         request = json.loads(line)
         data = sys.stdin.buffer.read(request.pop("bytes"))
         try:
-            error, data = "", _answer(folder, data, **request)
+            error = ""
+            data = _answer(folder, data, **request)
         except MemoryError:
             raise
         except Exception as e:  # noqa: BLE001
-            error = f"{'' if isinstance(e, RuntimeError) else type(e).__name__ + ': '}{e}"
+            error = str(e) if isinstance(e, RuntimeError) else f"{type(e).__name__}: {e}"
             data = b""
         replies.write(json.dumps({"error": error, "bytes": len(data)}).encode() + b"\n" + data)
         replies.flush()

@@ -76,9 +76,11 @@ def read_type(type_proto: TypeProto) -> DeclaredType:
     form = ""
     inner = type_proto
     if inner.HasField("optional_type"):
-        form, inner = "optional", inner.optional_type.elem_type
+        form = "optional"
+        inner = inner.optional_type.elem_type
     if inner.HasField("sequence_type"):
-        form, inner = f"{form} sequence".strip(), inner.sequence_type.elem_type
+        form = f"{form} sequence".strip()
+        inner = inner.sequence_type.elem_type
     if not inner.HasField("tensor_type"):
         kind = inner.WhichOneof("value") or "no type"
         raise InputError(

@@ -164,7 +164,7 @@ def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint)
             i,
             None,
             own or message,
-            f"{hint}{', or ' if hint else ''}put a Cast before it",
+            ", or ".join(filter(None, (hint, "put a Cast before it"))),
             complaint.certain,
         )
     return Problem(

@@ -134,7 +134,8 @@ class Entry:
         own = self._as_tried(own)
         if not own or own in self.wrong:
             return tried
-        return f"{tried}; {own} was {'right' if own in self.right else 'not tried'}"
+        outcome = "right" if own in self.right else "not tried"
+        return f"{tried}; {own} was {outcome}"
 
     def _as_tried(self, own: str) -> str:
         """The release that was tried, where this is a package of it: 5.0.0.93 of OpenCV 5.0.0."""

@@ -212,9 +212,10 @@ class _Drafting:
         is_float = form.dtype != "float16" or self.simulated
         for k in form.inputs:
             node.input[k] = self._rounded(node.input[k], form.dtype, is_float)
+        suffix = "float" if is_float else form.dtype
         for k in form.outputs:
             name = node.output[k]
-            node.output[k] = f"{name}:{'float' if is_float else form.dtype}"
+            node.output[k] = f"{name}:{suffix}"
             if is_float:
                 self._cast_twice(node.output[k], name, form.dtype)
             else:
@@ -224,7 +225,8 @@ class _Drafting:
     def _rounded(self, name: str, dtype: str, is_float: bool) -> str:
         """The name of a tensor's rounded value, in float16 or in float32; made once."""
         if name not in self.narrow:
-            made = f"{name}:{'rounded' if is_float else dtype}"
+            suffix = "rounded" if is_float else dtype
+            made = f"{name}:{suffix}"
             self.narrow[name] = made
             weight = self.graph.array(name) if dtype == "float16" else None
             if weight is not None:

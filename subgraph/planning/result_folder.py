@@ -150,7 +150,8 @@ def try_list(
                 return wider, tried
             first = first or tried
             rounds = max(1, 2 * rounds)
-            before, wider = wider, planner.kept_nodes(found.kept, rounds)
+            before = wider
+            wider = planner.kept_nodes(found.kept, rounds)
             if len(wider.nodes) == len(before.nodes):
                 break
     except OutOfTime as e:

@@ -101,7 +101,9 @@ def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
         while end > 0:
             begin = max(0, end - size)
             if ask(rest := kept[:begin] + kept[end:]):
-                kept, end, size = rest, begin, 2 * size
+                kept = rest
+                end = begin
+                size = 2 * size
             elif size > 1:
                 size //= 2
             else:

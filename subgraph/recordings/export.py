@@ -166,7 +166,8 @@ def export(
     if document is None:
         found, left_out = _read_recorded(source, dump_format, hints, place.path)
     else:
-        found, left_out = _read_listed(source, document), []
+        found = _read_listed(source, document)
+        left_out = []
     entries = [entry for entry in found if not entry.missing]
     left_out += [f"{e.file}: {e.missing}" for e in found if e.missing]
     if not entries:

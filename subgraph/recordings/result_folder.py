@@ -139,10 +139,8 @@ def _describe_outcome(run: RunSummary) -> str:
         )
     if run.status is Status.UNRESOLVED:
         return f"inconclusive: {run.why}"
-    return (
-        f"right: {count(run.tensors.compared, 'recorded tensor')}"
-        f" {'agrees' if run.tensors.compared == 1 else 'agree'}"
-    )
+    verb = "agrees" if run.tensors.compared == 1 else "agree"
+    return f"right: {count(run.tensors.compared, 'recorded tensor')} {verb}"
 
 
 def choose_exit_code(comparisons: Sequence[RunComparison]) -> int:

@@ -269,7 +269,8 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
     if found := [*_iter_proof(finding), *proof]:
         yield "proof", "; ".join(found)
     if finding.effect.growth:
-        first, last = finding.effect.growth[0], finding.effect.growth[-1]
+        first = finding.effect.growth[0]
+        last = finding.effect.growth[-1]
         start = f"{error(first.error)} after {count(first.nodes, 'node')}"
         yield "growth", f"the error grows from {start} to {error(last.error)} after {last.nodes}"
     if finding.effect.contributors:

@@ -261,11 +261,8 @@ def _facts_of_recordings(
         if run.tensors.first_bad and not run.files.missing:
             good = run.tensors.last_good
             last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-            source = str(run.tensors.source or "")
-            yield (
-                f"first bad tensor{of}",
-                f"{run.tensors.first_bad}{last}{f'; from {source}' if source else ''}",
-            )
+            source = f"; from {run.tensors.source}" if run.tensors.source else ""
+            yield f"first bad tensor{of}", f"{run.tensors.first_bad}{last}{source}"
 
 
 def _facts_of_comparison(document: ComparisonDocument) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from itertools import chain
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
+from subgraph.reach import invert
 from subgraph.reports._compared import ComparedDocument, JudgedTensor
 from subgraph.reports._words import all_indices, is_proven
 from subgraph.results.bisect import BisectDocument, FindingDocument
@@ -17,7 +18,9 @@ from subgraph.types import frozen
 from subgraph.verdict import Status
 
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
-MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
+# with the findings' groups open; without findings
+MAX_BOXES = 160
+FEW_BOXES = 20
 
 
 @frozen
@@ -45,7 +48,8 @@ def whole_drawn(
     if isinstance(document, (BisectDocument, IntervalDocument)):
         findings = document.findings
     nodes = range(len(network.ops))
-    inside = {i: k for k, f in enumerate(findings, 1) for i in all_indices(f) if i in nodes}
+    numbers = invert((k, all_indices(f)) for k, f in enumerate(findings, 1))
+    inside = {i: k for i, k in numbers.items() if i in nodes}
     in_table = {row.index for row in rows}
     marks = Marks(
         found={i for i, k in inside.items() if is_proven(findings[k - 1])},

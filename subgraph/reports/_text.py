@@ -300,10 +300,8 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         unresolved = statuses.count(Status.UNRESOLVED)
         unsure = f", {unresolved} unresolved" if unresolved else ""
         parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {way}{unsure}")
-    lines = [
-        f"{count(len(rows), 'tensor')}:"
-        f" {'; '.join(parts)}{' (stopped there)' if document.tensors.stopped else ''}"
-    ]
+    end = " (stopped there)" if document.tensors.stopped else ""
+    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{end}"]
     if bad:
         lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
         source = next(
@@ -323,7 +321,8 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
 def _whole_alone(document: ComparisonDocument, shown: View) -> str:
     """A sentence on a model that is wrong where no tensor is."""
     if document.whole.looked_at and (others := document.whole.looked_at.others):
-        left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
+        verb = "was" if others == 1 else "were"
+        left = f"{count(others, 'other tensor')} {verb} not compared"
         return f"the whole model is wrong, what was asked about is not: {left}"
     if all(line.cells[-1].status is Status.AGREE for line in shown.lines):
         return (

@@ -337,7 +337,8 @@ def interval_title(finding: IntervalFinding) -> str:
 
 def left_out(shown: View) -> list[str]:
     """Return the entries that were recorded and not compared, a line per reason."""
-    return [
-        f"{n} left out, {why}{f': {listed(names)}' if names else ''}"
-        for why, n, names in shown.left_out
-    ]
+    lines = []
+    for why, n, names in shown.left_out:
+        examples = f": {listed(names)}" if names else ""
+        lines.append(f"{n} left out, {why}{examples}")
+    return lines

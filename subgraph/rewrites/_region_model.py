@@ -51,8 +51,12 @@ class RegionModel:
     def __init__(
         self, model: ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
     ) -> None:
-        self.model, self.opset, self._onnx = model, opset_of(model), onnx
-        self.any_shape, self.frozen, self.fixed = frozen is not None, frozenset(frozen or ()), False
+        self.model = model
+        self.opset = opset_of(model)
+        self._onnx = onnx
+        self.any_shape = frozen is not None
+        self.frozen = frozenset(frozen or ())
+        self.fixed = False
         inferred = infer_model(model, onnx)[0].graph
         self.types: dict[str, TypeProto] = {
             v.name: v.type for v in (*inferred.value_info, *inferred.input, *inferred.output)

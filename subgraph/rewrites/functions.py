@@ -93,7 +93,8 @@ def _alike(one: Any, other: Any) -> bool:
 
 def _extends(older: Any, newer: Any) -> bool:
     """Return whether the newer version only adds attributes that may be omitted."""
-    (inputs, outputs, before), (more, others, after) = _form(older), _form(newer)
+    inputs, outputs, before = _form(older)
+    more, others, after = _form(newer)
     added = [newer.attributes[name] for name in after.keys() - before.keys()]
     same = inputs == more and outputs == others and before.items() <= after.items()
     return same and not any(a.required for a in added)

@@ -9,7 +9,9 @@ from onnx import ModelProto
 from subgraph.graph.opsets import list_changed
 from subgraph.rewrites._region_model import RegionModel
 
-OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
+# the oldest that the converter reaches; runtimes take a new opset late
+OLDEST = 7
+NEWEST = 25
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:

@@ -25,7 +25,8 @@ COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 def _broadcast(full: bool) -> Form:
     """Return a form that gives constants the rank of the output, or with `full` its shape."""
-    words = f"a constant of the full {'shape' if full else 'rank'} in"
+    kind = "shape" if full else "rank"
+    words = f"a constant of the full {kind} in"
 
     @of(*BROADCASTS)
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:

@@ -45,7 +45,8 @@ class _Future:
     def __init__(self, state: SearchState, search: Search[object]) -> None:
         self.state = state
         self._search = search
-        self.queries, self.earlier = next(search), dict[Query, Answer]()
+        self.queries = next(search)
+        self.earlier = dict[Query, Answer]()
 
     def go_on(self, answers: Sequence[Answer]) -> None:
         """

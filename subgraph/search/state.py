@@ -236,7 +236,8 @@ class SearchState:
             SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
         """
         if self.seen.without_output >= self.max_without_output:
-            self.seen.without_output, self.max_without_output = 0, 2 * self.max_without_output
+            self.seen.without_output = 0
+            self.max_without_output = 2 * self.max_without_output
             query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.max_without_output, True)
             (answer,) = yield from self.ask(Purpose.AGAIN, [query])
             if answer.signature in NO_OUTPUT:

@@ -198,7 +198,8 @@ def convert_layout(
     if not target or source == target:
         return array, source
     if source == BLOCKED_LAYOUT and array.ndim == 5:
-        array, source = layouts.to_model(array, source, shape), "NCHW"
+        array = layouts.to_model(array, source, shape)
+        source = "NCHW"
     if target == BLOCKED_LAYOUT:
         if array.ndim != 4:
             return array, source
@@ -293,7 +294,8 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
         under = rounded < float(low)
         whole = np.where(over | under, 0, rounded)
     out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
-    out[over], out[under] = high, low
+    out[over] = high
+    out[under] = low
     return out.astype(tensors.np_dtype(dtype)), over | under
 
 

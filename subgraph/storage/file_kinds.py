@@ -90,7 +90,8 @@ class FileKind(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"this {'looks like' if self.by_suffix else 'is'} {self.name}"
+        verb = "looks like" if self.by_suffix else "is"
+        return f"this {verb} {self.name}"
 
 
 _PYTORCH_FILE = FileKind("a PyTorch file", _TORCH)

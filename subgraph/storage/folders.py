@@ -49,7 +49,9 @@ DEVICES = {
     "nul",
     *(f"{d}{n}" for d, n in product(("com", "lpt"), range(1, 10))),
 }
-NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
+# ends of hidden folders, which `sweep` removes
+NEW = ".subcut-new"
+OLD = ".subcut-old"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
@@ -199,10 +201,11 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
             f"{hint} in its registry",
             code="output.path-too-long",
         )
-    full = e.errno in (*DISK_FULL, None)  # numpy's short write has no number
+    is_full = e.errno in (*DISK_FULL, None)  # numpy's short write has no number
+    hint = "name another folder with -o"
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",
-        f"{'free some space, or ' if full else ''}name another folder with -o",
+        f"free some space, or {hint}" if is_full else hint,
         code="output.unwritable",
     )
 

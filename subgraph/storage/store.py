@@ -98,7 +98,9 @@ class Store(Closable):
     def close(self) -> None:
         """Remove folders that were never put, and temporary ones. The store may be used again."""
         with self._guard:
-            sessions, self._sessions, self._session = self._sessions, {}, None
+            sessions = self._sessions
+            self._sessions = {}
+            self._session = None
             self._folders.clear()
         for path, lock in sessions.items():
             shutil.rmtree(path, ignore_errors=True)

@@ -14,10 +14,9 @@ from subgraph.lazy import np
 from subgraph.types import JsonObject
 
 NAME = "entry.json"
-HEAD, TAIL = (
-    '{"subcut store": 1, "sha256": "%s", "entry": ',
-    "}\n",
-)  # the hash of everything after it
+# the hash of everything after it
+HEAD = '{"subcut store": 1, "sha256": "%s", "entry": '
+TAIL = "}\n"
 PLAIN = re.compile(
     r"[A-Za-z0-9_@+~-]([A-Za-z0-9._@+~#-]*[A-Za-z0-9_@+~#-])?"
 )  # `safe_names` with an extension
@@ -26,7 +25,9 @@ PLAIN = re.compile(
 # SHA-256 57, blake2b 84. For disk faults and truncated files, not against an adversary. mmap would
 # save 2 ms, but a bad sector, or another process that truncates the file, would end ours with
 # SIGBUS.
-PAGE, WINDOW = 4096, 1 << 18  # bytes; a window fits into the second-level cache
+# bytes; a window fits into the second-level cache
+PAGE = 4096
+WINDOW = 1 << 18
 
 
 class Damaged(Exception):

@@ -56,7 +56,9 @@ FLOORS = {
     "bfloat16": 8 * 2.0**-8,
 }  # of the scale: eight roundings, as in `cases.check`
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
-CRITERION, TOLERANCE = "criterion", "tolerance"  # what a verdict was made by
+# what a verdict was made by
+CRITERION = "criterion"
+TOLERANCE = "tolerance"
 NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
 
 
@@ -147,17 +149,17 @@ class ExpectedOutputs:
 
     def __init__(self, criterion: str, plain: Runtime, scratch: Path) -> None:
         """`criterion`: words as `parse_criterion` takes them; `plain`: plain onnxruntime."""
-        self.criterion, self.rule = criterion, parse_criterion(criterion)
-        self._noise_rule, self._rounding_alone = (
-            parse_criterion(NOISE),
-            parse_criterion(ROUNDING_ALONE),
-        )
+        self.criterion = criterion
+        self.rule = parse_criterion(criterion)
+        self._noise_rule = parse_criterion(NOISE)
+        self._rounding_alone = parse_criterion(ROUNDING_ALONE)
         self._scratch = scratch
         # it runs here, wherever the candidates do
         self._plain = plain.limited_to(os.cpu_count() or 1)
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
-        self._lock, self._numbers = threading.Lock(), itertools.count()
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
 
     @property
     def by_noise(self) -> bool:

@@ -32,10 +32,9 @@ from subgraph.verdict import Verdict
 
 POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
 POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
-MAX_SECONDS, MAX_WHOLE = (
-    60.0,
-    10,
-)  # limit of all runs: the longer of a time, and of so many runs of the full model
+# limit of all runs: the longer of a time, and of so many runs of the full model
+MAX_SECONDS = 60.0
+MAX_WHOLE = 10
 Shown = TypeVar("Shown")
 
 

@@ -228,7 +228,9 @@ def _run_with(model: ReferenceModel, region: Region, other: OtherAttribute) -> F
 def _differ(model: ReferenceModel, values: Feeds) -> bool:
     """Return whether any of the tensors differs from the captured one."""
     pairs = zip(model.values.records, values, strict=True)
-    return any(_is_other(sample, name, changed) for sample, changed in pairs for name in changed)
+    return any(
+        any(_is_other(sample, name, changed) for name in changed) for sample, changed in pairs
+    )
 
 
 def _is_other(sample: Records, name: str, changed: Records) -> bool:

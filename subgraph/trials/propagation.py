@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
 def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
     """Return whether any value that enters a piece differs from the captured one."""
     pairs = zip(model.values.records, outputs, strict=True)
-    return any(not _equal(k[n], o[n]) for k, o in pairs for n in piece.inputs if n in o)
+    return any(n in o and not _equal(k[n], o[n]) for (k, o), n in product(pairs, piece.inputs))
 
 
 def _add_sent(

@@ -177,7 +177,8 @@ class ByScore:
             folder.mkdir()
         names = self.float_outputs[0]
         fed = [
-            replace(sample[n], name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n in names
+            replace(sample[n], name=f"o/{k}/{n}")
+            for (k, sample), n in product(enumerate(outputs), names)
         ]
         fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
         try:
@@ -307,7 +308,8 @@ def open_score(
         for n, r in s.items()
     ]
     fixed += [
-        replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in model.graph.inputs
+        replace(s[n], name=f"i/{k}/{n}")
+        for (k, s), n in product(enumerate(records), model.graph.inputs)
     ]
     scratch = model.scratch / "scores"
     scratch.mkdir()

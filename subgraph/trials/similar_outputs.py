@@ -34,7 +34,10 @@ from subgraph.verdict import Judgement
 
 MAX_OTHER_SAMPLES = 16
 MAX_NODES = 64  # of a region that is run on the reference for each misread input
-MAX_SAMPLES, MAX_INPUTS, MAX_INPUT = 16, 2, 1 << 24  # with which an input is misread; its elements
+# with which an input is misread; its elements
+MAX_SAMPLES = 16
+MAX_INPUTS = 2
+MAX_INPUT = 1 << 24
 MISREAD_TYPES = frozenset(("float32", "float16", "float64", "uint8", "int8"))
 MAX_OUTPUT = 1 << 26  # elements of an output that is explained: each takes four copies in float64
 

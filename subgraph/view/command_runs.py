@@ -39,7 +39,8 @@ class CommandRun:
         Attributes:
             kind: the sub-command. words: all that is typed behind `subcut`.
         """
-        self.kind, self.words = kind, tuple(words)
+        self.kind = kind
+        self.words = tuple(words)
         self.process = subprocess.Popen(
             [*COMMAND, *words, "--json"],
             stdin=subprocess.DEVNULL,

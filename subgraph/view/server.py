@@ -43,7 +43,9 @@ POLICY = (
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 )
-MAX_JSON, MAX_FILE = 16 << 20, 4 << 30  # bytes of a request
+# bytes of a request
+MAX_JSON = 16 << 20
+MAX_FILE = 4 << 30
 IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
 WATCH_SECONDS = (
     1.0  # an event stream shows so often that it lives, and that the model is still the same
@@ -62,7 +64,8 @@ class ViewServer(ThreadingHTTPServer):
         Raises:
             UsageError: the port is taken. SubcutError: as `open_session`.
         """
-        self._open_session, self._opening = open_session, threading.Lock()
+        self._open_session = open_session
+        self._opening = threading.Lock()
         self.session = open_session()
         self.token = secrets.token_urlsafe(24)
         try:
@@ -89,7 +92,8 @@ class ViewServer(ThreadingHTTPServer):
         """
         with self._opening:
             if not self.session.opened.is_current:
-                old, self.session = self.session, self._open_session()
+                old = self.session
+                self.session = self._open_session()
                 old.close()
             return self.session
 

@@ -100,7 +100,8 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     shape = reference.shape
     dtype = str(reference.dtype)
     if not reference.size:
-        reference, given = reference.reshape(0), None if given is None else given.reshape(0)
+        reference = reference.reshape(0)
+        given = None if given is None else given.reshape(0)
     planes = drawn.planes(reference.shape)
     large = reference.size > MAX_DRAWN
     if plane is None:
@@ -113,7 +114,8 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
             f"a large tensor: numbers and pictures are of channel {plane} alone, of its first"
             " elements"
         )
-        reference, shown = _part(reference, planes, plane), 0
+        reference = _part(reference, planes, plane)
+        shown = 0
         given = None if given is None else _part(given, planes, plane)
     return {
         "pairs": to_json(

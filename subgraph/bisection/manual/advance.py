@@ -220,4 +220,4 @@ def _what(task: Task, folder: Path) -> str:
     if region.nodes == model.whole().nodes:
         return f"the whole model{more}"
     manifest = read_task(folder)
-    return f"{span_of(manifest.region if manifest else None)}{more}"
+    return span_of(manifest.region if manifest else None) + more

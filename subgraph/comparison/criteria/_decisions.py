@@ -88,7 +88,8 @@ def find_flips(
     winners = old.argmax(1)
     others = new.argmax(1)
     places = np.flatnonzero(winners != others)
-    winners, others = winners[places], others[places]
+    winners = winners[places]
+    others = others[places]
     ahead, behind = (old[places, classes].astype(np.float64) for classes in (winners, others))
     margins = ahead - behind
     rounding = eps * (np.abs(ahead) + np.abs(behind)) + 2 * step

@@ -40,7 +40,9 @@ CAP = dict.fromkeys(Precision, 0.2) | {
 # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
 FLOOR = 2e-3
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
-RUNS, JUMP_RUNS = 4, 8  # perturbed runs; behind a choice or steps
+# perturbed runs; behind a choice or steps
+RUNS = 4
+JUMP_RUNS = 8
 EARLY_FAIL = 10.0  # times the limit: fails after one run
 # times the error of rounding after every node: perturbed runs that move farther are scaled down
 EXAGGERATED = 10.0

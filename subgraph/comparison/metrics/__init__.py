@@ -27,10 +27,9 @@ import numpy as np
 
 from subgraph.types import Array
 
-MIN_SQUARE, MAX_SQUARE = (
-    1e-280,
-    1e280,
-)  # others overflow, or lose bits in float64's subnormal numbers
+# others overflow, or lose bits in float64's subnormal numbers
+MIN_SQUARE = 1e-280
+MAX_SQUARE = 1e280
 
 
 def dot(first: Array, second: Array) -> float:

@@ -11,7 +11,9 @@ from subgraph.types import Array
 
 IDEAL = 1.0
 SYMMETRIC = True
-MIN_LENGTH, MAX_LENGTH = 1e-100, 1e100  # their products stay well inside float64
+# their products stay well inside float64
+MIN_LENGTH = 1e-100
+MAX_LENGTH = 1e100
 
 
 def measure(reference: Array, candidate: Array) -> float:

@@ -31,7 +31,9 @@ def _distribution(values: Array) -> Array:
     low = float(values.min())
     high = float(values.max())
     if np.isinf(high - low):  # half of the range does not overflow
-        values, low, high = values / 2, low / 2, high / 2
+        values = values / 2
+        low = low / 2
+        high = high / 2
     if low == high:
         return np.full(values.shape, 1 / values.size)
     scaled = values - low

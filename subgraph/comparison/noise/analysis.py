@@ -126,11 +126,9 @@ def find_rounding_sites(
                 rounded += outputs
             elif _makes_floats(graph, i):
                 converted += outputs
-    sites.rounded, sites.converted, sites.quantizers = (
-        tuple(rounded),
-        tuple(converted),
-        tuple(quantizers),
-    )
+    sites.rounded = tuple(rounded)
+    sites.converted = tuple(converted)
+    sites.quantizers = tuple(quantizers)
     sites.exact_reads = frozenset(
         (i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes)
     )

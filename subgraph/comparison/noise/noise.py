@@ -191,7 +191,8 @@ class RegionNoise:
         is_inside = source in graph.maker and source not in self.region.inputs
         real = self.sampler.plain(source) if is_inside else load_array(self.tensors[source])
         limits = np.iinfo(dtype)
-        (step,), (zero,) = scale.step, scale.zero
+        (step,) = scale.step
+        (zero,) = scale.zero
         exact = np.clip(real.astype(np.float64) / step + zero, limits.min, limits.max)
         is_coarse = not COARSE.isdisjoint(graph.ops[k] for k in before)
         return QuantizedValues(exact, step, zero, is_coarse)

@@ -85,7 +85,8 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
-        before, row[0] = row[0], i
+        before = row[0]
+        row[0] = i
         for j, y in enumerate(b, 1):
             before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
     return row[-1]

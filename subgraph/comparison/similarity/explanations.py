@@ -290,7 +290,8 @@ def fit_line(x: Array, y: Array) -> LinearMap | None:
     finite = np.isfinite(x) & np.isfinite(y)
     if np.count_nonzero(finite) < MIN_ELEMENTS:
         return None
-    x, y = x[finite], y[finite]
+    x = x[finite]
+    y = y[finite]
     centered = x - x.mean()
     variance = float(centered @ centered)
     scale = float(centered @ y) / variance if variance else 0.0

@@ -145,7 +145,8 @@ class LintContext:
 
     def nodes(self, *ops: str) -> list[LintNode]:
         """The nodes of these standard operators, at any depth."""
-        return [node for op in ops for node in self._by_op.get(op, ()) if node.is_op(op)]
+        named = chain.from_iterable(self._by_op.get(op, ()) for op in ops)
+        return [node for node in named if node.is_op(node.op)]
 
     def at(self, index: int | None) -> LintNode | None:
         """The top-level node of this index; None for None."""

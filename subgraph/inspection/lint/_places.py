@@ -22,6 +22,7 @@ from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, sche
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import tensor_type
 from subgraph.precision import Precision
+from subgraph.reach import invert
 from subgraph.storage import dtypes
 from subgraph.types import Array
 
@@ -95,7 +96,7 @@ class Scope:
     @cached_property
     def makers(self) -> dict[str, LintNode]:
         """Tensor → the node of this scope that makes it."""
-        return {name: node for node in self.nodes for name in node.proto.output if name}
+        return invert((node, filter(None, node.proto.output)) for node in self.nodes)
 
     @cached_property
     def shared_names(self) -> frozenset[str]:

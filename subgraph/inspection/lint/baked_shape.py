@@ -20,10 +20,9 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, shorten
 from subgraph.types import Shapes, frozen
 
-IMAGE_SIZE, OTHER_SIZE = (
-    224,
-    16,
-)  # first sizes for an open dimension of an image, and of other inputs
+# first sizes for an open dimension of an image, and of other inputs
+IMAGE_SIZE = 224
+OTHER_SIZE = 16
 CHANNELS = 3
 IMAGE_RANK = 4
 FIX = (

@@ -93,7 +93,5 @@ def _imports(op: str, backend: str) -> str:
     own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
     if own:
         return "" if own[0] in importing else f"{own[0]} does not import it"
-    return (
-        f"{', '.join(importing or IMPORTED)} {'import it' if importing else 'do not import it'}, of"
-        " those tried"
-    )
+    verb = "import it" if importing else "do not import it"
+    return f"{', '.join(importing or IMPORTED)} {verb}, of those tried"

@@ -23,7 +23,9 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
 from subgraph.types import Shape, StringMap, Strings, frozen
 
-OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
+# the oldest that have all operators used, for the sake of old converters
+OPSET = 13
+IR_VERSION = 7
 PRODUCER = "subcut from Caffe"
 
 CONVERTERS: dict[str, Callable[[CaffeLayer], None]] = {

@@ -60,7 +60,8 @@ def convert_split(layer: CaffeLayer) -> None:
 def convert_crop(layer: CaffeLayer) -> None:
     """The first bottom, cut to the shape of the second from `axis` on."""
     p = layer.parameters("crop_param")
-    axis, (shape, wanted) = layer.axis(p.axis), layer.shapes
+    axis = layer.axis(p.axis)
+    shape, wanted = layer.shapes
     axes = list(range(axis, len(shape)))
     offsets = p.offset if len(p.offset) == len(axes) else (p.offset or [0]) * len(axes)
     if len(offsets) != len(axes) or len(wanted) != len(shape):
@@ -130,7 +131,8 @@ def convert_tile(layer: CaffeLayer) -> None:
 
 def convert_shuffle_channel(layer: CaffeLayer) -> None:
     """Channels of `group` groups, one of each in turn."""
-    group, (batch, channels, *rest) = layer.parameters("shuffle_channel_param").group, layer.shape
+    group = layer.parameters("shuffle_channel_param").group
+    batch, channels, *rest = layer.shape
     if not group or channels % group:
         raise layer.refuse(f"cannot part {channels} channels into {group} groups")
     _add_transposed_reshape(
@@ -193,7 +195,8 @@ def convert_upsample(layer: CaffeLayer) -> None:
 
 def convert_roi_pooling(layer: CaffeLayer) -> None:
     """Fast R-CNN's: the maximum of each cell of each box `(batch, x1, y1, x2, y2)`."""
-    p, (shape, boxes) = layer.parameters("roi_pooling_param"), layer.shapes
+    p = layer.parameters("roi_pooling_param")
+    shape, boxes = layer.shapes
     if (
         not (p.pooled_h and p.pooled_w)
         or len(shape) != 4
@@ -286,7 +289,8 @@ def convert_lstm(layer: CaffeLayer) -> None:
         raise layer.refuse(
             "exposes its hidden state", "subcut reads LSTM with the bottoms x and cont"
         )
-    (steps, batch, *rest), size = layer.shape, p.num_output
+    steps, batch, *rest = layer.shape
+    size = p.num_output
     if layer.shapes[1] != (steps, batch):
         raise layer.refuse(f"needs a second bottom, cont, of {steps}×{batch}")
     width = prod(rest)

@@ -183,7 +183,8 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
     done.require_space()
     if done.code:
         lines = done.last_lines(LAST_LINES)
-        what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
+        what = f"{failed}: its process ended with code {done.code}"
+        what += ", and said" if lines else ""
         raise ModelError(
             " | ".join([what, *lines]),
             f"to see more: {masked(system.join(words))}",

@@ -108,7 +108,8 @@ def paired(
 
 def _fit(one: Declared, other: Declared) -> bool:
     """Can the two be the same tensor? What is not declared fits all."""
-    (dtype, dims), (other_dtype, other_dims) = one, other
+    dtype, dims = one
+    other_dtype, other_dims = other
     if dtype and other_dtype and dtype != other_dtype:
         return False
     if dims is None or other_dims is None:

@@ -250,9 +250,9 @@ def to_numpy(tensor: Any) -> Array:
     """
     pytorch = import_torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else tensor.layout
         raise InputError(
-            f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}, which ONNX"
-            " has not",
+            f"a tensor is {kind}, which ONNX has not",
             code="tensor.unsupported-type",
         )
     plain = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg().contiguous()
@@ -316,7 +316,8 @@ def summarize_error(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     file, line, code = find_innermost_call(str(error))
     where = f", at {short_path(file)}:{line}: {code}" if file else ""
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400] + where
+    first = lines[0] if lines else ""
+    return f"{type(error).__name__}: {first}"[:400] + where
 
 
 # ------------------------------------------------------------ the ONNX file

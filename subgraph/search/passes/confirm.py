@@ -40,10 +40,9 @@ STEADY_RUNS = (1, 0)  # where the candidate always gives the same
 MAX_NEIGHBORS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
-FLAKY_RUNS, MORE_FLAKY_RUNS = (
-    8,
-    30,
-)  # of a region; the latter if it seems to fail less often than the whole
+# of a region; the latter if it seems to fail less often than the whole
+FLAKY_RUNS = 8
+MORE_FLAKY_RUNS = 30
 CHANGED_RUNS = (
     16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
 )

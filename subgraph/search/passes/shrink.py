@@ -101,7 +101,8 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     for smaller in smallers:
         component = tuple(sorted(smaller(region)))
         while len(component) < len(region) and (yield from state.fails(Purpose.SHRINK, component)):
-            region, component = component, tuple(sorted(smaller(component)))
+            region = component
+            component = tuple(sorted(smaller(component)))
     region, whole = yield from _drop_chunks(state, region)
     while True:
         smallest = yield from _drop_single(state, region, whole)

@@ -29,7 +29,10 @@ MIN_SHARE = 0.9  # of the elements that are so near
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
-QUANTIZED, SCALE, ZERO = "_quantized", "_scale", "_zero_point"  # what onnxruntime's tool adds
+# what onnxruntime's tool adds
+QUANTIZED = "_quantized"
+SCALE = "_scale"
+ZERO = "_zero_point"
 
 
 @frozen
