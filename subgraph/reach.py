@@ -1,4 +1,4 @@
-"""Walks of a graph: everything that steps lead to; and groups by member."""
+"""Walks of a graph: everything that steps lead to; and groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
 Group = TypeVar("Group")
+Value = TypeVar("Value")
 
 
 def reach(starts: Iterable[T], follow: Callable[[T], Iterable[T]]) -> set[T]:
@@ -43,4 +44,16 @@ def invert(groups: Iterable[tuple[Group, Iterable[T]]]) -> dict[T, Group]:
     found = {}
     for group, members in groups:
         found.update(dict.fromkeys(members, group))
+    return found
+
+
+def group_values(pairs: Iterable[tuple[T, Value]]) -> dict[T, list[Value]]:
+    """Return the values of each key, in the order of the pairs.
+
+    >>> group_values((len(word), word) for word in ("a", "bc", "d"))
+    {1: ['a', 'd'], 2: ['bc']}
+    """
+    found: dict[T, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
     return found

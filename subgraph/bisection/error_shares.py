@@ -16,6 +16,7 @@ from subgraph.comparison.pair import comparable
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.reach import group_values
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import (
@@ -319,11 +320,10 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
                 (PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k)
             )
     pieces.sort(key=lambda piece: -piece[0].explains)
-    by_ops: dict[str, list[float]] = {}
-    for cost, k in pieces:
-        by_ops.setdefault(" + ".join(dict.fromkeys(ops[i] for i in items.groups[k])), []).append(
-            cost.explains
-        )
+    by_ops = group_values(
+        (" + ".join(dict.fromkeys(ops[i] for i in items.groups[k])), cost.explains)
+        for cost, k in pieces
+    )
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
     remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
     saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])

@@ -14,7 +14,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import invert
+from subgraph.reach import group_values, invert
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
@@ -127,9 +127,7 @@ def _join(
     )
     acyclic = networkx.condensation(flow)
     component = acyclic.graph["mapping"]
-    members: dict[int, list[int]] = {}
-    for i in graph.in_order(nodes):
-        members.setdefault(component[group[i]], []).append(i)
+    members = group_values((component[group[i]], i) for i in graph.in_order(nodes))
     return tuple(tuple(members[c]) for c in networkx.topological_sort(acyclic))
 
 

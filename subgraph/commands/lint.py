@@ -25,6 +25,7 @@ from subgraph.errors import InputError, ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.known import Entry
 from subgraph.log import log
+from subgraph.reach import group_values
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.text import aligned, clean, count, nearest, shorten, shorten_names
 
@@ -193,9 +194,7 @@ def text(document: LintDocument) -> str:
 
 def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
     """The findings of one rule, those with the same fix together."""
-    by_fix: dict[str, list[LintFinding]] = {}
-    for f in findings:
-        by_fix.setdefault(f.fix, []).append(f)
+    by_fix = group_values((f.fix, f) for f in findings)
     for fix, same in by_fix.items():
         rows = list(_fold(same, same[0].severity))
         for node, reason in rows[:MAX_LINES]:
@@ -208,9 +207,7 @@ def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
 
 def _fold(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str, str]]:
     """(node, reason); findings with the same reason together."""
-    by_reason: dict[str, list[LintFinding]] = {}
-    for f in findings:
-        by_reason.setdefault(f.reason, []).append(f)
+    by_reason = group_values((f.reason, f) for f in findings)
     for reason, same in by_reason.items():
         if len(same) <= MAX_UNFOLDED[severity]:
             for f in same:

@@ -31,6 +31,7 @@ from subgraph.drawing.level import (
     size,
 )
 from subgraph.drawing.network import Network, kind_of
+from subgraph.reach import group_values
 from subgraph.text import clean, short
 from subgraph.types import Strings, frozen
 
@@ -383,10 +384,7 @@ class Drawer:
 
     @cached_property
     def _folded(self) -> dict[int, list[int]]:
-        folded: dict[int, list[int]] = {}
-        for constant, reader in self.network.folded.items():
-            folded.setdefault(reader, []).append(constant)
-        return folded
+        return group_values((reader, constant) for constant, reader in self.network.folded.items())
 
 
 def _place_body(

@@ -33,7 +33,7 @@ from subgraph.graph.nested import (
 )
 from subgraph.graph.opsets import STANDARD, require_expandable
 from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
-from subgraph.reach import invert, reach
+from subgraph.reach import group_values, invert, reach
 from subgraph.text import nearest
 from subgraph.types import Array, JsonObject, Strings
 
@@ -151,9 +151,7 @@ class Graph:
         """Name that several nodes have → their indices."""
         if len(set(self.node_names)) == len(self.node_names):
             return {}
-        same: dict[str, list[int]] = {}
-        for i, name in enumerate(self.node_names):
-            same.setdefault(name, []).append(i)
+        same = group_values((name, i) for i, name in enumerate(self.node_names))
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
     def find_made_twice(self) -> list[tuple[str, int, int]]:

@@ -25,6 +25,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.log import log
 from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
+from subgraph.reach import group_values
 from subgraph.recordings import recording
 from subgraph.recordings.dump_files import fill_open_dimension, scan, split_numbers
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
@@ -313,9 +314,7 @@ def _list_names(entry: DumpEntry) -> Strings:
 
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     """The runs in one recording."""
-    entries: dict[str, list[DumpEntry]] = {}
-    for entry in recorded:
-        entries.setdefault(entry.side, []).append(entry)
+    entries = group_values((entry.side, entry) for entry in recorded)
     sides: dict[str, list[str]] = {}  # by their name without the number
     for side in entries:
         sides.setdefault(re.sub(r"\d+(?=\D*$)", "#", side), []).append(side)

@@ -27,6 +27,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import find_source
+from subgraph.reach import group_values
 from subgraph.recordings.interval import (
     REFERENCE,
     Interval,
@@ -209,9 +210,7 @@ def _explain_unresolved(comparison: RunComparison) -> str:
 
 
 def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
-    names: dict[str, list[str]] = {}
-    for one in comparison.left_out(*Reason):
-        names.setdefault(one.reason, []).append(one.entry.name)
+    names = group_values((one.reason, one.entry.name) for one in comparison.left_out(*Reason))
     found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
     files = comparison.run.recording.left_out if comparison.run.recording else {}
     found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]

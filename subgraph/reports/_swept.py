@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from subgraph.reach import group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import aligned, count, shorten
@@ -166,10 +167,8 @@ def _iter_refusals(document: SweepDocument) -> Iterator[str]:
     """The most frequent reasons for refusing; reasons that differ only in names and numbers count
     as one."""
     for k, candidate in enumerate(document.candidates):
-        reasons: dict[str, list[str]] = {}
-        for result in (row.results[k] for row in document.rows):
-            if result.status == "refused":
-                reasons.setdefault(VARYING.sub("…", result.why), []).append(result.why)
+        refused = (row.results[k] for row in document.rows if row.results[k].status == "refused")
+        reasons = group_values((VARYING.sub("…", one.why), one.why) for one in refused)
         frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
         cells = [(str(len(same)), shorten(same[0], WIDTH)) for same in frequent]
         if cells:
@@ -181,10 +180,8 @@ def _iter_refusals(document: SweepDocument) -> Iterator[str]:
 
 def _iter_notes(document: SweepDocument) -> Iterator[str]:
     for k, candidate in enumerate(document.candidates):
-        changed: dict[tuple[str, str], list[str]] = {}
-        for row in document.rows:
-            if before := row.results[k].before:
-                changed.setdefault((before, row.results[k].status), []).append(row.test)
+        results = ((row.results[k], row.test) for row in document.rows)
+        changed = group_values(((r.before, r.status), test) for r, test in results if r.before)
         for (before, status), names in changed.items():
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
@@ -211,9 +208,9 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
     yield from aligned(cells) if cells else ()
     if len(differing) > MAX_LISTED:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
-    groups: dict[str, list[str]] = {}
-    for left_out in document.left_out:
-        groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
+    groups = group_values(
+        (left_out.why, left_out.operator or left_out.test) for left_out in document.left_out
+    )
     for why, operators in groups.items():
         yield from _wrap(
             f"left out, {count(len(operators), 'test')}: {why}", _count_names(operators)

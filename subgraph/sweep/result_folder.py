@@ -36,6 +36,7 @@ from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCR
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
 from subgraph.log import log
+from subgraph.reach import group_values
 from subgraph.results.sweep import (
     CandidateEntry,
     NamedTest,
@@ -160,10 +161,9 @@ def _make_candidate_entry(
 def _list_operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
     """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by
     name."""
-    groups: dict[tuple[str, str], list[SweepRow]] = {}
-    for row in rows:
-        if row.test.kind == NODE:
-            groups.setdefault((row.test.op, row.test.domain), []).append(row)
+    groups = group_values(
+        ((row.test.op, row.test.domain), row) for row in rows if row.test.kind == NODE
+    )
     entries = []
     for (op, domain), some in groups.items():
         each = [

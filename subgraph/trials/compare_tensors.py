@@ -27,6 +27,7 @@ from subgraph.inspection.drawn_network import labeled
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
+from subgraph.reach import group_values
 from subgraph.reports import PINNED_ALONE, Kind, ReportedAnswer, say_precise
 from subgraph.results.common import (
     Agreement,
@@ -518,9 +519,7 @@ def _compare(
     model = trials.model
     names = select_tensors(model, at)
     model.values.need([*model.graph.outputs, *names])
-    tensors: dict[int, list[str]] = {}
-    for name in names:
-        tensors.setdefault(model.graph.maker[name], []).append(name)
+    tensors = group_values((model.graph.maker[name], name) for name in names)
     nodes = {i: _node_region(model, i, of_node) for i, of_node in tensors.items()}
     probes = [] if only_in_place else _probes(trials, nodes, jobs)
     rows: list[ComparisonRow] = []

@@ -28,6 +28,7 @@ from subgraph.graph.properties import COARSE
 from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import group_values
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
@@ -366,10 +367,11 @@ class Judge:
             judgements = doubted
         if any(j.fails for j in judgements):
             return judgements
-        samples: dict[str, list[Judgement]] = {}
-        for judgement in judgements:
-            if judgement.agrees and judgement.name not in allowed:
-                samples.setdefault(judgement.name, []).append(judgement)
+        samples = group_values(
+            (judgement.name, judgement)
+            for judgement in judgements
+            if judgement.agrees and judgement.name not in allowed
+        )
         reasons = {
             name: self._explain_mute(given, of_output) for name, of_output in samples.items()
         }

@@ -37,6 +37,7 @@ from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, find_source
 from subgraph.precision import Precision
+from subgraph.reach import group_values
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.types import Shapes, frozen
 
@@ -133,10 +134,7 @@ class LintContext:
 
     @cached_property
     def _by_op(self) -> dict[str, list[LintNode]]:
-        nodes: dict[str, list[LintNode]] = {}
-        for node in self.all_nodes:
-            nodes.setdefault(node.op, []).append(node)
-        return nodes
+        return group_values((node.op, node) for node in self.all_nodes)
 
     @property
     def operators(self) -> Collection[str]:

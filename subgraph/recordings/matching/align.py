@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from subgraph.errors import Inconclusive, InputError
+from subgraph.reach import group_values
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
@@ -213,10 +214,11 @@ class BlockSums(Generic[Key]):
     each (`profile_of`)."""
 
     def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
-        by_size: dict[int, list[tuple[Key, Array]]] = {}
-        for key, array in arrays:
-            if array.dtype.kind in "fiubV":
-                by_size.setdefault(array.size, []).append((key, profile_of(array)))
+        by_size = group_values(
+            (array.size, (key, profile_of(array)))
+            for key, array in arrays
+            if array.dtype.kind in "fiubV"
+        )
         self._rows = {
             size: ([key for key, _ in rows], np.stack([profile for _, profile in rows]))
             for size, rows in by_size.items()

@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import chain, takewhile
 
 from subgraph.errors import InputError
+from subgraph.reach import group_values
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import CODES, BlockSums, capture_tensors, replace_nan
@@ -255,9 +256,7 @@ class _Matching:
     def _separate(self) -> None:
         """Leave each entry one tensor, the nearest, of those whose names a tool writes in the same
         way."""
-        shared: dict[DumpEntry, list[TensorMatch]] = {}
-        for match in self.matches.values():
-            shared.setdefault(match.entry, []).append(match)
+        shared = group_values((match.entry, match) for match in self.matches.values())
         for group in shared.values():
             written = group[0].entry.tensor
 

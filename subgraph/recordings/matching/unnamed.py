@@ -16,6 +16,7 @@ from itertools import pairwise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
+from subgraph.reach import group_values
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums, has_same_numbers
 from subgraph.recordings.matching.matched import (
@@ -109,10 +110,11 @@ class Unnamed:
     ) -> dict[str, TensorMatch]:
         """Return the tensors of too few numbers to be found by them, by size, in the order
         of the entries; only where each value is near."""
-        tensors: dict[int, list[str]] = {}
-        for name, value in values:
-            if name not in matches and not is_varied(value):
-                tensors.setdefault(value.size, []).append(name)
+        tensors = group_values(
+            (value.size, name)
+            for name, value in values
+            if name not in matches and not is_varied(value)
+        )
         found: dict[str, TensorMatch] = {}
         for size, names in tensors.items():
             fitting = (e for e in self.pool if self.fit.value(e).size == size)
