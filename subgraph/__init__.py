@@ -18,7 +18,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from subgraph.reach import invert
 from subgraph.version import __version__
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ _SHOWN = {
     "trials.compare_tensors": "Comparison",
     "verdict": "Judgement Verdict",
 }
-_HOME = invert((module, names.split()) for module, names in _MODULES.items())
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "ArgumentTypeError",

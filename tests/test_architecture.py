@@ -41,6 +41,7 @@ ONLY = {
         "text",
         "system",
         "plugins",
+        "reach",
         "types",
     },
     "drawing": {"text", "documents", "reach", "types"},
