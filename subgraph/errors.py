@@ -249,6 +249,24 @@ def name_setting(setting: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def explain_os_error(
+    error: type[SubcutError], what: str, hint: str = "", *, code: str
+) -> Iterator[None]:
+    """Raise an error of the operating system in the block as one of ours, with the reason.
+
+    Args:
+        error: The class of the error.
+        what: The fact, without the reason.
+        hint: The action.
+        code: The name of the problem.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise error(f"{what}: {e.strerror or e}", hint, code=code) from e
+
+
 def _iter_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
     yield cls
     for sub in cls.__subclasses__():

@@ -40,7 +40,7 @@ from subgraph.cases.layout import (
 from subgraph.cases.redact import ALL, Redactor
 from subgraph.cases.zip_archive import name_problem
 from subgraph.documents import from_json, read_json
-from subgraph.errors import InputError, SubcutError, UsageError
+from subgraph.errors import InputError, SubcutError, UsageError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.text import clean
 from subgraph.types import Fields, Strings
@@ -342,14 +342,9 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
 
 
 def _read(file: Path) -> bytes:
-    try:
+    what = f"cannot read {file}"
+    with explain_os_error(InputError, what, "make it readable", code="file.unreadable"):
         return file.read_bytes()
-    except OSError as e:
-        raise InputError(
-            f"cannot read {file}: {e.strerror or e}",
-            "make it readable",
-            code="file.unreadable",
-        ) from e
 
 
 def _files(path: Path) -> Iterator[Path]:

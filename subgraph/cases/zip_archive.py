@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from subgraph.errors import InputError, OutputError
+from subgraph.errors import InputError, OutputError, explain_os_error
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.types import frozen
@@ -174,14 +174,9 @@ def _open(source: Path | bytes) -> IO[bytes]:
     """
     if isinstance(source, bytes):
         return io.BytesIO(source)
-    try:
+    what = f"cannot read {source}"
+    with explain_os_error(InputError, what, "make it readable", code="file.unreadable"):
         return source.open("rb")
-    except OSError as e:
-        raise InputError(
-            f"cannot read {source}: {e.strerror or e}",
-            "make it readable",
-            code="file.unreadable",
-        ) from e
 
 
 def checksum_of(source: Path | bytes) -> Checksum:

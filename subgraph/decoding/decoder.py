@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.documents import parse_toml, read_text
-from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_error
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.text import clean, nearest
@@ -68,14 +68,10 @@ def read_loop_file(path: Path) -> LoopFile:
     Raises:
         UsageError: it cannot be read, or a key or value means nothing.
     """
+    hint = "--loop FILE; it may be empty"
     try:
-        document = parse_toml(read_text(path))
-    except OSError as e:
-        raise UsageError(
-            f"cannot read {path}: {e.strerror or e}",
-            "--loop FILE; it may be empty",
-            code="file.unreadable",
-        ) from e
+        with explain_os_error(UsageError, f"cannot read {path}", hint, code="file.unreadable"):
+            document = parse_toml(read_text(path))
     except ValueError as e:
         raise UsageError(
             f"{path} is not TOML: {e}", 'eos = 2, [states] h0 = "hn"', code="loop.not-toml"

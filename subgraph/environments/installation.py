@@ -21,7 +21,7 @@ from pathlib import Path
 
 from subgraph import children
 from subgraph.environments import emulated
-from subgraph.errors import BackendError, OutputError
+from subgraph.errors import BackendError, OutputError, explain_os_error
 from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
@@ -210,8 +210,13 @@ def _run(
         k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
     parent = environment.folder.parent
+    what = f"cannot run {command[0]}"
+    venv_hint = "install Python's venv module"
     try:
-        with folders.scratch(parent, "pip") as place:  # what it unpacks goes with it
+        with (
+            explain_os_error(BackendError, what, venv_hint, code="environment.no-venv"),
+            folders.scratch(parent, "pip") as place,  # what it unpacks goes with it
+        ):
             env = {**outside, "TMPDIR": str(place)}
             done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
@@ -219,12 +224,6 @@ def _run(
             f"installing {shown} took more than {timeout:.0f} s",
             "look at the network, and try again",
             code="environment.timeout",
-        ) from e
-    except OSError as e:
-        raise BackendError(
-            f"cannot run {command[0]}: {e.strerror or e}",
-            "install Python's venv module",
-            code="environment.no-venv",
         ) from e
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
@@ -238,7 +237,9 @@ def _run(
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Keep other processes from making this environment, for this block."""
-    try:
+    what = f"cannot write {folder.parent}"
+    hint = "set XDG_CACHE_HOME to a folder"
+    with explain_os_error(OutputError, what, hint, code="output.unwritable"):
         place = folder.with_name(f".{folder.name}.lock")
         place.touch()
         try:
@@ -248,9 +249,3 @@ def _lock(folder: Path) -> Iterator[None]:
             lock = Lock(place)
         with lock:
             yield
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {folder.parent}: {e.strerror or e}",
-            "set XDG_CACHE_HOME to a folder",
-            code="output.unwritable",
-        ) from e

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from subgraph.errors import OutputError
+from subgraph.errors import OutputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import all_tensors
@@ -54,15 +54,10 @@ def _copy(files: Mapping[str, Path], folder: Path) -> None:
     """
     for location, file in files.items():
         target = folder / location
-        try:
+        what = f"cannot copy {file} to {target}"
+        with explain_os_error(OutputError, what, "free some space", code="output.unwritable"):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        except OSError as e:
-            raise OutputError(
-                f"cannot copy {file} to {target}: {e.strerror or e}",
-                "free some space",
-                code="output.unwritable",
-            ) from e
 
 
 def write_pinned(graph: Graph, types: Mapping[str, protobuf.TypeProto], path: Path) -> None:

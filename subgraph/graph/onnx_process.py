@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from subgraph.children import Answering, python
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign, model_nodes
 from subgraph.graph.opsets import STANDARD, drop_defaults, misfit, opset_of
@@ -165,14 +165,10 @@ class OnnxProcess:
     def _start(self, size: int) -> Answering:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        try:
-            self._bound = min(MEMORY + MEMORY_PER_BYTE * size, free_memory())
+        self._bound = min(MEMORY + MEMORY_PER_BYTE * size, free_memory())
+        what = f"cannot start a process to check {self.path.name}"
+        with explain_os_error(ModelError, what, code="process.not-started"):
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
-        except OSError as e:
-            raise ModelError(
-                f"cannot start a process to check {self.path.name}: {e.strerror or e}",
-                code="process.not-started",
-            ) from e
 
     def _ended(self, code: int, call: str) -> ModelError:
         name = crash_name(code)

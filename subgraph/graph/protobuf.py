@@ -26,7 +26,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 
 from subgraph import system
-from subgraph.errors import DataError, ModelError, OutputError
+from subgraph.errors import DataError, ModelError, OutputError, explain_os_error
 from subgraph.lazy import np
 from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD, recognize
@@ -213,7 +213,7 @@ def read(path: Path) -> Skeleton:
         ModelError: the file is missing, truncated or not an ONNX model; names the byte where
             reading stopped.
     """
-    try:
+    with explain_read_error(path):
         if not stat.S_ISREG(
             path.stat().st_mode
         ):  # checked first, because opening a pipe would block
@@ -227,10 +227,6 @@ def read(path: Path) -> Skeleton:
             if size > WALK_ABOVE:
                 return _read_large(path, file.fileno(), size)
             data = file.read()
-    except OSError as e:
-        raise ModelError(
-            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
-        ) from e
     model = _parse(path, data, data[:HEAD])
     _require_graph(path, model, data[:HEAD])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
@@ -744,7 +740,7 @@ def write(
     ]
     if external is None:
         external = any(map(in_other_file, tensors))
-    with _writing(path):
+    with explain_write_error(path):
         if weights and (external or sum(blob.length for _, blob in weights) > INLINE_LIMIT):
             data = path.with_name(path.name + ".data")
             _write_data(weights, data)
@@ -764,21 +760,21 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
         OutputError: As `write`.
     """
     weights = [t for t in model.graph.initializer if on_disk(t) and not in_other_file(t)]
-    with _writing(path):
+    with explain_write_error(path):
         _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def explain_read_error(path: Path) -> AbstractContextManager[None]:
+    """Report an error of the operating system in a block as one of the model that is read."""
+    what = f"cannot read {path}"
+    return explain_os_error(ModelError, what, "check the path", code="model.unreadable")
+
+
+def explain_write_error(path: Path) -> AbstractContextManager[None]:
     """Report an error of the operating system in a block as one of the file that is written."""
-    try:
-        yield
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {path}: {e.strerror or e}",
-            "free some space or choose another -o",
-            code="output.unwritable",
-        ) from e
+    what = f"cannot write {path}"
+    hint = "free some space or choose another -o"
+    return explain_os_error(OutputError, what, hint, code="output.unwritable")
 
 
 def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:

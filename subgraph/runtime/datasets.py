@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.errors import InputError, NotInstalled
+from subgraph.errors import InputError, NotInstalled, explain_os_error
 from subgraph.log import log
 from subgraph.storage import folders
 from subgraph.text import clean
@@ -55,14 +55,10 @@ def unpack(folder: Path, inputs: tuple[tuple[str, int], ...]) -> Path:
         )
     state = folder / STATE  # `save_to_disk` writes it anew
     written_at = state.stat().st_mtime_ns if state.is_file() else 0
-    try:
+    what = f"cannot unpack the data set {folder}"
+    hint = "free space in the folder for temporary files, or set TMPDIR"
+    with explain_os_error(InputError, what, hint, code="dataset.not-unpacked"):
         return _unpack_once(folder.resolve(), inputs, written_at)
-    except OSError as e:
-        raise InputError(
-            f"cannot unpack the data set {folder}: {e.strerror or e}",
-            "free space in the folder for temporary files, or set TMPDIR",
-            code="dataset.not-unpacked",
-        ) from e
 
 
 @cache

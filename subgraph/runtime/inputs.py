@@ -18,7 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from subgraph.errors import InputError, UnknownName, UsageError, name_setting
+from subgraph.errors import InputError, UnknownName, UsageError, explain_os_error, name_setting
 from subgraph.graph import protobuf
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import PICKS, REARRANGES
@@ -300,14 +300,9 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
             path /= "inputs"
         if datasets.is_dataset(path):
             path = datasets.unpack(path, _read_ranks(graph, name))
-        try:
+        what = f"cannot read the folder {path}"
+        with explain_os_error(InputError, what, "check its permissions", code="file.unreadable"):
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
-        except OSError as e:
-            raise InputError(
-                f"cannot read the folder {path}: {e.strerror or e}",
-                "check its permissions",
-                code="file.unreadable",
-            ) from e
     if not folders:
         return [("", common)]
     if len(counts := {len(samples) for samples in folders}) > 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import system
-from subgraph.errors import InputError
+from subgraph.errors import InputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.inputs import (
@@ -366,10 +366,8 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
             code="tensor.no-raw-form",
         )
     dtype = np_dtype(spec.dtype)
-    try:
+    with explain_os_error(InputError, f"cannot read {path}", code="file.unreadable"):
         flat = np.fromfile(path, np.uint8)
-    except OSError as e:
-        raise InputError(f"cannot read {path}: {e.strerror or e}", code="file.unreadable") from e
     dims: list[Any] = [None] if spec.dims is None else list(spec.dims)
     unknown = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
     if len(unknown) > 1 and unknown[0] == 0:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 
-from subgraph.errors import ModelError, OutputError
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters
@@ -326,12 +326,7 @@ def _append_blob(values: Array, file: Path) -> WeightBlob:
     Raises:
         OutputError: the disk is full.
     """
-    try:
-        with file.open("ab") as out:
-            place = protobuf.Blob(file, out.tell(), values.nbytes)
-            out.write(values.astype("<f4", copy=False).data)
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {file}: {e.strerror or e}", "free some space", code="output.unwritable"
-        ) from e
+    with protobuf.explain_write_error(file), file.open("ab") as out:
+        place = protobuf.Blob(file, out.tell(), values.nbytes)
+        out.write(values.astype("<f4", copy=False).data)
     return WeightBlob(values.shape, (place,))

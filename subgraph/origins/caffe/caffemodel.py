@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from subgraph.errors import ModelError, OutputError
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.protobuf import Blob, File
 from subgraph.types import Array, Shape
@@ -78,7 +78,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
         ModelError: the file cannot be read, is truncated or no caffemodel, or a blob has not as
             many values as its shape says; names the byte or the layer.
     """
-    try:
+    with protobuf.explain_read_error(path):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
             raise ModelError(
                 f"{path} is not a regular file",
@@ -99,10 +99,6 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
                     name, blobs = _parse_layer(file, begin, end, *_FIELDS[number])
                     if blobs or name not in layers:
                         layers[name] = blobs
-    except OSError as e:
-        raise ModelError(
-            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
-        ) from e
     if not layers:
         raise ModelError(
             f"{path} holds no layers: it is not a caffemodel",
@@ -193,31 +189,24 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
     Raises:
         OutputError: the disk is full or not writable.
     """
-    try:
-        with path.open("wb") as out:
-            out.write(_encode_text(_NAME, net))
-            for name, kind, blobs in layers:
-                heads = [_encode_blob_head(blob) for blob in blobs]
-                sizes = [
-                    len(head) + prod(blob.shape) * blob.width
-                    for head, blob in zip(heads, blobs, strict=True)
-                ]
-                tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
-                front = _encode_text(1, name) + _encode_text(_TYPE, kind)
-                out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
-                out.write(front)
-                for tag, head, blob in zip(tags, heads, blobs, strict=True):
-                    out.write(tag + head)
-                    if blob.values is not None:
-                        out.write(np.ascontiguousarray(blob.values, "<f4").tobytes())
-                    for place in blob.places:
-                        protobuf.copy_blob(place, out)
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {path}: {e.strerror or e}",
-            "free some space or choose another -o",
-            code="output.unwritable",
-        ) from e
+    with protobuf.explain_write_error(path), path.open("wb") as out:
+        out.write(_encode_text(_NAME, net))
+        for name, kind, blobs in layers:
+            heads = [_encode_blob_head(blob) for blob in blobs]
+            sizes = [
+                len(head) + prod(blob.shape) * blob.width
+                for head, blob in zip(heads, blobs, strict=True)
+            ]
+            tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
+            front = _encode_text(1, name) + _encode_text(_TYPE, kind)
+            out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
+            out.write(front)
+            for tag, head, blob in zip(tags, heads, blobs, strict=True):
+                out.write(tag + head)
+                if blob.values is not None:
+                    out.write(np.ascontiguousarray(blob.values, "<f4").tobytes())
+                for place in blob.places:
+                    protobuf.copy_blob(place, out)
 
 
 def _encode_text(number: int, text: str) -> bytes:

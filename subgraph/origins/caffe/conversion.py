@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 
-from subgraph.errors import OutputError, UsageError
+from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.log import log
@@ -149,16 +149,9 @@ def write_region(
                 f"--start or --end {layer.text.name} takes the whole layer",
                 code="caffe.cut-inside-layer",
             )
-    try:
-        (folder / f"{stem}.prototxt").write_text(
-            messages.write(_make_tree(network, layers)), encoding="utf-8"
-        )
-    except OSError as e:
-        raise OutputError(
-            f"cannot write {folder}: {e.strerror or e}",
-            "free some space or choose another -o",
-            code="output.unwritable",
-        ) from e
+    text = messages.write(_make_tree(network, layers))
+    with protobuf.explain_write_error(folder):
+        (folder / f"{stem}.prototxt").write_text(text, encoding="utf-8")
     blobs = [(layer.text.name, layer.text.type, layer.weights) for layer in layers]
     caffemodel.write(folder / f"{stem}.caffemodel", network.name, blobs)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph.errors import ModelError
+from subgraph.graph import protobuf
 from subgraph.text import clean
 from subgraph.types import JsonObject
 
@@ -78,20 +79,16 @@ def read(path: Path) -> Message:
         ModelError: it cannot be read, is not UTF-8, too large, or not protobuf's text format; names
             the line.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ModelError(
-                f"{path} is larger than {MAX_BYTES >> 20} MB",
-                "a prototxt holds no weights",
-                code="caffe.too-large",
-            )
-        text = data.decode("utf-8-sig")
-    except OSError as e:
+    with protobuf.explain_read_error(path), path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise ModelError(
-            f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable"
-        ) from e
+            f"{path} is larger than {MAX_BYTES >> 20} MB",
+            "a prototxt holds no weights",
+            code="caffe.too-large",
+        )
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise ModelError(
             f"{path} is not text: byte {e.start} is not UTF-8",

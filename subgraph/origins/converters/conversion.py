@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from subgraph import children, system
-from subgraph.errors import ModelError, ResultExists, UsageError
+from subgraph.errors import ModelError, ResultExists, UsageError, explain_os_error
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
 from subgraph.graph.value_types import read_type
@@ -168,14 +168,9 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
     try:
         with folders.scratch(folder, "aside") as place:
             env = outside | {"TMPDIR": str(place.resolve())}
-            try:
+            what = f"cannot run {words[0]}"  # `scratch` takes other errors for a full disk
+            with explain_os_error(UsageError, what, "check its path", code="command.not-runnable"):
                 done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
-            except OSError as e:  # `scratch` takes any other for a full disk
-                raise UsageError(
-                    f"cannot run {words[0]}: {e.strerror or e}",
-                    "check its path",
-                    code="command.not-runnable",
-                ) from e
     except subprocess.TimeoutExpired as e:
         raise ModelError(
             f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout"
