@@ -359,7 +359,10 @@ def remove(
     path = asked.model_path
     new = free_path(file, path, [path])
     feeding = asked.feeding
-    with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
+    with (
+        contextlib.nullcontext() if file.no_run else asked.reference() as reference,
+        folders.temporary() as temporary,
+    ):
         graph = load(path)
         if nodes:
             labels: dict[str, None] = {}
@@ -369,20 +372,18 @@ def remove(
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)
 
-            with folders.temporary() as temporary:
-                draft = body_edit.edit_inside(graph, nodes, edit, temporary)
+            draft = body_edit.edit_inside(graph, nodes, edit, temporary)
             head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:
+            ends = first or ()
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
             _require_absent(kept, "--tail", force=file.force)
-            with edge_values(graph, first or (), feeding, reference) as (captured, folder):
-                draft, cut = remove_tail(graph, first or (), captured, folder)
+            captured = edge_values(graph, ends, feeding, reference, temporary) if reference else ()
+            draft, cut = remove_tail(graph, ends, captured)
             cut.save(kept)
-            head = (
-                f"removed  {count(len(cut.region.nodes), 'node')} from"
-                f" {', '.join(map(clean, first or ()))} on"
-            )
+            removed = count(len(cut.region.nodes), "node")
+            head = f"removed  {removed} from {', '.join(map(clean, ends))} on"
         with draft.write(new) as aside:
             lines, rows = compared(graph, aside, feeding, reference)
     if kept:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,11 +12,11 @@ import numpy as np
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.value_types import holds_maps
-from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage import folders, tensors
-from subgraph.storage.tensors import Record
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage import folders
+from subgraph.storage.tensors import Records
 from subgraph.types import frozen
 
 
@@ -45,25 +44,17 @@ def effect(
         SubcutError: a model cannot be run; inputs do not fit.
     """
     changed = load(after)
-    stored = _storable(before)
-    stored_after = _storable(changed)
     both = [name for name in before.outputs if name in changed.outputs]
-    with folders.temporary() as temporary:
-        places = [temporary / name for name in ("before", "after")]
-        ours = run_outputs(before, stored, feeding, reference, places[0])
-        shapes = {k: v for k, v in feeding.shapes.items() if k in changed.inputs}
-        theirs = run_outputs(
-            changed, stored_after, replace(feeding, shapes=shapes), reference, places[1]
+    shapes = {k: v for k, v in feeding.shapes.items() if k in changed.inputs}
+    with folders.temporary() as folder:
+        ours = compute_outputs(before, feeding, reference, folder / "before")
+        theirs = compute_outputs(
+            changed, replace(feeding, shapes=shapes), reference, folder / "after"
         )
-        rows = [
-            _row(name, ours, theirs, places)
-            for name in both
-            if name in stored
-            and name in stored_after
-            and not (before.is_weight(name) or changed.is_weight(name))
-        ]
+        compared = [n for n in both if n in ours.records[0] and n in theirs.records[0]]
+        rows = [_row(name, ours.records, theirs.records) for name in compared]
     maps = "not compared: maps, which no file holds"
-    rows += [OutputEffect(name, "same", maps) for name in both if name not in stored]
+    rows += [OutputEffect(name, "same", maps) for name in _list_maps(before) if name in both]
     rows += [OutputEffect(name, "gone") for name in before.outputs if name not in both]
     return rows + [OutputEffect(name, "new") for name in changed.outputs if name not in both]
 
@@ -75,15 +66,33 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
         SubcutError: the reference cannot run the model; inputs do not fit.
     """
     graph = load(path)
-    with folders.temporary() as temporary:
-        run_outputs(graph, _storable(graph), feeding, reference, temporary / "run")
-    return [name for name in graph.outputs if name not in _storable(graph)]
+    with folders.temporary() as folder:
+        compute_outputs(graph, feeding, reference, folder)
+    return _list_maps(graph)
 
 
-def _storable(graph: Graph) -> list[str]:
-    """The outputs of a model without those that are maps, which no file holds."""
+def _list_maps(graph: Graph) -> list[str]:
+    """The outputs of a model that are maps, which no file holds."""
     types = graph.declared_types(graph.outputs)
-    return [name for name in graph.outputs if name not in types or not holds_maps(types[name])]
+    return [name for name in graph.outputs if name in types and holds_maps(types[name])]
+
+
+def compute_outputs(
+    graph: Graph, feeding: Feeding, reference: Reference, folder: Path
+) -> ReferenceValues:
+    """The values of a model's outputs, without maps and weights."""
+    maps = _list_maps(graph)
+    names = [n for n in graph.outputs if n not in maps and not graph.is_weight(n)]
+    return compute_values(graph, names, feeding, reference, folder)
+
+
+def compute_values(
+    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
+) -> ReferenceValues:
+    """The values of tensors that are no weights, with their files in a folder."""
+    values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), folder)
+    values.need(names)
+    return values
 
 
 def frozen_as_before(
@@ -92,63 +101,32 @@ def frozen_as_before(
     """Constants of a piece that hold what the model computes at the boundary, as a cut's frozen
     shapes do."""
     names = [n for n in boundary.shapes if n in piece.weights]
-    if not names:
-        return []
-    with folders.temporary() as temporary:
-        folder = temporary / "boundary"
-        captured = run_outputs(graph, names, feeding, reference, folder)
-        same = []
+    same = []
+    with folders.temporary() as folder:
+        values = compute_values(graph, names, feeding, reference, folder)
         for name in names:
-            value = tensors.load(captured[0].tensors[name], folder / "0")
+            value = values.records[0][name].value()
             constant = protobuf.to_array(piece.weights[name], piece.path)
             if isinstance(value, np.ndarray) and np.array_equal(value, constant):
                 same.append(name)
-        return same
+    return same
 
 
-@contextmanager
 def edge_values(
-    graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference | None
-) -> Iterator[tuple[list[dict[str, Record]], Path | None]]:
-    """(values per sample, their folder) of what nodes and all below them read; nothing without a
-    reference."""
-    if reference is None:
-        yield [], None
-        return
+    graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
+) -> Sequence[Records]:
+    """The values, per sample, of what nodes and all below them read, with their files in a
+    folder."""
     below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
-    with folders.temporary() as temporary:
-        folder = temporary / "boundary"
-        captured = run_outputs(
-            graph, [*boundary.inputs, *boundary.shapes], feeding, reference, folder
-        )
-        yield [c.tensors for c in captured], folder / "0"
+    names = [n for n in (*boundary.inputs, *boundary.shapes) if not graph.is_weight(n)]
+    return compute_values(graph, names, feeding, reference, folder).records
 
 
-def run_outputs(
-    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, into: Path
-) -> list[Captured]:
-    """Values of tensors in `into/<sample>`, their files named by their number; weights are left
-    out."""
-    if not names:  # all outputs are maps
-        return []
-    names = [n for n in names if not graph.is_weight(n)]
-    into.mkdir()
-    above = region.find_upstream(graph, names)
-    samples = feeding.plan(graph, inputs_needed(graph, above, names))
-    return capture_samples(
-        reference, graph, above, {n: f"t{k}" for k, n in enumerate(names)}, samples, into
-    )
-
-
-def _row(
-    name: str, ours: Sequence[Captured], theirs: Sequence[Captured], folders: Sequence[Path]
-) -> OutputEffect:
+def _row(name: str, ours: Sequence[Records], theirs: Sequence[Records]) -> OutputEffect:
     worst = OutputEffect(name, "same", "bit-identical")
-    for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        a = tensors.load(one.tensors[name], folders[0] / str(k))
-        b = tensors.load(other.tensors[name], folders[1] / str(k))
-        found = _difference(name, a, b)
+    for one, other in zip(ours, theirs, strict=True):
+        found = _difference(name, one[name].value(), other[name].value())
         if worst.status == "same" or (found.max_rel or 0) > (worst.max_rel or 0):
             worst = found
     return worst

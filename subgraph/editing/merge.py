@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -22,7 +21,7 @@ from subgraph.graph.region import build_region
 from subgraph.graph.value_types import read_type
 from subgraph.storage.tensors import Records
 from subgraph.text import clean, count, nearest
-from subgraph.types import Fields, JsonObject, StringMap
+from subgraph.types import JsonObject, StringMap
 
 # metadata of a tail: the outputs of the model that it was taken from, in order
 OUTPUTS = "subcut.outputs"
@@ -45,7 +44,9 @@ def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
     graph = draft.model.graph
     first = {v.name: v for v in graph.input if v.name in one.inputs}
     shared = {
-        n: n for n, v in other.inputs.items() if n not in joined and _is_shared(n, v, first, one)
+        n: n
+        for n, v in other.inputs.items()
+        if n not in joined and n in first and read_type(first[n].type) == read_type(v.type)
     }
     called = draft.insert(other, joined | shared)
     kept_outputs = [v for v in graph.output if v.name not in joined.values()]
@@ -100,10 +101,6 @@ def _join(one: Graph, other: Graph, names: StringMap) -> dict[str, str]:
                 code="edit.types-differ",
             )
     return joined
-
-
-def _is_shared(name: str, info: Any, first: Fields, one: Graph) -> bool:
-    return name in one.inputs and read_type(first[name].type) == read_type(info.type)
 
 
 def _name_all(info: Any, name: str) -> Any:
@@ -202,10 +199,7 @@ def _only_output(graph: Graph, i: int) -> str:
 
 
 def remove_tail(
-    graph: Graph,
-    selectors: Sequence[str],
-    captured: Sequence[Records] = (),
-    folder: Path | None = None,
+    graph: Graph, selectors: Sequence[str], captured: Sequence[Records] = ()
 ) -> tuple[Draft, Cut]:
     """(head, tail): the model without some nodes and all below them, and these as a model of its
     own.
@@ -225,7 +219,7 @@ def remove_tail(
             code="edit.nothing-left",
         )
     region = build_region(graph, below, [tuple(graph.outputs)], keep_random=True)
-    tail = cut_region(graph, region, captured, folder, dynamic=True)
+    tail = cut_region(graph, region, captured, dynamic=True)
     tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))
     draft = Draft(graph)
     model = draft.model.graph

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fixtures import graphs
 from fixtures.graphs import CASES, CutCase
 from subgraph.editing.draft import Draft
-from subgraph.editing.effect import effect, frozen_as_before, run_outputs
+from subgraph.editing.effect import compute_values, effect, frozen_as_before
 from subgraph.editing.replace import replace
 from subgraph.errors import DataError, ModelError, SubcutError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
@@ -251,10 +251,9 @@ def test_frozen_shapes_are_computed_again_unless_they_were_edited(
     region = find_region(graph, case.start, case.end)
     folder = tmp_path / "values"
     assert region.shapes
-    captured = run_outputs(graph, [*region.inputs, *region.shapes], Feeding(), reference, folder)
-    cut_region(graph, region, [c.tensors for c in captured], folder / "0").save(
-        tmp_path / "piece.onnx"
-    )
+    boundary = [*region.inputs, *region.shapes]
+    values = compute_values(graph, boundary, Feeding(), reference, folder)
+    cut_region(graph, region, values.records, folder).save(tmp_path / "piece.onnx")
     other = load(tmp_path / "piece.onnx")
     computed = frozen_as_before(graph, region, other, Feeding(), reference)
     assert tuple(computed) == region.shapes
