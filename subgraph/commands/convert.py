@@ -386,25 +386,15 @@ def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
         InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape
             is not known.
     """
-    from subgraph.graph.region import find_upstream
-    from subgraph.runtime.capture import capture_samples
     from subgraph.runtime.reference import Reference
+    from subgraph.runtime.reference_values import ReferenceValues
 
-    folder.mkdir()
-    stems = {name: f"i{k}" for k, name in enumerate(graph.inputs)}
     with Reference() as reference:
         samples = feeding.plan(graph, graph.inputs)
-        captured = capture_samples(
-            reference, graph, find_upstream(graph, list(graph.inputs)), stems, samples, folder
-        )
-    place = folder.resolve()
-    records = [
-        {name: c.tensors[name].within(str(place / str(k))) for name in graph.inputs}
-        for k, c in enumerate(captured)
-    ]
-    return replace(
-        feeding, records=tuple(records), labels=tuple(c.label for c in captured), shapes={}
-    )
+        values = ReferenceValues(graph, reference, samples, folder)
+        values.need(graph.inputs)
+    records = tuple(values.records)
+    return replace(feeding, records=records, labels=tuple(values.labels), shapes={})
 
 
 def _files(sample: Records) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -257,31 +258,27 @@ class Draft:
         """
         nodes = list(self.model.graph.node)
         maker = invert((i, filter(None, node.output)) for i, node in enumerate(nodes))
-        above = [
-            {maker[n] for n in (*node.input, *list_captured(node)) if maker.get(n, i) != i}
-            for i, node in enumerate(nodes)
-        ]
-        below: list[list[int]] = [[] for _ in nodes]
-        for i, makers in enumerate(above):
-            for m in makers:
-                below[m].append(i)
-        waiting = [len(makers) for makers in above]
-        ready = [i for i, n in enumerate(waiting) if not n]
-        order = []
-        while ready:
-            i = heapq.heappop(ready)
-            order.append(nodes[i])
-            for j in below[i]:
-                waiting[j] -= 1
-                if not waiting[j]:
-                    heapq.heappush(ready, j)
-        if len(order) < len(nodes):
-            node = next(nodes[i] for i, n in enumerate(waiting) if n)
+        sorter = TopologicalSorter[int]()
+        for i, node in enumerate(nodes):
+            read = (*node.input, *list_captured(node))
+            sorter.add(i, *(maker[name] for name in read if maker.get(name, i) != i))
+        try:
+            sorter.prepare()
+        except CycleError as e:
+            node = nodes[min(e.args[1])]
             raise ModelError(
                 f"'{node.name or node.output[0]}' would depend on itself",
                 "check --map",
                 code="edit.cycle",
-            )
+            ) from e
+        ready: list[int] = []
+        order = []
+        while sorter.is_active():
+            for i in sorter.get_ready():
+                heapq.heappush(ready, i)
+            first = heapq.heappop(ready)
+            order.append(nodes[first])
+            sorter.done(first)
         assign(self.model.graph.node, order)
 
     # ------------------------------------------------------------ writing

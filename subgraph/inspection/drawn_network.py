@@ -17,7 +17,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +29,11 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
 from subgraph.inspection.ranges import PIECE, RangeSummary
+from subgraph.origins.source import SCOPE_NAMES, parse_texts
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings, frozen
 
-if TYPE_CHECKING:
-    pass
-
-
-# metadata of a node: a list of the scopes around it, its own name last
-SCOPES = "pkg.torch.onnx.name_scopes"
 MAX_SIZE = 16  # characters of a size that is shown as it is
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
 LARGE = 720_720 << 20  # divisible by what networks divide sizes by
@@ -132,18 +127,11 @@ def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
 
 
 def _scope(node: protobuf.NodeProto) -> Strings:
-    text = next((p.value for p in node.metadata_props if p.key == SCOPES), "")
-    try:
-        parts = ast.literal_eval(text) if text else []
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ()
-    if not isinstance(parts, list):
-        return ()
+    text = next((p.value for p in node.metadata_props if p.key == SCOPE_NAMES), "")
     scopes = []
     before = ""
-    for part in map(
-        str, parts[:-1]
-    ):  # each begins with the one around it: "", "layer1", "layer1.0"
+    # each begins with the one around it: "", "layer1", "layer1.0"
+    for part in parse_texts(text)[:-1]:
         scopes.append(part.removeprefix(f"{before}.") if before else part)
         before = part
     return tuple(filter(None, scopes))

@@ -24,6 +24,8 @@ from subgraph.text import source_line
 
 PREFIX = "pkg.torch.onnx."
 STACK_TRACE = f"{PREFIX}stack_trace"
+# of a node: a list of the scopes around it, its own name last
+SCOPE_NAMES = f"{PREFIX}name_scopes"
 NAMESPACE = "namespace"
 LONGEST = 64 << 10  # characters of a metadata value that is read
 FRAME = re.compile(
@@ -128,7 +130,7 @@ def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
 
     The last entry of both lists in the file is the operator, which is left out.
     """
-    scopes = parse_texts(metadata.get(f"{PREFIX}name_scopes", ""))
+    scopes = parse_texts(metadata.get(SCOPE_NAMES, ""))
     if scopes:
         return scopes[:-1], parse_texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
     pairs = [part.partition(": ") for part in metadata.get(NAMESPACE, "")[:LONGEST].split("/")]
@@ -156,8 +158,8 @@ def find_innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, 
     return own[-1] if own else (None, None, None)
 
 
-KEPT = f"{PREFIX}name_scopes"
 EXPORTER = "pkg.torch."  # begins the keys of PyTorch's exporter
+EXPORTERS_KEY = re.compile(rf"{re.escape(EXPORTER)}|{NAMESPACE}$")
 SIMPLE = ("TensorProto", "StringStringEntryProto")  # messages that are not searched for source code
 CODE_PATH = re.compile(rb"\.pyc?\b")  # in a documentation
 
@@ -214,7 +216,7 @@ def _remove_texts(message: Any, every: bool = False) -> Iterator[_Text]:
         kept = [
             e
             for e in message.metadata_props
-            if not every and (e.key == KEPT or not _is_exporters_key(e.key))
+            if not every and (e.key == SCOPE_NAMES or not EXPORTERS_KEY.match(e.key))
         ]
         for e in message.metadata_props:
             if every or e.key == STACK_TRACE:
@@ -246,10 +248,6 @@ def _remove_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
             texts = list(_remove_texts(info, every))
             declarations[k] = info.SerializeToString()
             yield from texts if every else ()
-
-
-def _is_exporters_key(key: str) -> bool:
-    return key.startswith(EXPORTER) or key == NAMESPACE
 
 
 def _encode(text: str | bytes) -> bytes:

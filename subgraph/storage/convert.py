@@ -4,7 +4,6 @@ counted."""
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -324,7 +323,7 @@ def write_bin(
 ) -> tuple[list[StoredFile], list[str]]:
     """Write the .bin beside each .npy of a record; return the files, and what was lost in words.
 
-    Without a conversion the bytes are copied behind the header, without loading them.
+    Without a conversion the values are copied from file to file, without loading them.
     """
     written: list[StoredFile] = []
     losses = []
@@ -341,7 +340,7 @@ def write_bin(
             and not find_axes(shape, "NCHW", tensor_format.layout)
             and record.dtype not in PACKED
         ):
-            _strip_header(folder / file, folder / target)
+            tensors.read_npy(folder / file, mapped=True).tofile(folder / target)
         else:
             array: Any = tensors.load(
                 Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder
@@ -356,15 +355,3 @@ def write_bin(
                 losses.append(f"{record.name} as {dtype}: {loss.text}")
         written.append(stored)
     return written, losses
-
-
-def _strip_header(source: Path, target: Path) -> None:
-    """Copy the bytes behind the header of a .npy (numpy.lib.format 1.0 to 3.0), in pieces."""
-    with source.open("rb") as file, target.open("wb") as out:
-        head = file.read(12)
-        file.seek(
-            10 + int.from_bytes(head[8:10], "little")
-            if head[6] == 1
-            else 12 + int.from_bytes(head[8:12], "little")
-        )
-        shutil.copyfileobj(file, out, 1 << 20)

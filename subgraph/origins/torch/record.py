@@ -23,7 +23,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ArgumentTypeError, InputError, ResultExists, UsageError
 from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.value_types import read_type
-from subgraph.origins.source import PREFIX, parse_texts, read_node_metadata
+from subgraph.origins.source import SCOPE_NAMES, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
 from subgraph.reach import invert
 from subgraph.storage import tensors
@@ -325,7 +325,7 @@ class ScopedTensors:
 
 def _read_scopes(graph: Graph, index: int) -> list[str]:
     """The scopes around a node, from the model itself, "", inwards."""
-    written = parse_texts(read_node_metadata(graph, index).get(f"{PREFIX}name_scopes", ""))
+    written = parse_texts(read_node_metadata(graph, index).get(SCOPE_NAMES, ""))
     if written:
         return ["", *filter(None, written[:-1])]
     name = graph.node_names[index]
