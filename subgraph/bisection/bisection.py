@@ -237,7 +237,7 @@ class Bisection:
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
         """An oracle that knows no answers."""
-        return NodeOracle(trials, items_of(trials.model), self.options.limits.workers)
+        return NodeOracle(trials, items_of(trials), self.options.limits.workers)
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
         """The findings of a search that has just ended, with the counts of those before it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
@@ -19,7 +19,6 @@ from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
 from subgraph.text import count
-from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 
@@ -78,9 +77,11 @@ class NodeItems:
         return [tuple(ops[i] for i in group) for group in self.groups]
 
 
-def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
+def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
     """The items of a search, each as its nodes: nodes that an output needs and whose outputs depend
     on more than shapes; if shapes are not frozen, on more than constants."""
+    model = trials.model
+    other = trials.runtime.own_model
     graph = model.graph
     nodes = model.whole().nodes
     kinds = graph.kinds(list(graph.iter_outputs(nodes)))
@@ -92,17 +93,17 @@ def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
     ]
     if model.comparable is None:
         return tuple((i,) for i in suspects)
-    return _join(graph, suspects, model.comparable)
+    return _join(graph, suspects, model.comparable, other.find_joined() if other else ())
 
 
 def _join(
-    graph: Graph, nodes: Sequence[int], shared: Collection[str]
+    graph: Graph, nodes: Sequence[int], shared: Collection[str], joined: Sequence[Strings]
 ) -> tuple[tuple[int, ...], ...]:
     """Groups of nodes, in topological order, such that each value between two groups is one that
     both sides have.
 
-    The maker of any other value joins its readers, and groups that would read each other are
-    joined. Complexity: linear in nodes and edges.
+    The maker of any other value joins its readers, the makers of `joined` tensors join, and groups
+    that would read each other are joined. Complexity: linear in nodes and edges.
     """
     import networkx  # slow to import, and needed for few bisections
 
@@ -116,6 +117,9 @@ def _join(
                 joins.add_edges_from(
                     (i, reader) for reader in graph.readers.get(name, ()) if reader in inside
                 )
+    for names in joined:
+        makers = [i for i in graph.producers(names) if i in inside]
+        joins.add_edges_from(pairwise(makers))
     group = invert(enumerate(networkx.connected_components(joins)))
     flow = networkx.DiGraph()
     flow.add_nodes_from(group.values())

@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from subgraph.bisection.options import BisectionOptions
@@ -317,12 +318,8 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     exact = {k: r for k, r in regions.items() if judge.output_scales(r) is not None}
     if not exact:
         return interim
-
-    def agrees_exactly(verdict: Verdict) -> bool:
-        return verdict.agrees
-
-    pieces = run_pieces(interim.trials, [*exact.values()], judge.verdict, agrees_exactly)
-    verdicts: list[Verdict | None] = list(pieces)
+    pieces = run_pieces(interim.trials, [*exact.values()], judge.verdict, attrgetter("agrees"))
+    verdicts = list(pieces)
     by_item = list(zip(exact, verdicts, strict=True))
     wrong = [k for k, verdict in by_item if verdict and verdict.fails]
     if wrong:

@@ -22,7 +22,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
-from subgraph.graph.region import Region
+from subgraph.graph.region import Region, find_upstream_until
 from subgraph.inspection.summary import attribute_text
 from subgraph.reach import reach
 from subgraph.results.bisect import READS, ModelDifference
@@ -67,10 +67,9 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
     found = [*_iter_missing_inputs(theirs), *_iter_clipped(trials, other, region)]
-    for i, j in pairs.items():
-        if pairing.have_same_name(i, j):
-            reads = _iter_reads(ours.node(i), theirs.node(j), pairing.named)
-            found += [row for row in reads if not _are_equal(trials.values, row)]
+    if not found:  # else a node reads what none computes
+        reads = _iter_reads(trials.graph, other, ours.nodes)
+        found += [row for row in reads if not _are_equal(trials.values, row)]
     found += list(chain.from_iterable(_iter_node(*pair) for pair in both))
     found += [row for _, row in _measure_constants(both)]
     found += _iter_outputs(trials, other, region)
@@ -90,7 +89,7 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
     both = [
         (pairing.ours.node(i), pairing.theirs.node(j))
         for i, j in pairing.pairs.items()
-        if pairing.have_same_name(i, j)
+        if {*pairing.ours.graph.makes[i]} & {*pairing.theirs.graph.makes[j]}
     ]
     far = [row for pair in both for row in _iter_node(*pair) if row.part == INPUTS]
     far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
@@ -204,19 +203,11 @@ class _Pairing:
     Attributes:
         ours, theirs: The two sides.
         pairs: The nodes that are paired, by those of ours.
-        named: By tensor, the one of theirs that has its name.
     """
 
     ours: _Side
     theirs: _Side
     pairs: Mapping[int, int]
-    named: StringMap
-
-    def have_same_name(self, i: int, j: int) -> bool:
-        """Return whether two nodes make a tensor of one name; else the operator alone pairs
-        them."""
-        made = {self.named.get(name, name) for name in self.ours.graph.makes[i]}
-        return not made.isdisjoint(_list_carried(self.theirs.graph, j))
 
 
 def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
@@ -225,7 +216,6 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
     if other is None:
         return None
     names = {name: match.name for name, match in other.matches.items()}
-    named = {name: match.name for name, match in other.matches.items() if match.how == "name"}
     nodes = (*region.nodes, *region.pulled)
     if other.problem(region):
         made = [
@@ -241,7 +231,7 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
         return None
     ours = _side(trials.graph, trials.values, nodes)
     theirs = _side(other.graph, other.values, theirs_nodes)
-    return _Pairing(ours, theirs, _pair_nodes(ours, theirs, names), named)
+    return _Pairing(ours, theirs, _pair_nodes(ours, theirs, names))
 
 
 def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
@@ -279,24 +269,30 @@ def _list_carried(graph: Graph, j: int) -> set[str]:
 # ------------------------------------------------------------ differences
 
 
-def _iter_reads(ours: _Node, theirs: _Node, names: StringMap) -> Iterator[ModelDifference]:
-    """Yield the inputs at which one of two paired nodes reads another tensor than the other."""
-    if ours.operator != theirs.operator:
-        return
-    held: dict[str, set[str]] = {}  # by tensor of theirs, those of ours that it is
-    for name, other in names.items():
-        held.setdefault(other, set()).add(name)
-    own = [name for name in ours.proto.input if name not in ours.side.constants]
-    for k, (name, read) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
-        if name not in own or read in theirs.side.constants:
+def _iter_reads(
+    graph: Graph, other: CandidateModel, nodes: Iterable[int]
+) -> Iterator[ModelDifference]:
+    """Yield the nodes whose output the other model computes of another tensor than ours."""
+    names = {match.name: name for name, match in other.matches.items()}
+    for name in graph.iter_outputs(nodes):
+        if name not in other.matches:
             continue
-        carried = _list_sources(theirs.side.graph, read)
-        found = set[str]().union(*(held.get(tensor, {tensor}) for tensor in carried))
-        found &= ours.side.graph.maker.keys() | ours.side.graph.inputs.keys()
-        is_exchanged = ours.proto.op_type in COMMUTES and not found.isdisjoint(own)
-        if found and name not in found and not is_exchanged:
-            tensors = (READS + clean(tensor) for tensor in (name, min(found)))
-            yield ModelDifference(ours.label, ours.input_name(k), *tensors)
+        ours = find_upstream_until(graph, [name], other.matches.__contains__)
+        theirs = find_upstream_until(other.graph, [other.matches[name].name], names.__contains__)
+        if ours is None or theirs is None:
+            continue
+        read = [names.get(tensor, "") for tensor in theirs.inputs]
+        operators = {
+            *(graph.ops[i] for i in ours.nodes),
+            *map(other.graph.ops.__getitem__, theirs.nodes),
+        }
+        has_order = len(ours.nodes) == len(theirs.nodes) == len(operators - COMMUTES) == 1
+        own = [n for n in ours.inputs if has_order or n not in read]
+        read = [n for n in read if has_order or n not in ours.inputs]
+        exchanged = [pair for pair in zip(own, read, strict=False) if pair[0] != pair[1]]
+        if len(own) == len(read) and exchanged and (has_order or len(own) == 1):
+            tensors = (READS + clean(tensor) for tensor in exchanged[0])
+            yield ModelDifference(clean(graph.label(graph.maker[name])), "input", *tensors)
 
 
 def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:
@@ -307,14 +303,6 @@ def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:
         ours, theirs = names
         return all(np.array_equal(r[ours].array(), r[theirs].array()) for r in values.records)
     return False
-
-
-def _list_sources(graph: Graph, name: str) -> list[str]:
-    """List a tensor, and those that quantizers before it carry on."""
-    found = [name]
-    while (i := graph.maker.get(found[-1])) is not None and graph.ops[i] in AXIS:
-        found.append(graph.nodes[i].input[0])
-    return found
 
 
 def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:

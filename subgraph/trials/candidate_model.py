@@ -122,6 +122,15 @@ class CandidateModel:
                 found[name] = replace(self.matches[name], name=codes, scale=scale, dtype=dtype)
         return found
 
+    def find_joined(self) -> list[Strings]:
+        """Find tensors that one node of the candidate's model computes: no boundary is between
+        them, as in a fused Add and LayerNormalization."""
+        made: dict[int, list[str]] = {}
+        for name, match in self.matches.items():
+            if match.name in self.graph.maker:
+                made.setdefault(self.graph.maker[match.name], []).append(name)
+        return [tuple(names) for names in made.values() if len(names) > 1]
+
     def _entering(self, name: str) -> MatchedTensor:
         """The match of a tensor as a region reads it."""
         return self._read_outputs.get(name) or self.matches[name]

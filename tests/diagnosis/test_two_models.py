@@ -189,7 +189,7 @@ def test_node_that_reads_another_tensor_is_the_headline(tmp_path: Path) -> None:
     done = subcut(*command, cwd=tmp_path)
     assert done.code == 1 and has_line(done.document["says"], "sum", "reads a", "b in ours"), done
     found = done.document["findings"][0]
-    assert ("sum", "B", "reads b", "reads a") in rows(found)
+    assert ("sum", "input", "reads b", "reads a") in rows(found)
 
 
 def test_exchanged_inputs_of_a_sum_are_the_same(tmp_path: Path) -> None:
@@ -229,3 +229,48 @@ def test_constant_that_no_output_shows_is_a_note(
     done = subcut(*command, cwd=tmp_path)
     assert done.code == 0, done
     assert any("models differ: fc" in note for note in done.document["notes"]) is is_told
+
+
+def bisect_texts(folder: Path, ours: Any, theirs: Any, x: Any) -> Any:
+    """Bisect two models, each a text and its weights."""
+    for name, (text, weights) in {"m.onnx": ours, "other.onnx": theirs}.items():
+        text_models.save(folder / name, text, domains=("com.microsoft",), **weights)
+    np.save(folder / "x.npy", x)
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    return subcut(*command, cwd=folder).document
+
+
+def test_fused_node_that_reads_another_tensor_is_named(tmp_path: Path) -> None:
+    """Its operator is another one, so that its inputs have no counterparts."""
+    text = "{ [p] a = Sin (x) [q] b = Cos (x) %s [join] z = Add (s, b) [last] y = Mul (z, a) }"
+    ours = TYPES + text % "[mm] c = MatMul (x, w) [sum] s = Add (c, a)"
+    theirs = TYPES + text % "[sum] s = Gemm (x, w, b)"
+    found = bisect_texts(tmp_path, (ours, {"w": WEIGHT}), (theirs, {"w": WEIGHT}), VALUES)
+    assert rows(found["findings"][0])[0] == ("sum", "input", "reads a", "reads b"), found
+
+
+def test_tensors_that_one_node_of_theirs_computes_are_no_boundaries(tmp_path: Path) -> None:
+    """The candidate contradicted itself: no piece is between the sum and its normalization."""
+    ours = TYPES + (
+        "{ [act] a = Tanh (x) [sum] s = Add (a, x) [norm] n = LayerNormalization (s, g, h)"
+        " [mm] m = MatMul (n, w) [out] y = Add (m, s) }"
+    )
+    theirs = TYPES + (
+        "{ [act] a = Tanh (x) [fused] n, i, j, s = com.microsoft.SkipLayerNormalization"
+        " <epsilon = 0.5> (a, x, g, h) [mm] m = MatMul (n, w) [out] y = Add (m, s) }"
+    )
+    ours, theirs = (text.replace("float[3,4]", "float[1,3,4]") for text in (ours, theirs))
+    weights = {"g": np.ones(4, np.float32), "h": np.zeros(4, np.float32), "w": WEIGHT}
+    found = bisect_texts(tmp_path, (ours, weights), (theirs, weights), VALUES[None])
+    assert [f["nodes"] for f in found["findings"]] == [["sum", "norm"]], found
+
+
+def test_what_the_reference_computes_of_their_piece_is_no_kernel(tmp_path: Path) -> None:
+    """A bias of 0.01 % was right within approximate kernels."""
+    text = "g (float[1,2,6,6] x) => (float[1,3,6,6] y) { [conv] y = Conv %s }"
+    weight = RNG.normal(size=(3, 2, 1, 1)).astype(np.float32)
+    bias = np.full(3, 5e-4, np.float32)
+    x = RNG.normal(size=(1, 2, 6, 6)).astype(np.float32)
+    ours = text % "(x, k, c)", {"k": weight, "c": bias}
+    found = bisect_texts(tmp_path, ours, (text % "(x, k)", {"k": weight}), x)
+    assert [f["nodes"] for f in found["findings"]] == [["conv"]], found

@@ -194,7 +194,7 @@ class ManualBisection(Bisection):
 
     def new_oracle(self, trials: Trials) -> ManualOracle:
         """An oracle that answers from the recorded results."""
-        return ManualOracle(trials, items_of(trials.model))
+        return ManualOracle(trials, items_of(trials))
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
         """The findings of a search that has just ended: each run is counted once."""
