@@ -12,7 +12,7 @@ is used. The cure is a smallest set of changes: without any one of them the full
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -69,12 +69,14 @@ class ModelRewriter(NodeItems):
         means: How nodes are rewritten.
         limit: The number of items that `Means.VALUES` can replace: the first ones.
         has_barriers: Whether the candidate takes barriers.
+        kept_values: Values that replace those of culprits in every run.
     """
 
     model: FullModel
     means: Means = Means.BARRIERS
     limit: int = 0
     has_barriers: bool = False
+    kept_values: Changes = frozenset()
 
     # ------------------------------------------------------------ changes
 
@@ -94,10 +96,16 @@ class ModelRewriter(NodeItems):
                 yield NodeChange("", i), {k}
 
     def rewrite_all_but(self, kept: Collection[int]) -> Changes:
-        """Return the changes of all items but some."""
+        """Return the changes of all items but some, and the values that are kept."""
         found = (change for change, items in self._iter_changes() if items - {None, *kept})
         takes = self.model.takes_barrier
-        return frozenset(change for change in found if not change.tensor or takes(change.tensor))
+        taken = frozenset(change for change in found if not change.tensor or takes(change.tensor))
+        return taken | self.kept_values
+
+    def keep_values(self, items: Iterable[int]) -> None:
+        """Replace the values of items in every later run."""
+        names = self.graph.iter_outputs(self.indices(items))
+        self.kept_values |= {NodeChange(name, VALUE) for name in names}
 
     # ------------------------------------------------------------ runs
 
@@ -162,6 +170,7 @@ class ModelRewriter(NodeItems):
 
     def find_means(self) -> bool:
         """Return whether the full model agrees if all items are rewritten; sets the means."""
+        self.limit = 0
         finds = {
             Means.BARRIERS: self._find_barrier,
             Means.VALUES: self._find_limit,
@@ -214,20 +223,35 @@ class ModelRewriter(NodeItems):
         self.model.word = "apart"
         return not is_stable
 
-    def heal(self, regions: Sequence[Items]) -> Healing:
+    def heal(self, regions: Sequence[Items]) -> tuple[Healing, Items]:
         """Find changes that heal the full model, and do not with any one of them left out.
 
         Args:
             regions: The items that the fault needs.
+
+        Returns:
+            The changes, and the other items that some of them are between: a further fault.
         """
         everything = self.rewrite_all_but(())
-        cure = everything - self.rewrite_all_but(set(chain.from_iterable(regions)))
-        cure = cure if self.heals(cure) else everything
+        inside = everything - self.rewrite_all_but(set(chain.from_iterable(regions)))
+        inside |= self.kept_values
+        cure = inside if self.heals(inside) else everything
         for one in sorted(cure):
             if self.heals(cure - {one}):
                 cure -= {one}
         words = [self.model.describe(one, self.graph.label) for one in sorted(cure)]
-        return Healing(self.means, words, str(self.write(cure)))
+        others = [items for one, items in self._iter_changes() if one in cure - inside]
+        found = {k for k in chain.from_iterable(others) if k is not None}
+        return Healing(self.means, words, str(self.write(cure))), tuple(sorted(found))
+
+    def count_hidden(self) -> int:
+        """Return the number of nodes that affect the outputs only by values that are kept."""
+        graph = self.graph
+        kept = {change.tensor for change in self.kept_values}
+        makers = [graph.maker[name] for name in self.trials.full_model.outputs if name not in kept]
+        seen = graph.ancestors_until(makers, kept.__contains__)
+        own = {graph.maker[name] for name in kept}
+        return len(graph.ancestors(own) - own - seen)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
-from subgraph.search.oracle import FindingKind, Findings, Outcome
+from subgraph.search.oracle import FindingKind, Findings, Items, Outcome
+from subgraph.text import count
 from subgraph.trials.doubt import (
     ROUNDING_DOUBTS,
     UNDOUBTED,
@@ -72,6 +73,7 @@ from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
+MAX_HIDDEN = 4  # culprits that values of the reference hide from each other
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
 MIN_EXACT = 0.8  # of the items, if their steps explain the error of the full model
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
@@ -241,28 +243,69 @@ def _needs_rewriting(searcher: Searcher, interim: Interim) -> bool:
 
 
 def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search by rewriting with the mildest means that heal the full model."""
-    own = interim.oracle
+    """Search by rewriting with the mildest means that heal the full model.
+
+    Values of the reference hide the errors of the nodes before them. So the search goes on with the
+    values of the culprit alone, until these heal the full model.
+    """
     if not rewriter.find_means():
         return interim.noting("no rewriting of all nodes heals the full model")
+    largest = max(len(finding.items) for finding in interim.findings.findings)
+    found = yield from _search_rewritten(rewriter, searcher, interim, largest)
+    findings = found.findings
+    culprits = findings.findings
+    if not culprits:
+        return replace(interim, findings=replace(interim.findings, counts=findings.counts))
+    regions = _regions_of(culprits)
+    if rewriter.depends_on_names(regions):
+        return interim.noting(
+            "whether a rewritten model fails depends on its names: no node is blamed"
+        )
+    while rewriter.limit:
+        rewriter.keep_values(chain.from_iterable(regions))
+        is_healed = rewriter.heals(rewriter.kept_values)
+        if is_healed or len(culprits) == MAX_HIDDEN or not rewriter.find_means():
+            break
+        found = yield from _search_rewritten(rewriter, searcher, found, largest)
+        new = found.findings.findings
+        if not new or rewriter.depends_on_names(_regions_of(new)):
+            break
+        culprits += new
+        regions += _regions_of(new)
+    healing, others = rewriter.heal(regions)
+    notes = list(found.findings.notes)
+    if others:
+        notes.append(("healing changes other nodes, too, so that more is wrong: ", others))
+    if hidden := rewriter.count_hidden():
+        what = f"{count(hidden, 'node')} upstream may be wrong as well"
+        notes.append((f"{what}: values of the reference hide their errors", ()))
+    is_complete = found.findings.complete and not (others or hidden)
+    findings = replace(found.findings, findings=culprits, complete=is_complete, notes=tuple(notes))
+    return replace(found, findings=findings, healing=healing)
+
+
+def _search_rewritten(
+    rewriter: ModelRewriter, searcher: Searcher, interim: Interim, largest: int
+) -> Steps[Interim]:
+    """Search by rewriting with the present means; the findings are only the culprits, if each of
+    their regions has fewer items than `largest`."""
+    own = interim.oracle
     oracle = searcher.rewriting_oracle(own.trials, own.groups, own.workers, rewriter=rewriter)
     oracle.stop = own.stop
     scope = range(rewriter.limit) or None
     found = yield from searcher.search(replace(interim, oracle=oracle), scope)
     culprits = [f for f in found.findings.findings if f.kind is FindingKind.CULPRIT]
-    if rewriter.limit:  # values hide the errors of the nodes before them
+    if rewriter.limit:
         culprits = [f for f in culprits if rewriter.limit - 1 in f.items]
-    regions = list(chain.from_iterable(f.regions for f in culprits))
-    largest = max(len(finding.items) for finding in interim.findings.findings)
-    if not regions or max(map(len, regions)) >= largest:
-        return replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
-    if rewriter.depends_on_names(regions):
-        return interim.noting(
-            "whether a rewritten model fails depends on its names: no node is blamed"
-        )
     is_complete = found.findings.complete and len(culprits) == len(found.findings.findings)
+    if max(map(len, _regions_of(culprits)), default=0) >= largest:
+        culprits = []
     findings = replace(found.findings, findings=tuple(culprits), complete=is_complete)
-    return replace(found, findings=findings, healing=rewriter.heal(regions))
+    return replace(found, findings=findings)
+
+
+def _regions_of(findings: Sequence[Finding]) -> list[Items]:
+    return list(chain.from_iterable(finding.regions for finding in findings))
 
 
 def _finds_no_region(interim: Interim) -> bool:

@@ -145,3 +145,40 @@ def test_each_change_alone_and_all_together_keep_the_values(tmp_path: Path, barr
         for changes in (everything, *([one] for one in everything)):
             made = onnxruntime.InferenceSession(model.make(changes).SerializeToString())
             assert np.allclose(made.run(None, {"x": X})[0], expected, atol=1e-6), changes
+
+
+TWO_MERGES = MERGES + MERGES.replace('"Relu"', '"Sigmoid"').replace('"Sin"', '"Add"')
+NO_IF = """
+if any(node.op_type == "If" for node in nodes):
+    raise ValueError("not supported")
+"""
+SKIPS = """g (float[2,3] x) => (float[2,3] y) {
+    [a] a = Tanh(x) [b] b = Relu(a) [c] c = Neg(b) [d] d = Elu(c) [e] e = Cos(d)
+    [f] y = Add(e, b)
+}"""
+LOSES_TWO = WHOLE_ONLY + NO_IF + """
+for node in nodes:
+    if node.op_type in ("Relu", "Elu"):
+        node.op_type = "Identity"
+"""  # fmt: skip
+
+
+def test_two_faults_are_both_named(tmp_path: Path) -> None:
+    found = search(tmp_path, TWO_MERGES, by_rewriting=True)
+    assert sorted(finding.nodes for finding in found.findings) == [["b", "c"], ["e", "f"]]
+    assert found.search.complete
+
+
+@pytest.mark.slow
+def test_fault_that_values_hide_is_searched_for(tmp_path: Path) -> None:
+    """No barrier heals them, and the candidate refuses an If."""
+    found = search(tmp_path, LOSES_TWO, by_rewriting=True, text=SKIPS)
+    assert sorted(finding.nodes for finding in found.findings) == [["b"], ["d"]]
+
+
+@pytest.mark.slow
+def test_nodes_that_values_hide_are_counted(tmp_path: Path) -> None:
+    found = search(tmp_path, LOSES_RELU + NO_IF, by_rewriting=True)
+    assert [finding.nodes for finding in found.findings] == [["c"]]
+    assert not found.search.complete
+    assert any(note.startswith("1 node upstream may be wrong") for note in found.notes)
