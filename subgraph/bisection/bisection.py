@@ -158,8 +158,9 @@ class Bisection:
         power = if_time(partial(self._measure_power, interim), None)
         deadline.limit(progress.began, limit)
         document = self._describe(
-            replace(interim, power=power),
-            [power.says if power else "", *prepared.notes, age(interim.trials)],
+            interim,
+            power,
+            [*prepared.notes, age(interim.trials)],
             _stale_notes(self.options, interim, place),
         )
         progress.result = self._save(interim, document, place)
@@ -287,12 +288,17 @@ class Bisection:
         return power if power and power.planted else None
 
     def _describe(
-        self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]
+        self,
+        interim: Interim,
+        power: PowerDocument | None,
+        session_notes: Sequence[str],
+        last_notes: Sequence[str],
     ) -> BisectDocument:
         """The document, without what is found in bodies. Notes that are "" are left out."""
         settlement = interim.settlement
         options = self.options
-        notes = [*session_notes, settlement.note(interim.trials.graph)]
+        said = power.says if power else ""
+        notes = [said, *session_notes, settlement.note(interim.trials.graph)]
         if interim.is_explained:
             notes.append("no node was searched: --inside searches them")
         document = describe(
@@ -307,7 +313,7 @@ class Bisection:
         )
         other_model = _costs_of_own_model(interim)
         pieces = settlement.explanation or None
-        whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=interim.power)
+        whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=power)
         return replace(
             document,
             setup=replace(document.setup, other_model=other_model, body=options.body or None),

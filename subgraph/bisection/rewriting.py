@@ -223,35 +223,25 @@ class ModelRewriter(NodeItems):
         self.model.word = "apart"
         return not is_stable
 
-    def heal(self, regions: Sequence[Items]) -> tuple[Healing, Items]:
+    def heal(self, regions: Sequence[Items]) -> tuple[Healing, bool]:
         """Find changes that heal the full model, and do not with any one of them left out.
 
         Args:
             regions: The items that the fault needs.
 
         Returns:
-            The changes, and the other items that some of them are between: a further fault.
+            The changes, and whether all of them are at these items. If not, more is wrong.
         """
         everything = self.rewrite_all_but(())
         inside = everything - self.rewrite_all_but(set(chain.from_iterable(regions)))
         inside |= self.kept_values
-        cure = inside if self.heals(inside) else everything
+        is_enough = self.heals(inside)
+        cure = inside if is_enough else everything
         for one in sorted(cure):
             if self.heals(cure - {one}):
                 cure -= {one}
         words = [self.model.describe(one, self.graph.label) for one in sorted(cure)]
-        others = [items for one, items in self._iter_changes() if one in cure - inside]
-        found = {k for k in chain.from_iterable(others) if k is not None}
-        return Healing(self.means, words, str(self.write(cure))), tuple(sorted(found))
-
-    def count_hidden(self) -> int:
-        """Return the number of nodes that affect the outputs only by values that are kept."""
-        graph = self.graph
-        kept = {change.tensor for change in self.kept_values}
-        makers = [graph.maker[name] for name in self.trials.full_model.outputs if name not in kept]
-        seen = graph.ancestors_until(makers, kept.__contains__)
-        own = {graph.maker[name] for name in kept}
-        return len(graph.ancestors(own) - own - seen)
+        return Healing(self.means, words, str(self.write(cure))), is_enough
 
 
 @contextmanager

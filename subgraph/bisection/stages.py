@@ -43,13 +43,12 @@ from subgraph.graph.quantization import find_squashed
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.results.bisect import Healing
-from subgraph.results.common import PowerDocument, PreciseSetting
+from subgraph.results.common import PreciseSetting
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
 from subgraph.search.oracle import FindingKind, Findings, Items, Outcome
-from subgraph.text import count
 from subgraph.trials.doubt import (
     ROUNDING_DOUBTS,
     UNDOUBTED,
@@ -91,7 +90,6 @@ class Interim:
         looks: runs of nodes alone, which only settled a doubt.
         healing: the changes that heal the full model, if it was rewritten.
         precise: the setting with which the candidate agrees, instead of a search.
-        power: the planted faults that a right answer would have shown, if they were counted.
     """
 
     oracle: NodeOracle
@@ -100,7 +98,6 @@ class Interim:
     looks: int = 0
     healing: Healing | None = None
     precise: PreciseSetting | None = None
-    power: PowerDocument | None = None
 
     @property
     def trials(self) -> Trials:
@@ -248,40 +245,37 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     Values of the reference hide the errors of the nodes before them. So the search goes on with the
     values of the culprit alone, until these heal the full model.
     """
-    if not rewriter.find_means():
-        return interim.noting("no rewriting of all nodes heals the full model")
     largest = max(len(finding.items) for finding in interim.findings.findings)
-    found = yield from _search_rewritten(rewriter, searcher, interim, largest)
-    findings = found.findings
-    culprits = findings.findings
-    if not culprits:
-        return replace(interim, findings=replace(interim.findings, counts=findings.counts))
-    regions = _regions_of(culprits)
-    if rewriter.depends_on_names(regions):
-        return interim.noting(
-            "whether a rewritten model fails depends on its names: no node is blamed"
-        )
-    while rewriter.limit:
-        rewriter.keep_values(chain.from_iterable(regions))
-        is_healed = rewriter.heals(rewriter.kept_values)
-        if is_healed or len(culprits) == MAX_HIDDEN or not rewriter.find_means():
-            break
+    found = interim
+    culprits: tuple[Finding, ...] = ()
+    reason = "no rewriting of all nodes heals the full model"
+    while len(culprits) < MAX_HIDDEN and rewriter.find_means():
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
         new = found.findings.findings
-        if not new or rewriter.depends_on_names(_regions_of(new)):
+        if new and rewriter.depends_on_names(_regions_of(new)):
+            reason = "whether a rewritten model fails depends on its names: no node is blamed"
             break
         culprits += new
-        regions += _regions_of(new)
-    healing, others = rewriter.heal(regions)
-    notes = list(found.findings.notes)
-    if others:
-        notes.append(("healing changes other nodes, too, so that more is wrong: ", others))
-    if hidden := rewriter.count_hidden():
-        what = f"{count(hidden, 'node')} upstream may be wrong as well"
-        notes.append((f"{what}: values of the reference hide their errors", ()))
-    is_complete = found.findings.complete and not (others or hidden)
-    findings = replace(found.findings, findings=culprits, complete=is_complete, notes=tuple(notes))
-    return replace(found, findings=findings, healing=healing)
+        reason = ""
+        if rewriter.limit:
+            rewriter.keep_values(chain.from_iterable(_regions_of(new)))
+        if not new or not rewriter.limit or rewriter.heals(rewriter.kept_values):
+            break
+    if not culprits:
+        counted = replace(interim, findings=replace(interim.findings, counts=found.findings.counts))
+        return counted.noting(reason) if reason else counted
+    regions = _regions_of(culprits)
+    healing, is_enough = rewriter.heal(regions)
+    is_complete = found.findings.complete and is_enough and not rewriter.kept_values
+    findings = replace(found.findings, findings=culprits, complete=is_complete)
+    found = replace(found, findings=findings, healing=healing)
+    if not is_enough:
+        found = found.noting("the cure changes more than these nodes, so that more is wrong")
+    if rewriter.kept_values:
+        found = found.noting(
+            "values of the reference hide errors upstream: more may be wrong there"
+        )
+    return found
 
 
 def _search_rewritten(

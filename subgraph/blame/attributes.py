@@ -26,13 +26,14 @@ from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.quantization import AXIS
 from subgraph.graph.region import Region
 from subgraph.graph.shape_inference import infer_model
+from subgraph.inspection.summary import attribute_text
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials
-from subgraph.trials.other_attributes import format_value, read_value
+from subgraph.trials.other_attributes import read_value
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status, Verdict
@@ -218,7 +219,7 @@ def _words(node: protobuf.NodeProto, k: int) -> str:
 
 def _format_attribute(attribute: Any) -> str:
     """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
-    return f"{clean(attribute.name)}={format_value(read_value(attribute))}"
+    return f"{clean(attribute.name)}={attribute_text(attribute)}"
 
 
 def _copy_with_own_shapes(

@@ -15,10 +15,10 @@ from onnx import helper
 from subgraph.graph import protobuf
 from subgraph.graph.nested import assign
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
+from subgraph.inspection.summary import attribute_text
 from subgraph.text import clean
 from subgraph.types import frozen
 
-MAX_VALUE = 40  # characters of an attribute's value
 SHAPING = frozenset(
     "axes blocksize dilations dtype group hidden_size kernel_shape keepdims layout num_groups"
     " num_heads num_outputs output_dtype output_height output_padding output_shape output_width"
@@ -60,8 +60,10 @@ class OtherAttribute:
     @property
     def says(self) -> str:
         """The change in words: `axis=2 instead of 1`."""
-        present = format_value(self.present)
-        return f"{clean(self.name)}={format_value(self.value)} instead of {present}"
+        value, present = (
+            attribute_text(helper.make_attribute(self.name, v)) for v in (self.value, self.present)
+        )
+        return f"{clean(self.name)}={value} instead of {present}"
 
     def apply(self, node: protobuf.NodeProto) -> None:
         """Give a node the other value."""
@@ -82,10 +84,8 @@ def iter_other_attributes(
         present = default if given is None else given
         if name in SHAPING or present is None:
             continue
-        if default is not None and default != present:
-            yield OtherAttribute(name, default, present)
-        for value in iter_other_values(present):
-            if value not in (present, default):
+        for value in (default, *iter_other_values(present)):
+            if value not in (present, None):
                 yield OtherAttribute(name, value, present)
 
 
@@ -101,7 +101,8 @@ def iter_other_values(present: object) -> Iterator[object]:
         yield present * 2 if present else 0.5
     elif isinstance(present, list) and len(present) > 1:
         yield present[::-1]
-        yield from (_swap(present, *pair) for pair in pairwise(range(len(present))))
+        for k, pair in enumerate(pairwise(present)):
+            yield [*present[:k], *reversed(pair), *present[k + 2 :]]
         half = len(present) // 2
         if all(isinstance(value, int) for value in present) and len(present) == 2 * half:
             for k in range(half):  # pads: from the end of an axis to its beginning
@@ -111,23 +112,8 @@ def iter_other_values(present: object) -> Iterator[object]:
                 yield moved
 
 
-def _swap(values: list[object], k: int, n: int) -> list[object]:
-    swapped = list(values)
-    swapped[k], swapped[n] = values[n], values[k]
-    return swapped
-
-
 def read_value(attribute: Any) -> Any:
     """Return the value of an attribute; None if there is none."""
     if attribute is None or not attribute.name:
         return None
     return helper.get_attribute_value(attribute)
-
-
-def format_value(value: object) -> str:
-    """Return a value in words: `[3,3]`, `linear`, `0.01`."""
-    if isinstance(value, bytes):
-        text = clean(value.decode(errors="replace"))
-    else:
-        text = f"{value:g}" if isinstance(value, float) else clean(str(value).replace(" ", ""))
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"

@@ -20,11 +20,11 @@ from subgraph.graph import protobuf
 from subgraph.graph.region import Region, build_region
 from subgraph.results.common import MissedFault, PowerDocument
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Records, written
+from subgraph.storage.tensors import written
 from subgraph.trials.doubt import DOUBTS, Doubt
 from subgraph.trials.judge import Judge
 from subgraph.trials.other_attributes import OtherAttribute, iter_other_attributes
-from subgraph.trials.propagation import propagate
+from subgraph.trials.propagation import differ, propagate
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import frozen
 
@@ -69,9 +69,7 @@ def measure_power_in_time(judge: Judge, seconds: float) -> PowerDocument | None:
         return None
     planting = Planting(judge, FAULTS_IN_TIME)
     began = time.monotonic()
-    first = planting.plant(0)
-    if first:
-        planting.is_shown(first)
+    planting.measure(range(1))
     took = time.monotonic() - began
     strides = (stride for stride in STRIDES if took * FAULTS_IN_TIME / stride <= seconds)
     stride = next(strides, None)
@@ -84,15 +82,14 @@ class PlantedFault:
 
     Attributes:
         region: The node, with the changed tensors as outputs.
-        values: The changed tensors, per sample.
+        values: The changed tensors, per sample; empty if no value changes, so that this input shows
+            no fault of the node.
         says: The change in words.
-        changes: Whether a value changes. If not, this input shows no fault of the node.
     """
 
     region: Region
     values: Feeds
     says: str
-    changes: bool = True
 
 
 class Planting:
@@ -126,7 +123,7 @@ class Planting:
     def is_shown(self, fault: PlantedFault) -> bool:
         """Return whether the comparison shows a fault: an output fails, is not computed, or does
         not decide."""
-        if not fault.changes:
+        if not fault.values:
             return False
         judge = self._judge
         whole = self._model.whole()
@@ -157,7 +154,7 @@ class Planting:
                 return fault
         if kinds in ([], [ATTRIBUTE]):
             return None
-        return PlantedFault(self._node_of(name), [], f"{kinds[0]}: no value changes", False)
+        return PlantedFault(self._node_of(name), [], f"{kinds[0]}: no value changes")
 
     def _node_of(self, name: str) -> Region:
         graph = self._model.graph
@@ -188,7 +185,7 @@ class Planting:
                 array = np.roll(array, 1, AXES[kind])
             record = written(name, array, into, str(number), sample[name].type_text)
             values.append({name: record})
-        if not _differ(self._model, values):
+        if not differ(self._model, [name], values):
             return None
         return PlantedFault(self._node_of(name), values, kind)
 
@@ -206,7 +203,11 @@ class Planting:
         random.Random(f"{self._seed} {k}").shuffle(others)
         for other in others[:MAX_TRIED_ATTRIBUTES]:
             values = _run_with(model, region, other)
-            if values and model.has_forms_of(values, region.outputs) and _differ(model, values):
+            if (
+                values
+                and model.has_forms_of(values, region.outputs)
+                and differ(model, region.outputs, values)
+            ):
                 return PlantedFault(region, values, other.says)
         return None
 
@@ -223,17 +224,3 @@ def _run_with(model: ReferenceModel, region: Region, other: OtherAttribute) -> F
         return model.run_on_reference(region, change=change)
     except ModelError:
         return None
-
-
-def _differ(model: ReferenceModel, values: Feeds) -> bool:
-    """Return whether any of the tensors differs from the captured one."""
-    pairs = zip(model.values.records, values, strict=True)
-    return any(
-        any(_is_other(sample, name, changed) for name in changed) for sample, changed in pairs
-    )
-
-
-def _is_other(sample: Records, name: str, changed: Records) -> bool:
-    one = sample[name].array()
-    other = changed[name].array()
-    return not np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

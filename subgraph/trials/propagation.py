@@ -48,7 +48,7 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     values = _send_on(model, outside - returning, outputs)
     for detour in _parts(graph, returning):
         piece = region_of(model, detour)
-        if piece is None or not _differ(model, piece, outputs):
+        if piece is None or not differ(model, piece.inputs, outputs):
             continue
         left = model.run_on_reference(piece, outputs)
         sent = _send_on(model, (graph.descendants(detour) & needed) - detour, left)
@@ -86,10 +86,10 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     )
 
 
-def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
-    """Return whether any value that enters a piece differs from the captured one."""
+def differ(model: ReferenceModel, names: Sequence[str], outputs: Feeds) -> bool:
+    """Return whether any value of these tensors differs from the captured one."""
     pairs = zip(model.values.records, outputs, strict=True)
-    return any(n in o and not _equal(k[n], o[n]) for (k, o), n in product(pairs, piece.inputs))
+    return any(n in o and not _equal(k[n], o[n]) for (k, o), n in product(pairs, names))
 
 
 def _add_sent(

@@ -102,7 +102,7 @@ def test_tracker_is_told_nodes_values_and_environment() -> None:
         environment="Linux x86_64; Python 3.11.7",
     )
     lines = paragraph(told).split("\n")
-    node = "`'pool': AveragePool, auto_pad=NOTSET, ceil_mode=1, kernel_shape=[3,3]`"
+    node = "`'pool': AveragePool, auto_pad='NOTSET', ceil_mode=1, kernel_shape=[3, 3]`"
     assert lines[1] == f"- Node: {node}"
     assert has_line(lines[2], "expected 0.25", "0.19 at [0,1]")
     assert has_line(lines[-1], "Environment", "Linux x86_64", "Python 3.11.7")

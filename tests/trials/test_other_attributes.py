@@ -15,8 +15,8 @@ from subgraph.trials.other_attributes import iter_other_attributes
     [
         ("Softmax", {}, {"axis=0 instead of -1", "axis=-2 instead of -1"}),
         ("Elu", {"alpha": 2.0}, {"alpha=1 instead of 2", "alpha=4 instead of 2"}),
-        ("DepthToSpace", {"blocksize": 2}, {"mode=CRD instead of DCR"}),
-        ("Transpose", {"perm": [1, 0]}, {"perm=[0,1] instead of [1,0]"}),
+        ("DepthToSpace", {"blocksize": 2}, {"mode='CRD' instead of 'DCR'"}),
+        ("Transpose", {"perm": [1, 0]}, {"perm=[0, 1] instead of [1, 0]"}),
         ("Relu", {}, set()),
         ("Cast", {"to": 1}, {"saturate=2 instead of 1", "saturate=0 instead of 1"}),
         ("Unknown", {"axis": 1}, set()),
