@@ -72,7 +72,6 @@ from subgraph.types import frozen
 from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
-MAX_HIDDEN = 4  # culprits that values of the reference hide from each other
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
 MIN_EXACT = 0.8  # of the items, if their steps explain the error of the full model
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
@@ -243,13 +242,13 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     """Search by rewriting with the mildest means that heal the full model.
 
     Values of the reference hide the errors of the nodes before them. So the search goes on with the
-    values of the culprit alone, until these heal the full model.
+    values of the culprits alone, until these heal the full model.
     """
     largest = max(len(finding.items) for finding in interim.findings.findings)
     found = interim
     culprits: tuple[Finding, ...] = ()
     reason = "no rewriting of all nodes heals the full model"
-    while len(culprits) < MAX_HIDDEN and rewriter.find_means():
+    while rewriter.find_means():
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
         new = found.findings.findings
         if new and rewriter.depends_on_names(_regions_of(new)):
@@ -272,9 +271,7 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     if not is_enough:
         found = found.noting("the cure changes more than these nodes, so that more is wrong")
     if rewriter.kept_values:
-        found = found.noting(
-            "values of the reference hide errors upstream: more may be wrong there"
-        )
+        found = found.noting("values of the reference hide errors upstream: more may be wrong")
     return found
 
 
