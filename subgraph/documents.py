@@ -19,7 +19,6 @@ from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -133,7 +132,7 @@ def _writer_of_fields(kind: Any) -> Callable[[Any], Any]:
         for f in fields(kind)
         if PART not in f.metadata
     ]
-    known.sort(key=itemgetter(2))  # inherited ones do not come before the schema
+    known.sort(key=lambda entry: (entry[2], entry[0] != "schema"))  # inherited ones follow it
 
     def write(value: Any) -> JsonObject:
         written = {

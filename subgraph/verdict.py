@@ -173,13 +173,13 @@ class Verdict(Graded):
             self.signature,
             self.label,
             self.why,
-            self.outputs,
             self.process,
             self.build,
             self.run,
             self.stored,
             self.pooled,
             from_run=self.from_run,
+            outputs=self.outputs,
         )
 
     def to_json(self) -> JsonObject:
@@ -188,20 +188,26 @@ class Verdict(Graded):
 
 
 @frozen
-class VerdictDocument(Graded):
-    """A `Verdict` in a document."""
+class RunOutcome(Graded):
+    """The outcome of a run in a document: a `Verdict` without its outputs."""
 
     status: Status
     signature: Signature | None
     label: str
     why: str
-    outputs: Sequence[Judgement]
     process: Mapping[str, object]
     build_seconds: float
     run_seconds: float
     stored: bool
     pooled: bool
     from_run: int | None = absent()
+
+
+@frozen
+class VerdictDocument(RunOutcome):
+    """A `Verdict` in a document."""
+
+    outputs: Sequence[Judgement] = field(kw_only=True)
 
 
 def name_failure(signature: Signature | None, process: Mapping[str, object]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from subgraph.documents import (
-    CommandLine,
     File,
     Name,
     Number,
@@ -24,13 +23,12 @@ from subgraph.documents import (
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
-    Answered,
     ComparedModel,
     ComparedOutputs,
     FormDocument,
-    NextCommand,
     PowerDocument,
     PreciseSetting,
+    Reported,
     RuntimeDocument,
     WholeDocument,
 )
@@ -613,27 +611,16 @@ class SearchCost:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BisectDocument(Answered):
+class BisectDocument(Reported):
     """Everything about one bisection.
 
     Attributes:
-        agree: the whole model agrees; then there are no findings.
-        says: The headline in one sentence; "" in documents of before.
-        command: as typed.
         notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive
             candidate …
-        report: the page's file, where one was written.
-        next: The commands that follow from the answer.
     """
 
     schema: Literal["subcut.bisect/1"] = "subcut.bisect/1"
-    exit_code: int
-    agree: bool
-    says: str = ""
-    command: CommandLine
     notes: Sequence[str]
-    report: File | None
-    next: Sequence[NextCommand] = ()
     model: ComparedModel
     setup: SearchSetup = part()
     whole: WholeResult = part()

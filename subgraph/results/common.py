@@ -120,13 +120,37 @@ class WholeDocument(VerdictDocument):
     mute: StringMap | None = absent()
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Answered:
-    """A document with a headline, which is its text in Python."""
+    """The head of the document of an answer.
 
-    says: str
+    Attributes:
+        says: The headline in one sentence, which is the document's text in Python; "" in documents
+            of before.
+        command: as typed.
+    """
+
+    exit_code: int
+    says: str = ""
+    command: CommandLine = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.says!r})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reported(Answered):
+    """The head of an answer that has a page.
+
+    Attributes:
+        agree: Whether nothing disagrees.
+        report: The page's file; None if none was written.
+        next: The commands that follow from the answer; a text each in documents of before.
+    """
+
+    agree: bool
+    report: File | None = None
+    next: Sequence[NextCommand | CommandLine] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import CommandLine, File, Name, Version, Word, absent, keyed, part
+from subgraph.documents import File, Name, Version, Word, absent, keyed, part
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
-    Answered,
     ComparedModel,
     ComparedOutputs,
     FormDocument,
-    NextCommand,
     PowerDocument,
     PreciseSetting,
+    Reported,
     RuntimeDocument,
     ScoreDocument,
     WholeDocument,
 )
 from subgraph.types import frozen
-from subgraph.verdict import Judgement, Signature, Status
+from subgraph.verdict import Judgement, RunOutcome, Signature, Status
 from subgraph.version import versions
 
 
@@ -46,25 +45,6 @@ class NotJudged:
     signature: Signature | None
     why: str
     process: Mapping[str, object]
-
-
-@frozen
-class RunOutcome:
-    """The outcome of the run of the full model with intermediate tensors as outputs.
-
-    The fields are those of a `VerdictDocument` without its outputs.
-    """
-
-    status: Status
-    signature: Signature | None
-    label: str
-    why: str
-    process: Mapping[str, object]
-    build_seconds: float
-    run_seconds: float
-    stored: bool
-    pooled: bool
-    from_run: int | None = absent()
 
 
 @frozen
@@ -151,22 +131,11 @@ class TensorComparison:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ComparisonDocument(Answered):
-    """A comparison, for `--json` and every report.
-
-    Attributes:
-        says: the outcome in a line. report: path of the HTML page, once it is written.
-        next: The command that bisects the same, if something disagrees.
-    """
+class ComparisonDocument(Reported):
+    """A comparison, for `--json` and every report."""
 
     schema: Literal["subcut.compare/1"] = "subcut.compare/1"
-    exit_code: int
-    agree: bool
-    says: str
-    command: CommandLine
     notes: Sequence[str]
-    report: File | None = None
-    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
     model: ComparedModel
     setup: ComparisonSetup = part()
     whole: WholeComparison = part()
@@ -332,17 +301,11 @@ class ComparedRecordings:
     rows: Sequence[DocumentRow]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedDocument:
-    """All runs. `says`: the outcome in a line. `next`: what to type to go on."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecordedDocument(Reported):
+    """All runs of a comparison with recordings."""
 
     schema: Literal["subcut.recorded/1", "subcut.interval/1"] = "subcut.recorded/1"
-    exit_code: int
-    agree: bool
-    says: str
-    command: CommandLine
-    report: File | None = None
-    next: Sequence[NextCommand | CommandLine] = ()  # a text in documents of before
     model: ComparedModel
     setup: RecordedSetup = part()
     recordings: Sequence[RunSummary]
@@ -397,7 +360,7 @@ class IntervalFinding:
     case: File | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class IntervalDocument(RecordedDocument):
     """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were
     possible."""

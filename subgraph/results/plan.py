@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import CommandLine, File, Name, Number, Word, absent, keyed, part
+from subgraph.documents import File, Name, Number, Word, absent, keyed, part
 from subgraph.results.common import Answered
 from subgraph.types import StringMap, frozen
 
@@ -200,10 +200,7 @@ class PlanDocument(Answered):
     """Everything about one plan. `says`: the answer in a line."""
 
     schema: Word = "subcut.plan/1"
-    exit_code: int
-    says: str
     notes: Sequence[str] = ()
-    command: CommandLine = ""
     setup: PlanSetup = part()
     result: PlanResult = part()
     trials: PlanTrials = part()

@@ -46,7 +46,6 @@ from subgraph.results.compare import (
     FirstBadDocument,
     NotJudged,
     RowDocument,
-    RunOutcome,
     TensorComparison,
     WholeComparison,
 )
@@ -92,6 +91,7 @@ from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, Shapes, Strings, frozen
 from subgraph.verdict import (
     Judgement,
+    RunOutcome,
     Signature,
     Status,
     Verdict,

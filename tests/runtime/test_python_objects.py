@@ -75,7 +75,7 @@ def test_search_claims_no_smaller_region(model: subgraph.Graph, other: Path) -> 
     wrong = subgraph.bisect(model, make_session(other), X).result
     (finding,) = wrong.findings
     assert not wrong.agree and len(finding.nodes) == 3
-    assert "run it again" not in {command.why for command in wrong.next}
+    assert "run it again" not in {command.why for command in wrong.next}  # type: ignore[union-attr]
 
 
 def test_missing_output_is_an_error_about_the_function(model: subgraph.Graph) -> None:
