@@ -261,7 +261,8 @@ def _facts_of_recordings(
         if run.tensors.first_bad and not run.files.missing:
             good = run.tensors.last_good
             last = "" if good is None else f"; last good: {', '.join(good) or 'the model input'}"
-            source = f"; from {run.tensors.source}" if run.tensors.source else ""
+            name = str(run.tensors.source or "")  # a source may be known by its scopes alone
+            source = f"; from {name}" if name else ""
             yield f"first bad tensor{of}", f"{run.tensors.first_bad}{last}{source}"
 
 
