@@ -102,6 +102,7 @@ def test_search_by_rewriting_runs_no_cut(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_error_below_that_of_kernels_is_found_by_rewriting(tmp_path: Path) -> None:
     text = NET.replace("Cos", "Exp")
     found = search(tmp_path, WHOLE_ONLY + LEAKS, "", True, text, "noise")

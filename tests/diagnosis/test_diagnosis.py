@@ -447,6 +447,7 @@ def test_compare_says_it(here: Path) -> None:
     assert has_line(text, *NHWC)
 
 
+@pytest.mark.slow
 def test_refusal_with_a_switch_off_is_reported(tmp_path: Path) -> None:
     """It was "not known"."""
     (tmp_path / "picky.py").write_text(

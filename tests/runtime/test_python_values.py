@@ -89,7 +89,11 @@ def test_function_may_take_the_options(model: subgraph.Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "at_load"), [(Refused("no Tanh", code="x.y"), True), (OSError("no Tanh"), False)]
+    ("error", "at_load"),
+    [
+        (Refused("no Tanh", code="x.y"), True),
+        pytest.param(OSError("no Tanh"), False, marks=pytest.mark.slow),
+    ],
 )
 def test_error_of_the_function_is_a_result(
     model: subgraph.Graph, error: Exception, at_load: bool

@@ -45,10 +45,12 @@ for node in sines:
 """)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("code", "nodes", "constants"),
-    [(OTHER_AXIS, ["wide", "mm"], ["wide"]), (WRONG_PRODUCT, ["mm"], None)],
+    [
+        (OTHER_AXIS, ["wide", "mm"], ["wide"]),
+        pytest.param(WRONG_PRODUCT, ["mm"], None, marks=pytest.mark.slow),
+    ],
     ids=["needed", "not needed"],
 )
 def test_maker_of_a_constant_belongs_to_a_finding_that_needs_it(

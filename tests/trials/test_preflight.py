@@ -189,6 +189,7 @@ def test_wrapper_that_rounds_its_inputs_to_float16(command: str, net: Path) -> N
     assert (done.code, has_line(done.err, "your input", "float16")) == (4, True), done
 
 
+@pytest.mark.slow
 def test_wrapper_whose_outputs_are_of_float16(net: Path) -> None:
     """The weights are powers of two: it can round its inputs as well as compute in float16."""
     (net / "wrapper.py").write_text(WRAPPER % ROUNDS)
