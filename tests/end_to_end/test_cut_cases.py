@@ -133,8 +133,7 @@ def words(case: CutCase, model: Path, out: Path) -> list[str]:
     return [str(model), *starts, *ends, "-o", str(out), *case.options]
 
 
-# ------------------------------------------------------------ the
-# cut is right
+# ------------------------------------------------------------ the cut is right
 
 
 @pytest.mark.parametrize("key", WORKS)
@@ -416,8 +415,7 @@ def test_weights_that_no_runtime_takes_are_cut_right(
     assert not oracle.differences(whole[1], got)
 
 
-# ------------------------------------------------------------ what a
-# case is about
+# ------------------------------------------------------------ what a case is about
 
 
 @pytest.fixture

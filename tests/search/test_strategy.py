@@ -91,8 +91,7 @@ class Samples:
         ]
 
 
-# ------------------------------------------------------------ what other
-# tools get wrong
+# ------------------------------------------------------------ what other tools get wrong
 
 
 def test_model_that_does_not_fail_agrees() -> None:

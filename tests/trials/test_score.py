@@ -201,8 +201,7 @@ def test_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
         score_backend.load(str(file), {"function": "other"})
 
 
-# ------------------------------------------------------------ as the judge
-# of the whole model
+# ------------------------------------------------------------ as the judge of the whole model
 
 LINE = (
     "g (float[4] x) => (float[4] y) { two = Constant <value = float {2}> () [a] p = Mul(x, two) [b]"

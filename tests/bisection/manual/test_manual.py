@@ -619,8 +619,7 @@ def test_the_end_of_a_session(here: Path, manual: Manual) -> None:
     assert notes.exists()
 
 
-# ------------------------------------------------------------ a
-# recording
+# ------------------------------------------------------------ a recording
 
 
 def recording(every: int, **faults: str) -> None:
