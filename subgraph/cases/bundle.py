@@ -178,8 +178,8 @@ def pack(request: BundleRequest) -> Packed:
         UnknownName: the case has no text that is to be kept.
         InputError: a file is missing, or not ours to send. OutputError: it cannot be written.
     """
-    require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
+    require_free(request.target, request.identity, force=request.force)
     evidence = case_files.evidence
     redactor = replace(
         redact.this_machine(_find_secrets(evidence)), names=contents.names(case_files)

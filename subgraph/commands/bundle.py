@@ -75,7 +75,7 @@ def bundle(
       subcut bundle subcut_out/bisect-wrong.py -o fault.zip
       subcut bundle subcut_out/bisect-wrong.py/culprit --candidate-files wrong.py
     """
-    from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
+    from subgraph.cases.bundle import BundleRequest, name_of, pack
 
     if source_code and strip_metadata:
         raise UsageError(
@@ -89,7 +89,6 @@ def bundle(
     target = Path(output or f"{name}.zip")
     if output and (output.endswith("/") or target.is_dir()):
         target /= f"{name}.zip"
-    require_free(target, name, force=force)
     request = BundleRequest(
         path,
         target,
