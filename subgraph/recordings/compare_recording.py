@@ -21,7 +21,7 @@ from subgraph.comparison.judge import judge as judge_values
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
-from subgraph.graph.properties import REQUANTIZES
+from subgraph.graph.properties import REARRANGES, REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.precision import Precision
@@ -33,6 +33,7 @@ from subgraph.recordings.matching.align import (
     is_coarse,
     iter_tensor_sizes,
     measure_remoteness,
+    read_reference_value,
 )
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
 from subgraph.recordings.matching.matched import (
@@ -133,7 +134,8 @@ def _judge_matches(
     whole = not choice.fail_fast and (
         choice.only is None or len(set(choice.only)) == len(judge.model.tensors())
     )
-    unseen = tuple(n for n in judge.model.tensors() if n in graph.outputs and n not in recorded)
+    outputs = (n for n in judge.model.tensors() if n in graph.outputs)
+    unseen = tuple(n for n in outputs if not _is_seen(judge, n, recorded))
     return RunComparison(
         judge,
         run,
@@ -143,6 +145,25 @@ def _judge_matches(
         unseen,
         len(judge.model.tensors()) if whole else 0,
     )
+
+
+def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
+    """Return whether an output was recorded, or a tensor that it repeats in another shape.
+
+    Runtimes leave out an Identity or a Reshape at the end of a model.
+    """
+    graph = judge.model.graph
+    origin = name
+    while origin not in recorded:
+        maker = graph.maker.get(origin)
+        if maker is None or graph.ops[maker] not in REARRANGES:
+            return False
+        origin = graph.reads[maker][0]
+    capture_tensors(judge.model, (name, origin))
+    output, held = (read_reference_value(judge.model, n, 0) for n in (name, origin))
+    if output is None or held is None:
+        return name == origin
+    return np.array_equal(output.reshape(-1), held.reshape(-1), equal_nan=output.dtype.kind == "f")
 
 
 def _is_wrong_first(compared: RunComparison) -> bool:

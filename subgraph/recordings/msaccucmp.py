@@ -13,15 +13,15 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
 from subgraph.comparison.criteria import msaccucmp as criterion
 from subgraph.comparison.metrics.mean_rel import relative_errors
 from subgraph.comparison.pair import Pair
-from subgraph.graph.graph import Graph
-from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.storage.tensors import Record
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.run_comparison import RunComparison
 from subgraph.text import cell, count
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
@@ -236,79 +236,42 @@ def make_accuracy_rows(
     """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor
     of the model."""
     graph = model.graph
-    records = model.values.records[0]
     table: list[AccuracyRow] = []
-    for name, row in comparison.inputs.items():
-        table.append(_make_recorded_row(len(table), "Data", name, row, records.get(name), graph))
-    for name in names:
-        op = graph.ops[graph.maker[name]]
-        if name in comparison.rows:
-            table.append(
-                _make_recorded_row(
-                    len(table), op, name, comparison.rows[name], records.get(name), graph
-                )
-            )
+
+    def add(op: str, entry: DumpEntry | None, name: str = "", **judged: Any) -> None:
+        """Add the row of an entry and a tensor of the model, or of one that has no counterpart."""
+        maker = graph.maker.get(name)
+        golden = name if maker is None else graph.label(maker)
+        record = model.values.records[0].get(name)
+        mine = (entry.node or entry.tensor) if entry else ""
+        place = f"{mine}:{entry.role}:{entry.index}" if entry else f"{name}:output:0"
+        row = AccuracyRow(
+            len(table),
+            op,
+            mine or NO_OP,
+            entry.dtype if entry else "",
+            golden or NO_OP,
+            record.dtype if record else "",
+            place,
+            entry.shape if entry else None,
+            is_output=name in graph.outputs,
+            **judged,
+        )
+        table.append(row)
+
+    rows = {**comparison.inputs, **comparison.rows}
+    for name in (*comparison.inputs, *names):
+        op = graph.ops[graph.maker[name]] if name in graph.maker else "Data"
+        row = rows.get(name)
+        if row:
+            judged = {"overflow": row.overflow, "values": row.accuracy, "reason": row.why}
+            add(op, row.match.entry, name, **judged)
         else:
-            unseen = AccuracyRow(
-                len(table),
-                op,
-                NO_OP,
-                "",
-                _find_label(graph, name),
-                _get_dtype(records.get(name)),
-                f"{name}:output:0",
-                is_output=name in graph.outputs,
-                reason="no dump of this op",
-            )
-            table.append(unseen)
+            add(op, None, name, reason="no dump of this op")
     for matched in comparison.matched[:1]:
         for left in matched.left_out:
-            entry = left.entry
-            mine = entry.node or entry.tensor
-            place = f"{mine}:{entry.role}:{entry.index}"
-            strange = AccuracyRow(
-                len(table),
-                "",
-                mine,
-                entry.dtype,
-                NO_OP,
-                "",
-                place,
-                entry.shape,
-                reason=left.why,
-            )
-            table.append(strange)
+            add("", left.entry, reason=left.why)
     return table
-
-
-def _make_recorded_row(
-    index: int, op: str, name: str, row: TensorRow, record: Record | None, graph: Graph
-) -> AccuracyRow:
-    entry = row.match.entry
-    mine = entry.node or entry.tensor
-    return AccuracyRow(
-        index,
-        op,
-        mine,
-        entry.dtype,
-        _find_label(graph, name),
-        _get_dtype(record),
-        f"{mine}:{entry.role}:{entry.index}",
-        entry.shape,
-        row.overflow,
-        row.accuracy,
-        row.why,
-        name in graph.outputs,
-    )
-
-
-def _find_label(graph: Graph, name: str) -> str:
-    maker = graph.maker.get(name)
-    return name if maker is None else graph.label(maker)
-
-
-def _get_dtype(record: Record | None) -> str:
-    return record.dtype if record else ""
 
 
 def format_csv(rows: Sequence[AccuracyRow]) -> str:

@@ -446,3 +446,61 @@ def test_weights_without_names_are_no_tensors(dump: Path) -> None:
         "the weight few",
     ]
     assert found.status is Status.AGREE
+
+
+def test_two_strangers_that_are_alike_are_no_matrix_and_its_sum_with_a_bias(dump: Path) -> None:
+    """The bias is small beside them, so the sum with it is nearly the other one."""
+    written = feed_forward(dump.parent)
+    for number, name in enumerate(("first", "act", "sum", "mean", "out")):
+        np.save(dump / f"{number}.npy", written[name])
+    stranger = np.random.default_rng(7).standard_normal((1, 6, 16)).astype(np.float32)
+    np.save(dump / "8.npy", stranger)
+    np.save(dump / "9.npy", stranger)
+    found, _ = compared(dump)
+    assert [*found.rows] == ["first", "act", "sum", "mean", "out"] and not found.failing
+
+
+ORDERS = """g (float[1, 6, 16] x) => (float[96] z) {
+    a = MatMul (x, w)
+    b = Transpose <perm = [0, 2, 1]> (a)
+    c = Relu (b)
+    y = MatMul (c, v)
+    z = Reshape (y, flat)
+}"""
+
+
+def orders(folder: Path) -> dict[str, Array]:
+    draw = np.random.default_rng(0).standard_normal
+    weights: dict[str, Any] = {
+        "w": draw((16, 16)).astype(np.float32),
+        "v": draw((6, 6)).astype(np.float32),
+        "flat": np.array([96]),
+    }
+    text_models.save(folder / "m.onnx", ORDERS, **weights)
+    x = draw((1, 6, 16)).astype(np.float32)
+    np.save(folder / "x.npy", x)
+    model = text_models.model(ORDERS, **weights)
+    return {"x": x} | evaluate(tapped(model, [*"abcyz"]), {"x": x}, [*"abcyz"])
+
+
+def test_entry_is_the_tensor_whose_axes_it_has(dump: Path) -> None:
+    """A tensor and its Transpose have the same numbers; the model's input is no stranger."""
+    written = orders(dump.parent)
+    for number, name in enumerate("xabcy"):
+        np.save(dump / f"{number}.npy", written[name])
+    found, _ = compared(dump)
+    assert {name: row.match.entry.tensor for name, row in found.rows.items()} == {
+        name: str(number) for number, name in enumerate("abcy", 1)
+    }
+    assert found.inputs["x"].agreeing and not found.notes
+
+
+def test_output_that_repeats_a_recorded_tensor_is_not_missing(dump: Path) -> None:
+    written = orders(dump.parent)
+    for name in "acy":
+        np.save(dump / f"{name}.npy", written[name])
+    found, _ = compared(dump)
+    assert found.status is Status.AGREE and "z" not in found.rows
+    (dump / "y.npy").unlink()
+    found, _ = compared(dump)
+    assert found.status is Status.UNRESOLVED and found.unseen_outputs == ("z",)

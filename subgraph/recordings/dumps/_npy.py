@@ -128,8 +128,7 @@ def make_entry(
     `dtype`: the type whose raw bits the file holds; if "", the hints may say it. `fields`: of the
     entry, that are known.
     """
-    stem = name[: -len(".npy")]
-    side, _, base = stem.rpartition("/")
+    side, _, base = name[: -len(".npy")].rpartition("/")
     header = read_header(files, name)
     stored = header.element_type
     hinted = hints.find(base, plain).dtype
@@ -138,5 +137,5 @@ def make_entry(
     dtype = dtype or stored
     golden = _GOLDEN.fullmatch(base)
     named = {"node": golden["node"], "index": int(golden["index"])} if golden else {"tensor": base}
-    known = {"side": side, "stem": stem, **named, **fields}
+    known = {"side": side, **named, **fields}
     return header.entry(name, make_loader(files, name, dtype), dtype, **known)

@@ -39,7 +39,6 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; sequences and optionals are not read."""
     for file in files.ending(*ENDS):
         side, _, base = file.rpartition("/")
-        stem = file.rpartition(".")[0]
         numbered = _NUMBERED.fullmatch(base)
         try:
             tensor = _parse_tensor(files, file)
@@ -58,7 +57,6 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             index=int(numbered[2]) if numbered else 0,
             originals=(name,) if name else (),
             side=side,
-            stem=stem,
         )
 
 

@@ -98,11 +98,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     """The entry with the node, role and index that its file name says."""
-    stem = entry.file.removesuffix(".ieb")
     side, _, base = entry.file.rpartition("/")
     name = _NAME.fullmatch(base)
     if not name:
-        return replace(entry, node=base.removesuffix(".ieb"), side=side, stem=stem)
+        return replace(entry, node=base.removesuffix(".ieb"), side=side)
     node = name["node"]
     run = f"iter{name['run']}" if name["run"] else ""
     side = "/".join(filter(None, (side, run)))
@@ -110,9 +109,8 @@ def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     # else the model's own name begins like a type
     if typed and hints.find(node, plain) == TensorSpec():
         node = typed["node"]
-    return replace(
-        entry, node=node, role=_ROLES[name["role"]], index=int(name["index"]), side=side, stem=stem
-    )
+    role = _ROLES[name["role"]]
+    return replace(entry, node=node, role=role, index=int(name["index"]), side=side)
 
 
 def _is_binary(files: Files, file: str) -> bool:

@@ -290,9 +290,8 @@ class _Matching:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
-        """Known inputs and results, of real numbers or 8-bit codes, one at a time."""
-        known = [n for n in self.graph.inputs if n in self.matches]
-        values = ((n, self._fit.reference(n)) for n in (*known, *self.results))
+        """Inputs and results, of real numbers or 8-bit codes, one at a time."""
+        values = ((n, self._fit.reference(n)) for n in self.tensors)
         return (
             (n, a)
             for n, a in values

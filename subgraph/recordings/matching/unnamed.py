@@ -82,7 +82,9 @@ class Unnamed:
             matches: The tensors that others hold, whose values may be copied.
         """
         chosen: dict[str, list[TensorMatch]] = {}
-        for entry, near in self._find_near(values).items():
+        inputs = self.fit.judge.model.graph.inputs
+        for entry, all_near in self._find_near(values).items():
+            near = [m for m in all_near if m.tensor not in inputs] or all_near
             free = sorted((m for m in near if m.tensor not in matches), key=get_distance)
             match = self._choose(entry, free)
             if match:
@@ -150,8 +152,8 @@ class Unnamed:
     def _choose(self, entry: DumpEntry, near: Sequence[TensorMatch]) -> TensorMatch | None:
         """The tensor that an entry holds, of those that are near; None where it cannot be told.
 
-        Of several of the same value the name decides, else the first in the model, on which the
-        others hang.
+        Of several of the same value the name decides; else the first in the model, on which the
+        others hang, of those whose axes the entry has.
         """
         if not near:
             return None
@@ -169,7 +171,17 @@ class Unnamed:
         same = all(graph.maker.get(n) in below for n in others) and all(
             a is not None and b is not None and has_same_numbers(a, b) for a, b in pairwise(values)
         )
-        return replace(equal[first], how="value", twins=tuple(others)) if same else None
+        if not same:
+            return None
+        names = [first, *others]
+        unaltered = (n for n in names if not (way := equal[n].alignment) or not way.words)
+        held = next(unaltered, first)
+        twins = tuple(names[names.index(held) + 1 :])
+        return replace(equal[held], how="value", twins=twins)
+
+    def find_alike(self, entry: DumpEntry) -> list[DumpEntry]:
+        """Return the entries whose numbers are near those of an entry, in whatever order."""
+        return self._sums.near(self.fit.value(entry), NEAR)
 
     def find_copies(self, matches: Mapping[str, TensorMatch]) -> dict[DumpEntry, str]:
         """Return the entries of the pool that hold the numbers of one with a tensor, and which."""
@@ -340,8 +352,10 @@ class _Following:
             )
             if not held or not held.distance <= NEAR or held.entry == match.entry:
                 continue
-            if not known:
+            if not known and held.entry not in self.unnamed.find_alike(match.entry):
                 return True
+            if not known:
+                continue
             before = self.fit.aligned(known.entry, name, self._compute(name))
             if is_clearer(held, before):
                 return True
