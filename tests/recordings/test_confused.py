@@ -391,6 +391,7 @@ def test_few_numbers_are_found_by_their_order(dump: Path) -> None:
     mean = x.clip(0).mean(1, keepdims=True)
     for number, value in enumerate((x.clip(0), mean, np.sqrt(mean))):
         np.save(dump / f"t{number}.npy", value)
+    np.save(dump / "t1_of_the_tool.npy", mean * 9)
     found, _ = compared(dump)
     assert {name: row.match.how for name, row in found.rows.items()} == {
         "a": "value",

@@ -18,7 +18,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.reach import group_values
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, has_same_numbers
+from subgraph.recordings.matching.align import BlockSums, has_same_numbers, replace_nan
 from subgraph.recordings.matching.matched import (
     COPY,
     EXACT,
@@ -111,7 +111,10 @@ class Unnamed:
         self, values: Iterable[tuple[str, Array]], matches: Mapping[str, TensorMatch]
     ) -> dict[str, TensorMatch]:
         """Return the tensors of too few numbers to be found by them, by size, in the order
-        of the entries; only where each value is near."""
+        of the entries; only where each value is near.
+
+        Of more entries than tensors, each must be clearly the nearest one to its tensor.
+        """
         tensors = group_values(
             (value.size, name)
             for name, value in values
@@ -121,14 +124,24 @@ class Unnamed:
         for size, names in tensors.items():
             fitting = (e for e in self.pool if self.fit.value(e).size == size)
             left = [entry for entry in fitting if entry not in self._weights]
+            nearest = [self._find_nearest(left, name) for name in names]
             if len(left) == len(names):
                 pairs = zip(left, names, strict=True)
-                fitted = [replace(self.fit.aligned(e, n), how="order") for e, n in pairs]
-                if all(match.distance <= NEAR for match in fitted):
-                    found |= {match.tensor: match for match in fitted}
+                nearest = [self.fit.aligned(entry, name) for entry, name in pairs]
+            sure = [m for m in nearest if m and m.distance <= NEAR]
+            places = [left.index(match.entry) for match in sure]
+            if len(sure) == len(names) and places == sorted(set(places)):
+                found |= {match.tensor: replace(match, how="order") for match in sure}
         for match in found.values():
             del self.pool[match.entry]
         return found
+
+    def _find_nearest(self, entries: Iterable[DumpEntry], name: str) -> TensorMatch | None:
+        """Return the entry that is clearly nearer to a tensor's value than the others."""
+        matches = [self.fit.aligned(entry, name) for entry in entries]
+        best = min(matches, key=lambda m: replace_nan(m.distance), default=None)
+        rivals = (match for match in matches if match is not best)
+        return best if best and all(is_clearer(best, match) for match in rivals) else None
 
     def _find_near(self, values: Iterable[tuple[str, Array]]) -> dict[DumpEntry, list[TensorMatch]]:
         """By entry, the tensors that it may hold by its values."""
