@@ -25,7 +25,7 @@ from subgraph.project import load
 from subgraph.runtime.candidate import parse
 from tests.helpers.facts import has_line
 from tests.helpers.pages import DOCS, PAGES, Command, blocks, console, files, run_page, written
-from tests.helpers.run_command import in_process
+from tests.helpers.run_command import in_process, subcut
 
 pytestmark = pytest.mark.small_inputs
 # Pages whose commands need libraries that may not be installed.
@@ -89,6 +89,32 @@ def test_each_command_of_a_page_prints_what_is_shown(
         folder = tmp_path
         _prepare(page, folder, operator_tests)
     run_page(page.read_text(encoding="utf-8"), folder)
+
+
+# What the words of the tables are in the folders that `fixtures.recordings` writes.
+WALKS = {
+    "mindstudio": {"MODEL": "resnet50.onnx", "A": "res3c_branch2b", "B": "res3c_branch2b_relu"},
+    "tnn": {"MODEL": "net.onnx", "A": "/block6/conv30", "B": "/block6/relu31"},
+    "horizon": {"MODEL": "net.onnx"},
+    "tpu-mlir": {"MODEL": "net.onnx", "NET_tpu_outputs.npz": "net_int8_tpu_outputs.npz"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", WALKS)
+def test_each_command_of_a_table_runs(tool: str, recorded: Path, tmp_path: Path) -> None:
+    """The rows "you do today" of those who come from another tool."""
+    shutil.copytree(recorded / tool, tmp_path, dirs_exist_ok=True)
+    page = (DOCS / f"from-{tool}.md").read_text(encoding="utf-8")
+    rows = "\n".join(re.findall(r"^\|.*", page, re.MULTILINE))
+    lines = [line for line in re.findall(r"`subcut ([^`…]*)`", rows) if "samples/" not in line]
+    files = sorted(f for f in tmp_path.glob("dump/*") if f.suffix != ".json")
+    for number, line in enumerate(lines):
+        known = {"DUMP": "dump", "INPUT": "data.bin", "DIR": f"exported-{number}", **WALKS[tool]}
+        known["FILE"] = str(files[0]) if line.startswith("export FILE") else "rows.csv"
+        ended = subcut(*(known.get(word, word) for word in line.split()), cwd=tmp_path)
+        assert ended.code in (0, 1), (line, ended.err)
+    assert len(lines) >= 2
 
 
 @pytest.mark.turns(3)
