@@ -61,6 +61,15 @@ def save_folded(folder: Path, change: Callable[[Weights], None] = lambda weights
     text_models.save(folder / "other.onnx", FOLDED, w=folded, o=weights["o"], u=weights["u"])
 
 
+def save_scaled(folder: Path, ours: str, folded: str) -> None:
+    """Save a model that scales the channels of its Convs, and one whose weights are scaled."""
+    w = draw_weights()["w"]
+    u = draw_weights()["u"]
+    k = np.array([0.5, 2, 3, 4], np.float32).reshape(4, 1, 1, 1)
+    text_models.save(folder / "model.onnx", ours, w=w, u=u, k=k.reshape(1, 4, 1, 1))
+    text_models.save(folder / "other.onnx", folded, w=w * k, u=u * k)
+
+
 def test_name_that_a_folded_normalization_leaves_is_matched_with_its_output(tmp_path: Path) -> None:
     save_folded(tmp_path)
     found = pair(tmp_path)
@@ -75,7 +84,6 @@ def test_fault_downstream_does_not_hide_a_name_that_moved(tmp_path: Path) -> Non
 
 def test_two_names_in_a_row_that_moved_are_refuted_together(tmp_path: Path) -> None:
     """Each Conv has its normalization folded, and nothing is between the two."""
-    weights = draw_weights()
     chain = (
         "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
         " { a = Conv<pads=[1,1,1,1]>(x, w)  b = Mul(a, k)  c = Conv<pads=[1,1,1,1]>(b, u)"
@@ -85,12 +93,7 @@ def test_two_names_in_a_row_that_moved_are_refuted_together(tmp_path: Path) -> N
         "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
         " { a = Conv<pads=[1,1,1,1]>(x, w)  c = Conv<pads=[1,1,1,1]>(a, u)  y = Relu(c) }"
     )
-    k = np.array([0.5, 2, 3, 4], np.float32).reshape(1, 4, 1, 1)
-    w = weights["w"]
-    u = weights["u"]
-    text_models.save(tmp_path / "model.onnx", chain, w=w, u=u, k=k)
-    turned = k.reshape(4, 1, 1, 1)
-    text_models.save(tmp_path / "other.onnx", folded, w=w * turned, u=u * turned)
+    save_scaled(tmp_path, chain, folded)
     found = pair(tmp_path)
     assert found.refuted == {("a", "a"), ("c", "c")}
     assert {n: m.name for n, m in found.matches.items()} == {"x": "x", "b": "a", "d": "c", "y": "y"}
@@ -98,7 +101,6 @@ def test_two_names_in_a_row_that_moved_are_refuted_together(tmp_path: Path) -> N
 
 def test_names_that_moved_on_two_branches_are_refuted_together(tmp_path: Path) -> None:
     """The Add reads both, so that joining it with one of them alone is not right."""
-    weights = draw_weights()
     branches = (
         "g (float[1,3,6,6] x) => (float[1,4,6,6] y)"
         " { a = Conv<pads=[1,1,1,1]>(x, w)  b = Mul(a, k)  c = Conv<pads=[1,1,1,1]>(b, u)"
@@ -109,12 +111,7 @@ def test_names_that_moved_on_two_branches_are_refuted_together(tmp_path: Path) -
         " { a = Conv<pads=[1,1,1,1]>(x, w)  c = Conv<pads=[1,1,1,1]>(a, u)  e = Add(a, c)"
         "  y = Relu(e) }"
     )
-    k = np.array([0.5, 2, 3, 4], np.float32).reshape(1, 4, 1, 1)
-    w = weights["w"]
-    u = weights["u"]
-    text_models.save(tmp_path / "model.onnx", branches, w=w, u=u, k=k)
-    turned = k.reshape(4, 1, 1, 1)
-    text_models.save(tmp_path / "other.onnx", folded, w=w * turned, u=u * turned)
+    save_scaled(tmp_path, branches, folded)
     assert pair(tmp_path).refuted == {("a", "a"), ("c", "c")}
 
 
