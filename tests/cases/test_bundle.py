@@ -24,7 +24,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fixtures import ROOT
 from subgraph.cases import bundle
 from subgraph.cases.find_case import candidate_of, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
@@ -37,7 +36,6 @@ from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import run_program, subcut, tree
 
-CASES = ROOT / "fixtures" / "cases"
 SECRETS = {
     "MY_API_TOKEN": "s3cr3t-of-the-environment",
     "ORT_SECRET_KEY": "hushhush77",

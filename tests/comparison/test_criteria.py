@@ -25,7 +25,6 @@ from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 
-Array = np.ndarray[Any, Any]
 NAMES = plugins.names("criteria")
 LAW = settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
 NAN = math.nan

@@ -19,7 +19,6 @@ from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
 from tests.helpers.examples import examples
 
-Array = np.ndarray[Any, Any]
 NAMES = plugins.names("metrics")
 METRICS = {name: plugins.load("metrics", name) for name in NAMES}
 LAW = settings(max_examples=examples(120), deadline=None, database=None, derandomize=True)

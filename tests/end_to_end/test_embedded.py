@@ -38,7 +38,6 @@ from tests.helpers.run_command import SUBCUT, environment, run_program
 
 MODULES = {"mnn": "MNN", "opencv": "cv2", "openvino": "openvino", "tract": "tract"}
 NEAR, EXACT, FED, EXACT_FED = FORMS
-PATIENCE = 250  # seconds for one bisection
 
 rng = np.random.default_rng(0)
 

@@ -11,13 +11,6 @@ from onnx import TensorProto, helper
 
 from subgraph.graph import nested, opsets
 
-
-def _constant(name: str) -> onnx.NodeProto:
-    return helper.make_node(
-        "Constant", [], [name], value=helper.make_tensor(f"{name}:t", TensorProto.FLOAT, [], [1.0])
-    )
-
-
 NESTED = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
 g (float[2] x, bool c) => (float[2] z) {
     [if] z = If(c) <else_branch = BRANCH, then_branch = BRANCH>

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -37,7 +37,6 @@ from tests.helpers.run_command import subcut
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 RULES = plugins.names("lint")
-Edit = Callable[[onnx.ModelProto], Any]
 
 
 def keep(model: onnx.ModelProto) -> None:

@@ -38,29 +38,6 @@ g (float[5, 1, 4] x) => (float[5, 1, 1, 3] y) {{
     [back] y, h, c = LSTM <hidden_size = 3 {}> (x, w, r)
 }}
 """
-RELU = (
-    '<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { y = Relu (x) }'
-)
-WRONG = '''
-"""onnxruntime, whose Elu is wrong where alpha is set."""
-import onnx
-import onnxruntime
-
-RELEASES = "toy", ""
-
-
-def version():
-    return "7"
-
-
-def load(model, options):
-    wrong = any(a.name == "alpha" for n in onnx.load(model).graph.node for a in n.attribute)
-    session = onnxruntime.InferenceSession(str(model))
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, dict(feeds)))}
-'''
-
-IMPORTS = "import time\nfrom pathlib import Path\n\nimport onnx\n"
 
 
 def lstm(folder: Path, attribute: str = "") -> Path:
