@@ -162,9 +162,8 @@ def test_the_example_is_what_its_cells_give(
 ) -> None:
     """Sources as they stand in the file; outputs of the same kind, which name the same culprit."""
     stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    assert tuple("".join(cell["source"]) for cell in stored["cells"]) == CELLS, (
-        "python -m fixtures.notebook"
-    )
+    # python -m fixtures.notebook
+    assert tuple("".join(cell["source"]) for cell in stored["cells"]) == CELLS
     made = document(tmp_path)
     for old, new in zip(stored["cells"], made["cells"], strict=True):
         if old["cell_type"] == "code":

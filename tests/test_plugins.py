@@ -112,9 +112,8 @@ def test_file_that_fails_says_where(tmp_path: Path, text: str) -> None:
     before = set(sys.modules)
     with raises(UsageError, "plugin.import-failed", "broken.py"):
         plugins.load("metrics", str(path))
-    assert not {name for name in set(sys.modules) - before if "broken" in name}, (
-        "no half of it stays"
-    )
+    # no half of it stays
+    assert not {name for name in set(sys.modules) - before if "broken" in name}
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -146,9 +145,8 @@ def test_installed_package_offers_more() -> None:
     names = plugins.names("metrics")
     assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
     assert plugins.load("metrics", "half").measure([], []) == 0.5
-    assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse", (
-        "ours come first"
-    )
+    # ours come first
+    assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse"
     assert has_line(plugins.help_of("metrics", "half"), "subcut_half.half")
 
 

@@ -41,13 +41,11 @@ def test_one_failing_output_fails_the_whole(
     assert status is Status.FAIL
     assert (signature, why) in {(j.signature, j.why) for j in failing}
     telling = [j.signature for j in failing if j.signature not in NUMBERS]
-    assert not telling or signature is telling[0], (
-        "NaN, a wrong shape or a missing output tells more than a mismatch"
-    )
+    # NaN, a wrong shape or a missing output tells more than a mismatch
+    assert not telling or signature is telling[0]
     mismatches = any(j.signature is Signature.MISMATCH for j in failing)
-    assert not mismatches or signature is not Signature.PRECISION, (
-        "a mismatch tells more than lost precision"
-    )
+    # a mismatch tells more than lost precision
+    assert not mismatches or signature is not Signature.PRECISION
 
 
 @given(st.lists(AGREEMENTS, min_size=1), st.lists(EMPTY), st.booleans())

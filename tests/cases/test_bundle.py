@@ -396,9 +396,8 @@ def test_command_is_bundled_with_its_scripts(plain: Path, tmp_path: Path) -> Non
     assert again.code == 1 and "max error " in again.out and "; limit " in again.out, again
     assert subcut("replay", "out.zip", cwd=there, env=env).code == 1, "trusted before, and the same"
     (there / "out" / CANDIDATE_FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
-    assert subcut("replay", "out", cwd=there, env=env).code == 2, (
-        "a script that no command names has changed"
-    )
+    # a script that no command names has changed
+    assert subcut("replay", "out", cwd=there, env=env).code == 2
 
 
 @pytest.mark.slow

@@ -47,9 +47,8 @@ def test_the_metrics_that_people_ask_for_are_there() -> None:
 def test_it_explains_itself(name: str) -> None:
     assert len(plugins.help_of("metrics", name)) > 20
     text = METRICS[name].measure.__doc__ or ""
-    assert any(sign in text for sign in "|Σ≠") and ("NaN" in text), (
-        "its formula, and what NaN means"
-    )
+    # its formula, and what NaN means
+    assert any(sign in text for sign in "|Σ≠") and ("NaN" in text)
 
 
 @pytest.mark.turns(3)

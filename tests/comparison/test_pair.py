@@ -114,9 +114,8 @@ def test_the_worst_has_the_index_of_its_array() -> None:
 def test_the_worst_of_complex_numbers() -> None:
     p = pair([[1, 2j]], [[1, 5j]], np.complex64)
     assert p.worst == Worst((0, 1), "2j", "5j") and (p.changed, p.error) == (1, 3.0)
-    assert pair([1 + 1j], [2 + 2j], np.complex64).metrics(["mismatch"]) == {"mismatch": 1.0}, (
-        "one element, two parts"
-    )
+    # one element, two parts
+    assert pair([1 + 1j], [2 + 2j], np.complex64).metrics(["mismatch"]) == {"mismatch": 1.0}
     assert pair([complex(NAN, 1)], [complex(1, 2)], np.complex64).changed == 1
 
 

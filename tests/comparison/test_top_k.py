@@ -100,9 +100,8 @@ def test_the_candidate_must_look_alike() -> None:
 def test_nan_and_infinities() -> None:
     odd = [math.nan, *SCORES[1:]]
     assert agree([SCORES], [odd]) == {"top1": 0.0, "top5": 0.0}
-    assert agree([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}, (
-        "the first is left out"
-    )
+    # the first is left out
+    assert agree([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}
     assert agree([odd], [odd]) is None
     low = [-math.inf, *SCORES[1:]]
     assert agree([low], [low]) == {"top1": 1.0, "top5": 1.0}

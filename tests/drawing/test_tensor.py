@@ -79,9 +79,8 @@ def test_non_finite_value_is_the_worst() -> None:
     b = a.copy()
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
     worst = tensor.worst_elements(a, b)
-    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], (
-        "both NaN is not a difference"
-    )
+    # both NaN is not a difference
+    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")]
     found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
     none = tensor.statistics(np.full(3, np.nan, np.float32))

@@ -200,9 +200,8 @@ def test_killed_at_ten_moments_it_goes_on(
     repeated = 2 * (kills + 1)
     # with two jobs, it depends on the moment what is run ahead
     once = Counter(dict.fromkeys(again, 1))
-    assert (again - (steady | once)).total() <= kills * jobs + repeated, (
-        "only what was running is lost"
-    )
+    # only what was running is lost
+    assert (again - (steady | once)).total() <= kills * jobs + repeated
     assert sorted(p.name for p in (here / "subcut_out").iterdir()) == [".store", place(here).name]
 
 
@@ -514,9 +513,8 @@ def test_candidate_that_is_wrong_in_some_processes_is_flaky(seed: int, here: Pat
     assert not np.allclose(given, right), "the folder shows a run that went wrong"
     before = len(loads(here))
     assert answer(found(bisect(*words, cwd=here))) == answer(document)
-    assert before < len(loads(here)) <= before + 2, (
-        "a run of the whole is repeated, once more if it differs"
-    )
+    # a run of the whole is repeated, once more if it differs
+    assert before < len(loads(here)) <= before + 2
 
 
 def values(folder: Path) -> Any:
@@ -695,9 +693,8 @@ def test_used_up_budget_blames_nothing(
     assert "used up" in one["reason"]
     assert not document["agree"]
     assert document["trials"] <= len(loads(here)) <= 2, "a run that was ended counts for nothing"
-    assert done.code == (1 if document["whole"]["status"] == "fail" else 5), (
-        "a disagreement that was seen is one"
-    )
+    # a disagreement that was seen is one
+    assert done.code == (1 if document["whole"]["status"] == "fail" else 5)
 
 
 @pytest.mark.slow

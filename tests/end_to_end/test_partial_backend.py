@@ -94,9 +94,8 @@ def test_spec_of_a_module_needs_its_builder_and_trust(tmp_path: Path) -> None:
         "torch",
         {"file": str(file), "build": "build"},
     )
-    assert candidate.script == str(file) and candidate.commands == [str(file)], (
-        "a file that names it needs --trust"
-    )
+    # a file that names it needs --trust
+    assert candidate.script == str(file) and candidate.commands == [str(file)]
     before = candidate.identity("")
     file.write_text("def build(): return 1\n")
     assert candidate.identity("") != before, "its stored answers hold no more"

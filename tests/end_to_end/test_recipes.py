@@ -125,9 +125,8 @@ def test_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path, Ss
     place, _ = board
     (place / "board.py").write_text("import sys; sys.exit(125)\n", encoding="utf-8")
     done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
-    assert (done.code, done.problem) == (4, "candidate.runs-nothing"), (
-        "not even one Relu runs there"
-    )
+    # not even one Relu runs there
+    assert (done.code, done.problem) == (4, "candidate.runs-nothing")
     (place / "board.py").write_text("import os; os.kill(os.getpid(), 11)\n", encoding="utf-8")
     done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
     assert (done.code, "SIGSEGV" in done.err) == (4, True), done.out + done.err

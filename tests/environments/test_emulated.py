@@ -60,9 +60,8 @@ def test_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     assert candidate.installation
     assert candidate.installation.requirements == ("mnn==3.6.1", "numpy", "ml_dtypes", "protobuf")
     identity = candidate.identity("3.6.1")
-    assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22"), (
-        "another one may differ"
-    )
+    # another one may differ
+    assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22")
     assert candidate.code.shown == ["mnn==3.6.1"], "where a file names it, only with trust"
     assert candidate.of_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
     with raises(UsageError, "environment.unknown-processor", "mips"):
@@ -109,9 +108,8 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(
         said = run_program([python, "-I", "-c", f"import {name}; print({name}.SAYS)"])
         assert said.stdout.strip() == name, said.stderr
         command = " ".join(wanted.commands(tmp_path)[0])
-        assert has_line(command, "--platform", "manylinux_2_28_aarch64", "--no-index"), (
-            "what its C library can load, and no more"
-        )
+        # what its C library can load, and no more
+        assert has_line(command, "--platform", "manylinux_2_28_aarch64", "--no-index")
     calls = stand_ins.read_text().splitlines()
     assert [line.split()[-1] for line in calls] == ["update", "libgomp1"], "once"
     assert all(

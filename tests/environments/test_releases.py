@@ -49,9 +49,8 @@ def test_dependencies_of_a_release_are_of_its_day() -> None:
         "pnnx<=20250503",
     )
     assert releases.release("ncnn", "").requirements == ("ncnn", "numpy", "pnnx")
-    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", ""), (
-        "apart, though none is named"
-    )
+    # apart, though none is named
+    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", "")
 
 
 def test_release_is_part_of_a_spec() -> None:
@@ -145,9 +144,8 @@ def test_interpreter_of_the_users_is_lent_what_any_python_reads(
         releases.lend(tmp_path / "foreign", python)
     seen(sys.version_info[:2], {"numpy", "google.protobuf", "onnx"}, "riscv64")
     releases.lend(tmp_path / "processor", python)
-    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], (
-        "nothing that is built for this one"
-    )
+    # nothing that is built for this one
+    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"]
 
 
 def test_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:

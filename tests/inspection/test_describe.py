@@ -788,9 +788,8 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
     rows = [line for line in lines if line.startswith("  #")]
     assert [row.split()[1] for row in rows[1:]] == ["evil[31mname", "n"]
     assert {row.index("float32") for row in rows[1:]} == {header.index("type")}
-    assert "declared" not in header and "N×3" in result.text, (
-        "it fits: only inputs show its symbols"
-    )
+    # it fits: only inputs show its symbols
+    assert "declared" not in header and "N×3" in result.text
     assert has_line(lines[0], "IR 8", "17")
     for text in (inspect(str(path), "#0").text, inspect(str(path), start=["#0"], end=["n"]).text):
         assert "\x1b" not in text
@@ -879,9 +878,8 @@ def test_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
         "a/3",
         "a/4",
     ]
-    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"], (
-        "a name comes first"
-    )
+    # a name comes first
+    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"]
     said = in_process("inspect", path, "a/*", "--no-run").text.splitlines()
     assert said[1] == "a/*  4 nodes" and [line.split()[0] for line in said[3:]] == [
         "a/1",

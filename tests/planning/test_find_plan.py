@@ -310,9 +310,8 @@ def test_old_opset_is_converted_and_said(place: Path) -> None:
     )
     assert done.code == 0 and "opset" in done.err, done
     source = json.loads((place / done.document["path"] / "manifest.json").read_text())["source"]
-    assert source["structure_sha256"] == load(place / "old" / "m.onnx").skeleton.structure, (
-        "that of the user's file"
-    )
+    # that of the user's file
+    assert source["structure_sha256"] == load(place / "old" / "m.onnx").skeleton.structure
 
 
 def test_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:

@@ -108,9 +108,8 @@ def test_names_that_others_give(others: Path) -> None:
     )
     assert names.likely("/Concat_output_0-rs")[0] == "/Concat_output_0"
     assert names.likely("layer1.1.conv2")[0] == f"{FAULTY}_output_0"
-    assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0", (
-        "a container is its last child"
-    )
+    # a container is its last child
+    assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0"
     assert names.likely("fc")[0] == "logits"
 
 

@@ -102,9 +102,8 @@ def test_rknn_names_the_side_that_differs(tmp_path: Path) -> None:
     assert set(statuses(done, 0).values()) == {"agree"}
     assert done.document["odd_one_out"] == "rknn:simulator"
     held = compared(tmp_path, "--recorded", str(DUMPS / "rknn"), model=str(TINY))
-    assert held.code == 0 and held.document["precision"] == "int8", (
-        "its names say that the simulator computes in int8"
-    )
+    # its names say that the simulator computes in int8
+    assert held.code == 0 and held.document["precision"] == "int8"
     assert set(statuses(held, 1).values()) == {"agree"}
     assert not held.document["odd_one_out"]
 
@@ -491,9 +490,8 @@ def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProt
     assert f"subcut export {case.relative_to(here)}" in done.out
     again = subcut("replay", case, "-c", "ort", cwd=here)
     assert again.code == 0, "onnxruntime computes it right"
-    assert subcut("bisect", "net.onnx", "--recorded", "dump", cwd=here).code == 1, (
-        "its own result is replaced"
-    )
+    # its own result is replaced
+    assert subcut("bisect", "net.onnx", "--recorded", "dump", cwd=here).code == 1
     exported = subcut(
         "export", case, "-o", "board", "--dtype", "float16", "--layout", "NHWC", cwd=here
     )

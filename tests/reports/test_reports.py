@@ -72,9 +72,8 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
     document = ALL[name]()
     text = render(form, document)
     assert document == ALL[name](), "a report changes nothing"
-    assert text == render(form, json.loads(json.dumps(document))), (
-        "the same again, also once it was a file"
-    )
+    # the same again, also once it was a file
+    assert text == render(form, json.loads(json.dumps(document)))
     assert text.endswith("\n") and not text.endswith("\n\n")
     assert not CONTROL.search(text)
     text.encode()
@@ -310,9 +309,8 @@ def test_the_whole_network_is_drawn_and_leads_to_its_tensors(name: str) -> None:
     assert ("#4" in keys and "down" in keys) or not ALL[name]().get("findings")
     document = ALL[name]()
     del document["model"]["network"]
-    assert problem(document) == "" and 'id="network"' not in render("html", document), (
-        "documents of before"
-    )
+    # documents of before
+    assert problem(document) == "" and 'id="network"' not in render("html", document)
     document["model"]["network"] = {**ALL[name]()["model"]["network"], "ops": ["Conv"]}
     assert 'id="network"' not in render("html", document), "lists that do not belong together"
 
@@ -411,9 +409,8 @@ def test_model_explorer_has_the_profile() -> None:
     values = [t["value"] for t in graph["thresholds"]]
     assert set(results) == {node.label for node in NODES} and values == sorted(values)
     assert results[NODES[9].label] == {"value": 0.02}
-    assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}, (
-        "what is not finite"
-    )
+    # what is not finite
+    assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}
 
 
 def test_model_explorer_goes_by_tensor_where_a_node_has_no_name() -> None:

@@ -101,12 +101,10 @@ def test_every_recipe_is_named() -> None:
         with raises(UsageError, "candidate.is-recipe", f"docs/candidates/{name}.md"):
             parse(name)
     for name in candidate.RECIPES:
-        assert (DOCS / name).is_dir() and "\n[candidates." in (DOCS / f"{name}.md").read_text(), (
-            "as the hint says"
-        )
-    assert parse("torch", toml('[candidates.torch]\nrun = "./run.sh"\n')).backend == "cmd", (
-        "one's own comes first"
-    )
+        # as the hint says
+        assert (DOCS / name).is_dir() and "\n[candidates." in (DOCS / f"{name}.md").read_text()
+    # one's own comes first
+    assert parse("torch", toml('[candidates.torch]\nrun = "./run.sh"\n')).backend == "cmd"
 
 
 @pytest.mark.parametrize(

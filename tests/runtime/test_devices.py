@@ -36,9 +36,8 @@ def test_each_name_is_a_candidate_whose_precision_is_known(name: str) -> None:
         claim in [*Precision] and default in "01" for default, claim in found.lowers.values()
     )
     if candidate.backend == "ort":
-        assert _ort_providers.devices(candidate.options)[0].name == name, (
-            "found again by its provider"
-        )
+        # found again by its provider
+        assert _ort_providers.devices(candidate.options)[0].name == name
 
 
 def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package() -> None:
@@ -48,9 +47,8 @@ def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package(
     assert environment and environment.requirements[:2] == ("onnxruntime-gpu==1.30.0", "numpy")
     assert "nvidia-cudnn-cu13" in environment.requirements
     identity = candidate.identity("")
-    assert (identity["package"], identity["device"]) == ("onnxruntime-gpu", "cuda"), (
-        "a case is run with the same"
-    )
+    # a case is run with the same
+    assert (identity["package"], identity["device"]) == ("onnxruntime-gpu", "cuda")
 
 
 def test_another_build_of_onnxruntime_has_an_environment_of_its_own() -> None:

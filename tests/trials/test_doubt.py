@@ -69,9 +69,8 @@ def test_nodes_that_were_not_run_cannot_decide() -> None:
         settled = settle_rounding(evidence, is_beyond_rounding=True, is_partial=True)
         assert settled.decision is Decision.NODES_NEEDED
     settled = settle_rounding(NodeEvidence([ADD]), is_beyond_rounding=True, is_partial=True)
-    assert settled.decision is Decision.ROUNDING_ALONE, (
-        "what is seen is enough to know that it is no approximate kernel"
-    )
+    # what is seen is enough to know that it is no approximate kernel
+    assert settled.decision is Decision.ROUNDING_ALONE
 
 
 def test_wrong_tensor_elsewhere_is_never_excused() -> None:

@@ -459,9 +459,8 @@ def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_
     scales = [
         text for text in page.locator("#maps .ends").all_text_contents() if text.startswith("-")
     ]
-    assert len(scales) == 3 and len(set(scales)) == 1, (
-        "the reference's and both candidates' maps have one scale"
-    )
+    # the reference's and both candidates' maps have one scale
+    assert len(scales) == 3 and len(set(scales)) == 1
     page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
     assert re.match(
         r"\[0, 0\] +reference \S+ +wrong.py \S+ +ort \S+ +difference", tab.text("#hover")
@@ -712,9 +711,8 @@ def test_back_focus_zoom_and_the_saved_drawing(tab: Tab, tmp_path: Path) -> None
     page.click("#bisect")
     page.wait_for_function("() => document.activeElement.id === 'result'")
     box = page.locator("#stage").bounding_box()
-    assert box["y"] >= 0 and 150 < box["y"] + box["height"] < 300, (
-        "the network is above what is scrolled"
-    )
+    # the network is above what is scrolled
+    assert box["y"] >= 0 and 150 < box["y"] + box["height"] < 300
     page.locator("#result").scroll_into_view_if_needed()
     with page.expect_download() as waiting:
         page.click("#save")

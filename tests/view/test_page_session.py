@@ -558,9 +558,8 @@ def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewS
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
     session.run({"kind": "values", "node": 3, **chosen})
     (words,) = started
-    assert not [word for word in words if word.startswith("--at")], (
-        "all that was recorded, not one node's"
-    )
+    # all that was recorded, not one node's
+    assert not [word for word in words if word.startswith("--at")]
     folder = Path(words[-1].removeprefix("--save="))
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}, "nothing before it is complete"
     values = [ValuePair(f"t{k}", "", "dump", np.zeros(3), np.full(3, k)) for k in (3, 4)]
@@ -575,9 +574,8 @@ def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewS
         session.tensor({"run": 1, "pair": 0})["pairs"]
         == session.tensor({"node": 3, **chosen})["pairs"]
     )
-    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}, (
-        "the reference was fed otherwise"
-    )
+    # the reference was fed otherwise
+    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}
     session.close()
 
 

@@ -190,9 +190,8 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     assert (case.parent / "report.html").is_file() and case.parent.name == "bisect-device"
     assert has_line(result["notes"], "repeated")
     assert not list(TODO.iterdir()), "what is answered is cleared away"
-    assert manual("next").document["result"]["findings"] == result["findings"], (
-        "it can be seen again"
-    )
+    # it can be seen again
+    assert manual("next").document["result"]["findings"] == result["findings"]
     replayed = subcut("replay", case.parent, *QUICK, cwd=here)
     assert replayed.code == 2 and has_line(replayed.err, "device", "by hand")
     assert "--recorded DIR" in replayed.err and "-c SPEC" in replayed.err
@@ -557,9 +556,8 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
     asked = [row["number"] for row in result.document["open"]]
     manual("bad", str(asked[0]))
     back = manual("undo")
-    assert [row["number"] for row in back.document["open"]] == asked, (
-        "the same questions, with the same numbers"
-    )
+    # the same questions, with the same numbers
+    assert [row["number"] for row in back.document["open"]] == asked
     assert len(manual("log").document["log"]) == 2
     manual("undo")
     assert manual("undo").document["open"][0]["number"] == 1

@@ -288,15 +288,13 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
     y = np.full(8, 0.125, np.float32)
     off = np.eye(8, dtype=np.float32)[0]
     noise = FakeNoise(runs=[y], broken_ties=[np.eye(8, dtype=np.float32)[3]])
-    assert judged(y, off, noise).status is Status.UNRESOLVED, (
-        "beyond the cap, such an excuse would hide any bug"
-    )
+    # beyond the cap, such an excuse would hide any bug
+    assert judged(y, off, noise).status is Status.UNRESOLVED
     slight = FakeNoise(runs=[y], broken_ties=[y + np.eye(8, dtype=np.float32)[3] / 1000])
     assert judged(y, y + off / 1000, slight).label == "ties"
     assert judged(y, 2 * off, noise).status is Status.FAIL, "farther than broken ties move it"
-    assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, (
-        "as far, but everywhere"
-    )
+    # as far, but everywhere
+    assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL
     assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
     assert judged(y, off, replace(noise, choice=True)).status is Status.FAIL
     for claim in (FP16, INT8):
@@ -356,9 +354,8 @@ def test_without_the_floor_what_it_would_excuse_fails() -> None:
     found = judged(X, X + np.float32(0.002), quiet, options="floor=0")
     assert (found.status, found.label) == (FAIL, "approximate kernel")
     assert judged(X, X + np.float32(0.01), quiet, options="floor=0").label == "fail"
-    assert judged(X, X + np.float32(0.02), quiet, BF16).status is AGREE, (
-        "eps of bf16 is 4e-3 of the scale"
-    )
+    # eps of bf16 is 4e-3 of the scale
+    assert judged(X, X + np.float32(0.02), quiet, BF16).status is AGREE
     assert judged(X, X + np.float32(0.1), FakeNoise([X], rounded_values=X), BF16).status is FAIL
 
 
@@ -380,9 +377,8 @@ def test_rounding_after_every_node_explains_what_relative_noise_does_not_and_lim
     loud = FakeNoise([X + np.float32(1)], rounded_values=X + np.float32(0.01))
     assert [judged(X, X + np.float32(e), loud, FP16).status for e in (0.3, 0.4)] == [AGREE, FAIL]
     unknown = FakeNoise([X + np.float32(1)])
-    assert judged(X, X + np.float32(0.4), unknown, FP16).status is AGREE, (
-        "no model rounded after every node"
-    )
+    # no model rounded after every node
+    assert judged(X, X + np.float32(0.4), unknown, FP16).status is AGREE
 
 
 def test_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
@@ -489,9 +485,8 @@ def test_values_beside_an_overflow_are_still_judged() -> None:
     assert (
         judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16).status is FAIL
     )
-    assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED, (
-        "nothing was ranked"
-    )
+    # nothing was ranked
+    assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED
 
 
 def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
@@ -564,9 +559,8 @@ def test_booleans_may_change_as_often_as_in_perturbed_runs() -> None:
     loud = FakeNoise([some < 10] * 8, choice=True)
     assert [judged(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
     assert [judged(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
-    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, (
-        "one of five is not rare"
-    )
+    # one of five is not rare
+    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL
 
 
 def test_quantized_values_may_be_a_step_off() -> None:
@@ -594,9 +588,8 @@ def test_indices_may_differ_where_noise_cannot_tell_the_values_apart() -> None:
         ([[4]], FAIL),
     ):
         assert judged(np.array([[1]]), np.array(index), noise).status is status
-    assert judged(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, (
-        "equal: ONNX takes the first"
-    )
+    # equal: ONNX takes the first
+    assert judged(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL
     assert judged(np.array([[1, 0]]), np.array([[0, 0]]), noise).status is FAIL, "twice the same"
     assert judged(np.array([1]), np.array([0]), noise).status is AGREE, "keepdims=0"
 
@@ -1034,9 +1027,8 @@ def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> Non
         "fail, precision",
     )
     assert has_line(found.why, "rounding", "20 %")
-    assert judged(y, blank, noise, INT8).status is AGREE, (
-        "an intermediate tensor: what becomes of it is not known here"
-    )
+    # an intermediate tensor: what becomes of it is not known here
+    assert judged(y, blank, noise, INT8).status is AGREE
 
 
 def test_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
@@ -1062,9 +1054,8 @@ def test_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> No
         found = judged(padded[0], padded[1], noise, FP16, output=True, name="logits")
         assert "decisions" in found.why and found.signature is Signature.MISMATCH
     tie = changed(y, np.s_[..., 1], lambda v: v + 0.04 - 1e-5)
-    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, FP16, output=True).status is AGREE, (
-        "a tie"
-    )
+    # a tie
+    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, FP16, output=True).status is AGREE
 
 
 def test_scores_of_0_to_1_that_are_as_good_as_0_may_be_off_by_their_own_size() -> None:
