@@ -526,9 +526,8 @@ def test_dump_all_adds_every_tensor_of_the_region(here: Path) -> None:
     assert has_line(told["command"], "--start pool1", "--end", "res2a_relu", "--dump=all")
     for tensor in told["dump_data"]:
         npy, raw = tensor["samples"][0]["files"]
-        assert (
-            np.load(here / CASE / npy["file"]).tobytes() == (here / CASE / raw["file"]).read_bytes()
-        )
+        found = np.load(here / CASE / npy["file"]).tobytes()
+        assert found == (here / CASE / raw["file"]).read_bytes()
 
 
 def test_stamp_names_the_folder_by_the_clock(here: Path) -> None:

@@ -40,10 +40,8 @@ def test_last_remaining_region_is_the_culprit(family: str) -> None:
         assert left[0] == seen[0][1].size and left[-1] == len(culprits), (family, seed)
         assert seen[0][1].learned(seen[0][0]) == "whole model"
         if len(seen) > 3:
-            assert (
-                seen[-1][1].learned(seen[-1][0])
-                == f"{len(culprits)} of {seen[0][1].size} nodes left"
-            )
+            found = seen[-1][1].learned(seen[-1][0])
+            assert found == f"{len(culprits)} of {seen[0][1].size} nodes left"
 
 
 def test_a_search_for_one_culprit_ends_within_the_first_estimate() -> None:

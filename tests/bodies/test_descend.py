@@ -266,10 +266,8 @@ def test_weight_that_changes_on_disk_makes_another_body(
 
 
 def test_names_of_the_graph_itself_lead_nowhere(tmp_path: Path) -> None:
-    assert (
-        descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path)
-        is None
-    )
+    found = descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path)
+    assert found is None
 
 
 SCAN = """g (float[4,2] x, float[2] s0) => (float[2] y) {

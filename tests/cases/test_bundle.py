@@ -310,10 +310,8 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     assert "FAIL   stem/pool:0" in content(path, README)
     there = carried(path, tmp_path / "there").parent
     spec = f"{path.stem}/{CANDIDATE_FILES}/mine.py"
-    assert (
-        subcut("replay", path.name, "-c", spec, cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code
-        == 1
-    )
+    found = subcut("replay", path.name, "-c", spec, cwd=there, env={"XDG_CONFIG_HOME": str(there)})
+    assert found.code == 1
     assert repro(there / path.stem).returncode == 0
     moved = shutil.copytree(there / path.stem, tmp_path / "moved")
     assert (

@@ -136,9 +136,8 @@ def test_fed_values_are_dumped_unchanged(here: Path) -> None:
     assert manifest(here / "d")["samples"][0]["fed"][0]["from"] == "x.npy"
     before = tree(here / "d")
     shutil.rmtree(here / "d")
-    assert (
-        subcut(*shlex.split(json.loads(before["manifest.json"])["command"])[1:], cwd=here).code == 0
-    )
+    found = subcut(*shlex.split(json.loads(before["manifest.json"])["command"])[1:], cwd=here)
+    assert found.code == 0
     assert tree(here / "d") == before
 
 

@@ -51,10 +51,8 @@ def command(
 
 
 def test_signature_has_the_options_of_each_group_in_its_place() -> None:
-    assert (
-        list(inspect.signature(command).parameters)
-        == "model criterion rtol within inputs seed shape mean scale bgr".split()
-    )
+    found = list(inspect.signature(command).parameters)
+    assert found == "model criterion rtol within inputs seed shape mean scale bgr".split()
     assert inspect.signature(command).parameters["bgr"].default is False
     assert command.__doc__ and has_line(command.__doc__, "two groups")
 

@@ -211,9 +211,8 @@ def test_scaled_differences_are_clipped() -> None:
     assert compute_scaled_differences(a, b, 10.0).tolist() == [0, 1, 10, 0, -10]
     assert compute_scaled_differences(np.zeros(2), np.array([0.5, 0]), 10.0).tolist() == [0.5, 0]
     assert compute_scaled_differences(np.array([2j]), np.array([1 + 2j]), 10.0).tolist() == [0.5, 0]
-    assert compute_scaled_differences(
-        np.array(["a", "b"]), np.array(["a", "c"]), 10.0
-    ).tolist() == [0, 1]
+    found = compute_scaled_differences(np.array(["a", "b"]), np.array(["a", "c"]), 10.0).tolist()
+    assert found == [0, 1]
 
 
 def test_relative_l2_needs_equal_shapes_and_masks() -> None:

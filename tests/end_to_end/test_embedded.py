@@ -138,20 +138,16 @@ def test_right_operator_changes_little_and_a_wrong_one_much(case: str) -> None:
     subject = subject_of(text, inputs)
     embedded = embed(subject, EXACT)
     plain = run(host(), {"x": embedded.feeds["x"]})[0]
-    assert (
-        np.abs(stream_values(embedded, embedded.feeds["x"])[""] - plain).max()
-        < 1e-3 * np.abs(plain).max()
-    )
+    found = np.abs(stream_values(embedded, embedded.feeds["x"])[""] - plain).max()
+    assert found < 1e-3 * np.abs(plain).max()
     worse = embed(
         Subject(
             subject.name, subject.model, inputs, {k: v * 0 for k, v in subject.outputs.items()}
         ),
         EXACT,
     )
-    assert (
-        np.abs(stream_values(worse, embedded.feeds["x"])[""] - plain).max()
-        > 5e-3 * np.abs(plain).max()
-    )
+    found = np.abs(stream_values(worse, embedded.feeds["x"])[""] - plain).max()
+    assert found > 5e-3 * np.abs(plain).max()
 
 
 def test_settings_are_fed_in_the_fed_form() -> None:
@@ -246,10 +242,8 @@ def test_bisection_is_classified_by_its_findings(
     }
     embedded = embed(subject_of(LSTM, FED_LSTM))
     assert classified(document, embedded, NEAR).word is word
-    assert (
-        classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR).word
-        is Word.AGREE
-    )
+    found = classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR)
+    assert found.word is Word.AGREE
 
 
 @pytest.mark.slow

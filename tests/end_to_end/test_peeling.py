@@ -151,9 +151,8 @@ def test_two_faults_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
 def test_two_faults_of_another_model_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
     convolutions(tmp_path / "m.onnx")
     convolutions(tmp_path / "other.onnx", {"n4": 1.08, "n8": 0.93})
-    assert culprits(
-        bisected(tmp_path, "--candidate-model", "other.onnx", "-c", "ort:opt=disable")
-    ) == [["n4"], ["n8"]]
+    found = culprits(bisected(tmp_path, "--candidate-model", "other.onnx", "-c", "ort:opt=disable"))
+    assert found == [["n4"], ["n8"]]
 
 
 def test_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None:

@@ -278,10 +278,8 @@ def test_external_data_of_a_sparse_weight_comes_along(tmp_path: Path, field: str
     (tmp_path / "elsewhere").mkdir()
     cut(text_models.read(tmp_path, model), "first", "last").save(tmp_path / "elsewhere/cut.onnx")
     (got,) = onnx.load(tmp_path / "elsewhere/cut.onnx").graph.sparse_initializer
-    assert (
-        numpy_helper.to_array(getattr(got, field)).tolist()
-        == numpy_helper.to_array(getattr(want, field)).tolist()
-    )
+    found = numpy_helper.to_array(getattr(got, field)).tolist()
+    assert found == numpy_helper.to_array(getattr(want, field)).tolist()
 
 
 def test_last_node_that_only_passes_on_is_cut(tmp_path: Path) -> None:

@@ -217,10 +217,8 @@ def test_above_includes_random_nodes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(graphs.random_inside(), path)
     g = graph.load(path)
-    assert (
-        text_models.labels(g, region.find_upstream(g, ["z"]).nodes)
-        == "before first noise middle last".split()
-    )
+    found = text_models.labels(g, region.find_upstream(g, ["z"]).nodes)
+    assert found == "before first noise middle last".split()
 
 
 def test_region_ends_before_a_zipmap(tmp_path: Path) -> None:

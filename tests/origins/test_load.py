@@ -51,9 +51,8 @@ def test_onnx_as_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, f
     path = tmp_path / f"m.{form}"
     with warnings.catch_warnings(action="ignore"):
         onnx.save(model, path, format=form)
-    assert onnx.printer.to_text(
-        onnx.load(subgraph.load(path).path, format="protobuf").graph
-    ) == onnx.printer.to_text(model.graph)
+    found = onnx.printer.to_text(onnx.load(subgraph.load(path).path, format="protobuf").graph)
+    assert found == onnx.printer.to_text(model.graph)
     path.write_bytes(path.read_bytes()[:-20])
     with raises(ModelError, "model.text-unreadable", form):
         subgraph.load(path)

@@ -312,10 +312,8 @@ def test_layout_per_tensor(tmp_path: Path) -> None:
 
 def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2))
-    assert (
-        subcut("export", "mine", "-o", "out", "--tensor", "x=int8:scale=0.5", cwd=tmp_path).code
-        == 0
-    )
+    found = subcut("export", "mine", "-o", "out", "--tensor", "x=int8:scale=0.5", cwd=tmp_path)
+    assert found.code == 0
     before = (tmp_path / "out/manifest.json").read_bytes()
     program, *words = shlex.split(manifest(tmp_path / "out")["command"])
     assert program == "subcut" and subcut(*words, cwd=tmp_path).code == 0

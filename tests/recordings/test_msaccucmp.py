@@ -177,10 +177,8 @@ def row(line: AccuracyRow) -> dict[str, str]:
 def test_row_has_the_columns_of_the_head() -> None:
     assert len(HEAD) == 25 and HEAD.count("DataType") == HEAD.count("Address") == 2
     assert HEAD[11:21] == ALGORITHMS
-    assert (
-        format_cells(LINE)[:11]
-        == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
-    )
+    found = format_cells(LINE)
+    assert found[:11] == "4 Conv2D c1 float16 NaN conv1 float32 NaN c1:output:0 [1,8] NO".split()
     assert format_cells(LINE)[11:13] == ["0.989949", "1.000000"]
     assert format_cells(LINE)[21:] == ["", "NO", "NO", "YES"]
     assert row(LINE)["StandardDeviation"] == "(1.500;0.500),(2.000;1.000)"

@@ -145,10 +145,8 @@ def test_python_file(name: str, home: Path) -> None:
     st.booleans(),
 )
 def test_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
-    assert (
-        candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}")
-        == number * candidate.UNITS[unit.lower()]
-    )
+    found = candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}")
+    assert found == number * candidate.UNITS[unit.lower()]
 
 
 @given(st.integers(1, 2**80))
@@ -158,10 +156,8 @@ def test_size_in_bytes_is_exact(number: int) -> None:
 
 @given(st.integers(0, 999), st.sampled_from("kmgt"))
 def test_broken_size(thousandths: int, unit: str) -> None:
-    assert (
-        candidate.parse_memory(f"1.{thousandths:03}{unit}")
-        == (1000 + thousandths) * candidate.UNITS[unit] // 1000
-    )
+    found = candidate.parse_memory(f"1.{thousandths:03}{unit}")
+    assert found == (1000 + thousandths) * candidate.UNITS[unit] // 1000
 
 
 @pytest.mark.parametrize(

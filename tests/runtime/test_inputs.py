@@ -327,10 +327,8 @@ def test_mean_and_scale_by_hand(picture: Path, model: Build) -> None:
         [[[77.5, -50.0], [-50.0, -45.0]], [[-10, 245], [-10, 10]], [[-10, -10], [500, 50]]]
     ]
     look = ImageOptions(mean=(5.0, 10.0, 100.0), scale=(2.0, 1.0, 0.5), bgr=True)
-    assert (
-        fed(model("float[1,3,2,2] x"), picture, picture=look)["x"].tolist()
-        == value[:, ::-1].tolist()
-    )
+    found = fed(model("float[1,3,2,2] x"), picture, picture=look)["x"].tolist()
+    assert found == value[:, ::-1].tolist()
     value = fed(
         model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(127.5,), scale=(1 / 127.5,))
     )["x"]

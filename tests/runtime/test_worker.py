@@ -578,9 +578,8 @@ def test_description_of_a_backend_can_fail(body: str, about: str, start: Start) 
 def test_description_of_a_backend_is_read(start: Start) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
     assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
-    assert start(top="def version(options): return options['v']").about(
-        {"v": "1.2"}
-    ) == BackendInfo("1.2")
+    found = start(top="def version(options): return options['v']").about({"v": "1.2"})
+    assert found == BackendInfo("1.2")
     assert start().about({}) == BackendInfo()
 
 

@@ -202,10 +202,8 @@ def test_outcome_of_an_answer(
     target: Signature,
     expected: RegionOutcome,
 ) -> None:
-    assert (
-        outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target)
-        is expected
-    )
+    found = outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target)
+    assert found is expected
 
 
 def test_region_without_output_is_unresolved_where_the_model_has_one() -> None:

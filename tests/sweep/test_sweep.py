@@ -320,9 +320,8 @@ def test_sweep_case_is_replayed(here: Path) -> None:
     assert subcut("replay", place, "-c", "ort", cwd=here).code == 0
     # a Python file that a case names is not run unasked
     assert subcut("replay", place, cwd=here).code == 2
-    assert (
-        subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
-    )
+    found = subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)})
+    assert found.code == 1
     words = [sys.executable, here / place / "repro.py"]
     proof = run_program(words)
     assert (proof.returncode, proof.stderr) == (0, "")  # the expected values are onnxruntime's

@@ -91,9 +91,8 @@ def test_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask:
         if fails(trials, region_of(trials.model.graph, *some))
     }
     assert found == failing
-    assert trials.verdict(trials.model.whole()).status is (
-        Status.FAIL if "abcd" in failing else Status.AGREE
-    )
+    outcome = trials.verdict(trials.model.whole())
+    assert outcome.status is Status.FAIL if "abcd" in failing else Status.AGREE
 
 
 def fails(trials: Trials, region: Region) -> bool:
@@ -547,13 +546,10 @@ def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     assert fed.status is Status.FAIL
     whole = trials.run(trials.model.whole())
     given = trials.model.run_on_reference(rest, wrong.tensors)[0]["y"]
-    assert (
-        trials.model.values.digest([given])[0]
-        == trials.model.values.digest([whole.tensors[0]["y"]])[0]
-    )
-    assert trials.model.values.digest(
-        [trials.model.run_on_reference(rest)[0]["y"]]
-    ) == trials.model.values.digest([trials.model.values.records[0]["y"]])
+    found = trials.model.values.digest([given])
+    assert found[0] == trials.model.values.digest([whole.tensors[0]["y"]])[0]
+    found = trials.model.values.digest([trials.model.run_on_reference(rest)[0]["y"]])
+    assert found == trials.model.values.digest([trials.model.values.records[0]["y"]])
 
 
 def test_unknown_criterion_is_refused_before_anything_runs(

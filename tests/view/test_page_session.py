@@ -570,10 +570,8 @@ def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewS
         assert found["statistics"]["given"]["most"] == node
     with raises(UsageError, "view.nothing-recorded"):
         session.tensor({"node": 5, **chosen})
-    assert (
-        session.tensor({"run": 1, "pair": 0})["pairs"]
-        == session.tensor({"node": 3, **chosen})["pairs"]
-    )
+    outcome = session.tensor({"run": 1, "pair": 0})
+    assert outcome["pairs"] == session.tensor({"node": 3, **chosen})["pairs"]
     # the reference was fed otherwise
     assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}
     session.close()

@@ -134,10 +134,8 @@ def test_bundle_has_no_home(demo: Path, tmp_path: Path) -> None:
         env=OWN,
     )
     assert done.code == 0, done
-    assert (
-        subcut("replay", tmp_path / "b.zip", "-c", demo / "wrong.py", cwd=tmp_path, env=OWN).code
-        == 1
-    )
+    found = subcut("replay", tmp_path / "b.zip", "-c", demo / "wrong.py", cwd=tmp_path, env=OWN)
+    assert found.code == 1
     if EXCHANGE:
         shutil.copy(tmp_path / "b.zip", Path(EXCHANGE, "windows.zip"))
 

@@ -76,26 +76,18 @@ def test_search_and_what_is_made_of_it(place: Path) -> None:
     (finding,) = found.document["findings"]
     assert finding["nodes"] == ["nul.txt"]
     assert in_process("replay", finding["case"], *candidate).exit_code == 1
-    assert (
-        in_process(
-            "bundle", Path(finding["case"]).parent, "-o", place / "bundle.zip", "-q"
-        ).exit_code
-        == 0
-    )
-    assert (
-        in_process("replay", place / "bundle.zip", *candidate, "-o", place / "unpacked").exit_code
-        == 1
-    )
+    outcome = in_process("bundle", Path(finding["case"]).parent, "-o", place / "bundle.zip", "-q")
+    assert outcome.exit_code == 0
+    outcome = in_process("replay", place / "bundle.zip", *candidate, "-o", place / "unpacked")
+    assert outcome.exit_code == 1
     require_names(list(tree(place)), "the folder")
 
 
 def test_every_tensor_is_found_again(place: Path) -> None:
     model = (place / "odd.onnx", "-i", place / "x.npy")
     out = ("-o", place / "out")
-    assert (
-        in_process("cut", *model, "-s", "CON", "-e", "trailing.", "--dump", "all", *out).exit_code
-        == 0
-    )
+    found = in_process("cut", *model, "-s", "CON", "-e", "trailing.", "--dump", "all", *out)
+    assert found.exit_code == 0
     (case,) = (path.parent for path in place.glob("out/*/manifest.json"))
     assert in_process("export", case, "-o", place / "exported", "--format", "npy").exit_code == 0
     # the input, and a tensor per node

@@ -392,9 +392,8 @@ def test_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> 
 def test_all_zeros_have_only_the_noise_of_perturbed_runs() -> None:
     zero = np.zeros(3, np.float32)
     assert judged(zero, zero + np.float32(1e-9), FakeNoise([zero])).status is FAIL
-    assert (
-        judged(zero, zero + np.float32(1e-9), FakeNoise([zero + np.float32(1e-9)])).status is AGREE
-    )
+    found = judged(zero, zero + np.float32(1e-9), FakeNoise([zero + np.float32(1e-9)]))
+    assert found.status is AGREE
 
 
 # ------------------------------------------------------------ masks
@@ -460,17 +459,14 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
 def test_where_the_precision_overflows_any_error_is_explained() -> None:
     y = f32([5, 1])
     rounded = f32([NAN, 1])
-    assert (
-        judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True).label
-        == LOST
-    )
+    found = judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True)
+    assert found.label == LOST
     far = judged(
         f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), FP16, output=True
     )
     assert far.label == LOST
-    assert (
-        judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16).status is UNRESOLVED
-    )
+    found = judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16)
+    assert found.status is UNRESOLVED
     assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), FP16).status is FAIL
 
 
@@ -482,9 +478,8 @@ def test_rounding_after_every_node_counts_in_int8_too() -> None:
 
 def test_values_beside_an_overflow_are_still_judged() -> None:
     x = f32([1e5, 1])
-    assert (
-        judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16).status is FAIL
-    )
+    found = judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16)
+    assert found.status is FAIL
     # nothing was ranked
     assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED
 
@@ -701,13 +696,10 @@ def test_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) ->
     for name, noise in (("y", 1e-6), ("z", 2e-4)):
         right = region.reference(name)
         off = np.abs(right).max() * normal(*right.shape)
-        assert (
-            region.judge(right + off * np.float32(1e-2), name, options="floor=1e-5").status is FAIL
-        )
-        assert (
-            region.judge(right + off * np.float32(noise / 2), name, options="floor=1e-5").status
-            is AGREE
-        )
+        found = region.judge(right + off * np.float32(1e-2), name, options="floor=1e-5")
+        assert found.status is FAIL
+        found = region.judge(right + off * np.float32(noise / 2), name, options="floor=1e-5")
+        assert found.status is AGREE
     y = region.reference("y")
     assert region.judge(y * np.float32(1.001), "y", options="floor=1e-5").status is FAIL
 
@@ -1062,12 +1054,8 @@ def test_scores_of_0_to_1_that_are_as_good_as_0_may_be_off_by_their_own_size() -
     y = np.full((4, 200), 0.0004, np.float32)
     noise = FakeNoise([y + np.float32(1e-4)])
     assert judged(y, y + np.float32(2e-4), noise, output=True).status is AGREE
-    assert (
-        judged(
-            y * 4e3, (y + np.float32(2e-4)) * 4e3, FakeNoise([(y + np.float32(1e-4)) * 4e3])
-        ).status
-        is FAIL
-    )
+    found = judged(y * 4e3, (y + np.float32(2e-4)) * 4e3, FakeNoise([(y + np.float32(1e-4)) * 4e3]))
+    assert found.status is FAIL
 
 
 def test_booleans_that_change_are_counted() -> None:
@@ -1085,10 +1073,8 @@ def test_jumps_behind_a_choice_excuse_no_slice_that_does_not_jump() -> None:
     swapped[[7, 8]] = swapped[[8, 7]]
     noise = FakeNoise([swapped + np.float32(1e-6) * y] * 8, choice=True)
     assert judged(y, swapped, noise, output=True).status is AGREE
-    assert (
-        judged(y, changed(swapped, np.s_[:, 4], lambda v: v * 0.98), noise, output=True).status
-        is FAIL
-    )
+    found = judged(y, changed(swapped, np.s_[:, 4], lambda v: v * 0.98), noise, output=True)
+    assert found.status is FAIL
 
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)

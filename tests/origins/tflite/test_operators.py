@@ -272,10 +272,8 @@ def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
         assert graph.ops == ops and graph.path.name == "m.tflite"
         value = rng.standard_normal(SHAPES[signature]).astype(np.float32)
         (right,) = net.get_signature_runner(signature)(**{fed: value}).values()
-        assert (
-            run(operators().to_tflite(onnx.load(graph.path)), {fed: value})[made].tobytes()
-            == right.tobytes()
-        )
+        found = run(operators().to_tflite(onnx.load(graph.path)), {fed: value})[made].tobytes()
+        assert found == right.tobytes()
     for wrong, why in (("", "which signature"), (":encod", "no signature 'encod'")):
         with pytest.raises(
             UsageError, match=f"m.tflite: {why}.* it has 'encode', 'decode'"
