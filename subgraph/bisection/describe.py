@@ -414,7 +414,7 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEf
         return document.FindingEffect(explains=finding.share_of_model)
     return document.FindingEffect(
         explains=finding.share_of_model,
-        growth=[document.Grown(n, error) for n, error in finding.growth],
+        growth=[document.Grown(n, error) for n, error in finding.accumulation.growth],
         contributors=list(_contributors(oracle, finding)),
     )
 
@@ -449,7 +449,9 @@ def _evidence(
     region = trials.full_model if whole else oracle.region(finding.items)
     try:
         others = [oracle.region([k]) for k in finding.alike]
-        parts = [oracle.region(items) for items, _ in finding.contributors[:MAX_DIAGNOSED]]
+        parts = [
+            oracle.region(items) for items, _ in finding.accumulation.contributors[:MAX_DIAGNOSED]
+        ]
         return diagnose(trials, region, verdict, withheld, others, differences, parts)
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}")]
@@ -530,7 +532,7 @@ def _nearest(
 
 
 def _contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:
-    for items, share in finding.contributors:
+    for items, share in finding.accumulation.contributors:
         labels, nodes, ops = _nodes(oracle, items)
         label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
         yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)

@@ -24,21 +24,21 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import Version, Word, keyed, read_document, to_json
+from subgraph.documents import Version, Word, keyed, part, read_document, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.runtime.capture import capture_samples, inputs_needed
-from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Records, copied, from_bits, read_npy
 from subgraph.text import clean
-from subgraph.types import Array, Shapes, StringMap, Strings, frozen
+from subgraph.types import Array, StringMap, Strings, frozen
 from subgraph.version import versions
 
 if TYPE_CHECKING:
@@ -218,10 +218,7 @@ class DumpRequest:
     """All that a dump depends on beside the model."""
 
     tensors: Strings
-    inputs: Strings = ()
-    shapes: Shapes = field(default_factory=dict)
-    seed: int = 0
-    picture: ImageOptions = field(default_factory=ImageOptions)
+    fed: FeedingOptions = part(default_factory=FeedingOptions)
     formats: Strings = ("npy",)
     tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
 
@@ -261,7 +258,7 @@ def dump(
     place = case.free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = region.find_upstream(graph, stems)
-    feeding = feeding or Feeding(request.inputs, request.shapes, request.seed, request.picture)
+    feeding = feeding or Feeding(**vars(request.fed))
     samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
     targets = sample_names([s.label for s in samples])
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
@@ -284,7 +281,7 @@ def dump(
             request=plain_request,
             tensors=tensors,
             samples=[case.sample_of(s) for s in captured],
-            seed=request.seed,
+            seed=request.fed.seed,
             reference=case.reference_of(reference),
             losses=losses,
         )

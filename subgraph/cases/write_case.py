@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
-from subgraph.documents import keyed, to_json
+from subgraph.documents import keyed, part, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -37,14 +37,14 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.origins import load
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
-from subgraph.runtime.inputs import Feeding, ImageOptions, Sample
+from subgraph.runtime.inputs import Feeding, FeedingOptions, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
-from subgraph.types import Shapes, StringMap, Strings, frozen
+from subgraph.types import StringMap, Strings, frozen
 from subgraph.version import __version__
 
 OF_MODEL = "the full model's values"
@@ -57,10 +57,7 @@ class CaseRequest:
 
     start: Strings
     end: Strings
-    inputs: Strings = ()
-    shapes: Shapes = field(default_factory=dict)
-    seed: int = 0
-    picture: ImageOptions = field(default_factory=ImageOptions)
+    fed: FeedingOptions = part(default_factory=FeedingOptions)
     formats: Strings = ("npy", "bin")
     tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
     dump_all: bool = False
@@ -79,24 +76,24 @@ class CaseRequest:
         """A request for the region of these nodes, named by the first and the last; `options`:
         further fields."""
         start, end = (tuple(graph.label(i) for i in some) for some in (nodes[:1], nodes[-1:]))
-        return cls(start, end, freeze=freeze, **feeding.options, **options)
+        return cls(start, end, feeding.options, freeze=freeze, **options)
 
     @property
     def feeding(self) -> Feeding:
         """The inputs of the model."""
-        return Feeding(self.inputs, self.shapes, self.seed, self.picture)
+        return Feeding(**vars(self.fed))
 
     def format_command(self, model: str) -> str:
         """Return the command line of this request, for a model's file."""
         words = ["subcut", "cut", model]
-        for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.inputs)):
+        for flag, values in (("--start", self.start), ("--end", self.end), ("-i", self.fed.inputs)):
             words += chain.from_iterable((flag, value) for value in values)
-        for name, shape in self.shapes.items():
+        for name, shape in self.fed.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         settings: dict[str, Callable[[CaseRequest], object]] = {
-            "--seed": lambda r: r.seed,
-            "--mean": lambda r: ",".join(map(str, r.picture.mean)),
-            "--scale": lambda r: ",".join(map(str, r.picture.scale)),
+            "--seed": lambda r: r.fed.seed,
+            "--mean": lambda r: ",".join(map(str, r.fed.picture.mean)),
+            "--scale": lambda r: ",".join(map(str, r.fed.picture.scale)),
             "--format": lambda r: ",".join(r.formats),
             "--dtype": lambda r: r.tensor_format.dtype,
             "--layout": lambda r: r.tensor_format.layout,
@@ -108,7 +105,7 @@ class CaseRequest:
         for option, get in settings.items():
             words += [option, str(get(self))] if get(self) != get(plain) else []
         for flag, on in (
-            ("--bgr", self.picture.bgr),
+            ("--bgr", self.fed.picture.bgr),
             ("--dump=all", self.dump_all and not self.recorded),
             ("--no-capture", not self.capture),
             ("--check", self.checker),
@@ -328,7 +325,7 @@ class CaseBuilder:
                 outputs=entries["outputs"],
                 dump_data=entries.get("dump_data"),
                 samples=[case.sample_of(c) for c in captured],
-                seed=self.request.seed,
+                seed=self.request.fed.seed,
                 reference=case.reference_of(self.reference),
                 above=len(self.above.nodes) - len(cut.region.nodes) - len(cut.region.pulled),
                 losses=losses,

@@ -138,7 +138,7 @@ def cut(
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **asked.feeding.options,
+        fed=asked.feeding.options,
         formats=formats,
         tensor_format=tensor_format,
         dump_all=dump == "all" or bool(recorded),

@@ -104,7 +104,7 @@ def start(
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
-        feeding=manual_session.FedWords(**feeding.options),
+        feeding=feeding.options,
         command=command_line(),
         notes=(),
         force=result.force,
@@ -116,7 +116,7 @@ def start(
         reference = stack.enter_context(asked.reference())
         graph = load(model_path)
         notes = resolve.log_random_inputs(feeding)
-        request = replace(request, feeding=manual_session.FedWords(**feeding.options), notes=notes)
+        request = replace(request, feeding=feeding.options, notes=notes)
         identity = manual_session.ModelIdentity(
             str(model_path.resolve()), advance.model_digest(graph)
         )

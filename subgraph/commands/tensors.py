@@ -209,7 +209,7 @@ def dump(
                         everything or "" in names_there,
                     )
                 ),
-                **feeding.options,
+                fed=feeding.options,
                 formats=formats,
                 tensor_format=tensor_format,
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from subgraph.text import short
 from subgraph.types import StringMap, frozen
@@ -74,34 +74,44 @@ class Mark(NamedTuple):
 
 
 @frozen
+class Paths:
+    """SVG paths of a chart.
+
+    Attributes:
+        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first
+            `MAX_TITLES`.
+    """
+
+    line: str
+    dots: str
+    failing: str
+
+
+@frozen
 class Chart:
     """Pixels and SVG paths.
 
     Attributes:
         strange: height of the band for errors that are not finite; None without such errors.
         names: of nodes, below the axis. said: lines written into the chart.
-        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first
-            `MAX_TITLES`.
         words: the chart's own label (`label`) and that of the x axis (`x`).
     """
 
     levels: list[Label]
     ends: list[Label]
     names: list[Label]
-    line: str
-    dots: str
-    failing: str
+    paths: Paths
     titled: list[TitledPoint]
     marks: list[Mark]
     words: StringMap
     top: float
     strange: float | None
-    width: float = WIDTH
     height: float = HEIGHT
-    left: float = LEFT
-    right: float = WIDTH - RIGHT
-    bottom: float = HEIGHT - BOTTOM
     said: Sequence[str] = ()
+    width: ClassVar[float] = WIDTH
+    left: ClassVar[float] = LEFT
+    right: ClassVar[float] = WIDTH - RIGHT
+    bottom: ClassVar[float] = HEIGHT - BOTTOM
 
     @property
     def hidden(self) -> list[int]:
@@ -200,9 +210,11 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
         levels=[*levels, *([Label(axis.at(bottom), floor)] if floor else ())],
         ends=_ends(across),
         names=names,
-        line=_path((d.place.x, d.place.y) for d in drawn),
-        dots=_dots(d for d in drawn if not d.fails),
-        failing=_dots(failing[MAX_TITLES:]),
+        paths=Paths(
+            line=_path((d.place.x, d.place.y) for d in drawn),
+            dots=_dots(d for d in drawn if not d.fails),
+            failing=_dots(failing[MAX_TITLES:]),
+        ),
         titled=[d.place for d in failing[:MAX_TITLES]],
         marks=_marks(
             [[across.at(x) for x in mark] for mark in marks],
@@ -236,9 +248,7 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
         levels=[Label(axis.at(value), f"{value:.4g}") for value in levels],
         ends=_ends(across),
         names=[],
-        line=_path(sorted(highest.items())),
-        dots=_dots(d for d in drawn if not d.fails),
-        failing="",
+        paths=Paths(_path(sorted(highest.items())), _dots(d for d in drawn if not d.fails), ""),
         titled=[d.place for d in drawn if d.fails],
         marks=[Mark(round(x), across.at(x) - 3, 6, across.at(x), 0, hidden=False) for x in marked],
         words=words,

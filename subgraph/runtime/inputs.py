@@ -16,7 +16,7 @@ from dataclasses import field
 from enum import StrEnum
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError, UnknownName, UsageError, explain_os_error, name_setting
 from subgraph.graph import protobuf
@@ -157,13 +157,14 @@ class Sample:
     draw: str = "normal"
 
 
-class FeedingOptions(TypedDict):
+@frozen
+class FeedingOptions:
     """The part of a `Feeding` that the user's options say; requests and manifests keep it."""
 
-    inputs: Strings
-    shapes: Shapes
-    seed: int
-    picture: ImageOptions
+    inputs: Strings = ()
+    shapes: Shapes = field(default_factory=dict)
+    seed: int = 0
+    picture: ImageOptions = field(default_factory=ImageOptions)
 
 
 @frozen
@@ -214,9 +215,7 @@ class Feeding:
     @property
     def options(self) -> FeedingOptions:
         """Everything but the records."""
-        return FeedingOptions(
-            inputs=self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture
-        )
+        return FeedingOptions(self.inputs, self.shapes, self.seed, self.picture)
 
     def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
         """The samples to run, at least one; each feeds these inputs of the model.

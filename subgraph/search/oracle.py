@@ -317,6 +317,19 @@ class FindingKind(StrEnum):
 
 
 @frozen
+class Accumulation:
+    """The pieces of an error that is made in many places.
+
+    Attributes:
+        growth: (items of the prefix, error relative to the whole's), ascending.
+        contributors: pieces with their shares, largest first.
+    """
+
+    growth: tuple[tuple[int, float], ...] = ()
+    contributors: tuple[tuple[Items, float], ...] = ()
+
+
+@frozen
 class Finding:
     """One conclusion.
 
@@ -333,8 +346,7 @@ class Finding:
         alike: items of all kinds, each of which is off alone.
         repeats: regions of the same kind that fail in the same way; of a kind that is refused, only
             one of them was asked about.
-        growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
-        contributors: `accumulated`: pieces with their shares, largest first.
+        accumulation: `accumulated`: the way in which the error comes together.
     """
 
     kind: FindingKind
@@ -349,8 +361,7 @@ class Finding:
     alike: Items = ()
     repeats: tuple[Items, ...] = ()
     why: str = ""
-    growth: tuple[tuple[int, float], ...] = ()
-    contributors: tuple[tuple[Items, float], ...] = ()
+    accumulation: Accumulation = Accumulation()
 
     @property
     def everywhere(self) -> bool:

@@ -22,6 +22,7 @@ from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
+from subgraph.runtime.inputs import FeedingOptions
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.run_command import run_program
@@ -99,12 +100,15 @@ def test_folders_of_groups_that_are_no_more_are_removed(tmp_path: Path, cases: C
     for n in (1, 2, 3):
         np.save(samples / f"s{n}.npy", np.ones((n, 2), np.float32))
     given = (str(samples),)
-    assert [c.path.name[-2:] for c in cases(g, "a", "b", inputs=given)][1:] == ["-2", "-3"]
+    assert [c.path.name[-2:] for c in cases(g, "a", "b", fed=FeedingOptions(given))][1:] == [
+        "-2",
+        "-3",
+    ]
     mine = tmp_path / "out" / "#0__#1-3" / "notes.txt"
     kept = mine.parent.exists()
     for n in (2, 3):
         (samples / f"s{n}.npy").unlink()
-    assert len(cases(g, "a", "b", inputs=given)) == 1
+    assert len(cases(g, "a", "b", fed=FeedingOptions(given))) == 1
     assert len(list((tmp_path / "out").iterdir())) == 1, kept
 
 

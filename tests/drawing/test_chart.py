@@ -22,13 +22,13 @@ ERRORS = st.one_of(
 def test_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
     points = [Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
     drawn = chart(points, marks, {"x": "", "label": ""})
-    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{drawn.line} {drawn.dots}")
+    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{drawn.paths.line} {drawn.paths.dots}")
     titled = [(p.x, p.y) for p in drawn.titled]
     assert all(
         drawn.left <= float(x) <= drawn.right and 0 < float(y) <= drawn.bottom
         for x, y in [*places, *titled]
     )
-    assert len(re.findall("[ML]", drawn.line)) == sum(e is not None for e in errors)
+    assert len(re.findall("[ML]", drawn.paths.line)) == sum(e is not None for e in errors)
     assert len(drawn.marks) == sum(bool(m) for m in marks)
     assert len(drawn.levels) <= MAX_LABELS + 1
 

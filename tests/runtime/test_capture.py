@@ -20,7 +20,7 @@ from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
-from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
@@ -219,7 +219,7 @@ def test_samples_of_equal_shapes_share_a_cut_others_get_their_own(
     batches: tuple[Graph, str], cases: Cases
 ) -> None:
     g, folder = batches
-    found = cases(g, "first", "last", inputs=(folder,))
+    found = cases(g, "first", "last", fed=FeedingOptions((folder,)))
     assert [c.path.name for c in found] == ["first__last", "first__last-2"]
     labels = [[s.label for s in c.manifest.samples] for c in found]
     assert labels == [["one", "three"], ["two"]]
@@ -238,7 +238,7 @@ def test_samples_of_equal_shapes_share_a_cut_others_get_their_own(
 
 def test_open_dimensions_take_all_samples(batches: tuple[Graph, str], cases: Cases) -> None:
     g, folder = batches
-    (case,) = cases(g, "first", "last", inputs=(folder,), dynamic=True, freeze=False)
+    (case,) = cases(g, "first", "last", fed=FeedingOptions((folder,)), dynamic=True, freeze=False)
     assert len(case.manifest.samples) == 3 and case.manifest.check.status == "identical"
     model = onnx.load(case.path / "model.onnx")
     assert {v.name for v in model.graph.input} == {"x", "target"}
@@ -249,7 +249,7 @@ def test_open_dimensions_take_all_samples(batches: tuple[Graph, str], cases: Cas
 
 def test_shapes_that_are_not_frozen_are_inputs(batches: tuple[Graph, str], cases: Cases) -> None:
     g, folder = batches
-    found = cases(g, "first", "last", inputs=(folder,), freeze=False)
+    found = cases(g, "first", "last", fed=FeedingOptions((folder,)), freeze=False)
     assert [len(c.manifest.samples) for c in found] == [2, 1]
     for case in found:
         assert case.manifest.region.frozen == ()

@@ -289,8 +289,11 @@ def test_accumulation_names_the_largest_contributors_and_the_growth() -> None:
     )
     (finding,) = run(s).findings.findings
     assert finding.kind is FindingKind.ACCUMULATED
-    assert 30 in finding.contributors[0][0] and len(finding.contributors[0][0]) < 4
-    sizes, errors = zip(*finding.growth, strict=True)
+    assert (
+        30 in finding.accumulation.contributors[0][0]
+        and len(finding.accumulation.contributors[0][0]) < 4
+    )
+    sizes, errors = zip(*finding.accumulation.growth, strict=True)
     assert sizes[-1] == 100 and list(errors) == sorted(errors)
 
 

@@ -31,13 +31,13 @@ from subgraph.documents import keyed, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.log import log
 from subgraph.precision import Precision
-from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.inputs import Feeding, FeedingOptions
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
 from subgraph.system import Lock, flush
 from subgraph.text import count
-from subgraph.types import Shapes, Strings, frozen
+from subgraph.types import frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 SCHEMA: Final = "subcut.manual-state/1"
@@ -53,16 +53,6 @@ WORDS = {
 }
 TAKEN = "taken"  # the word of an answer with outputs
 COPIES = ("state-before.json", "state-damaged.json")  # which older versions wrote
-
-
-@frozen
-class FedWords:
-    """The part of a `Feeding` that the user's options say."""
-
-    inputs: Strings
-    shapes: Shapes
-    seed: int
-    picture: ImageOptions
 
 
 @frozen
@@ -82,7 +72,7 @@ class ManualRequest:
     freeze: bool
     reference: str
     custom_ops: str
-    feeding: FedWords
+    feeding: FeedingOptions
     command: str
     notes: Sequence[str]
     force: bool

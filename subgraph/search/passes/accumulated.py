@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from subgraph.search.driver import Search
-from subgraph.search.oracle import Finding, FindingKind, Items, Purpose, QueryKind, RegionOutcome
+from subgraph.search.oracle import (
+    Accumulation,
+    Finding,
+    FindingKind,
+    Items,
+    Purpose,
+    QueryKind,
+    RegionOutcome,
+)
 from subgraph.search.state import SearchState
 from subgraph.verdict import NUMBERS, Signature
 
@@ -118,8 +126,7 @@ def _finding(
         False,
         share,
         why=why,
-        growth=growth,
-        contributors=contributors,
+        accumulation=Accumulation(growth, contributors),
     )
 
 
