@@ -196,9 +196,12 @@ class Overflow:
 
     @cached_property
     def exponents(self) -> Mapping[str, int]:
-        """The exponent of each tensor that is scaled: all troubles that have a cure are cured."""
+        """The exponent of each tensor that is scaled: all troubles that have a cure are cured.
+
+        A second round cures a factor of a product that itself had to be scaled first.
+        """
         exponents: dict[str, int] = {}
-        for name in filter(self.scaling.is_free, self._ranges):
+        for name in 2 * list(filter(self.scaling.is_free, self._ranges)):
             if self._is_wrong(name, exponents.get(name, 0)):
                 solved = map(self.scaling.solve, ({name: k} for k in self._iter_needed(name)))
                 tried = (exponents | found for found in solved if found)
@@ -341,7 +344,8 @@ class Scaling:
             if node.op_type in FREE and self._rules[i]:
                 wanted[0] = own[0]
             for factors, output in self._equations[i]:
-                by_kind = sorted(factors, key=lambda k: self._is_constant(node.input[k]))
+                # what is left goes to a constant, or to the tensor with the largest exponent
+                by_kind = sorted(factors, key=lambda k: (self._is_constant(node.input[k]), own[k]))
                 total = float(output * exponents.get(node.output[0], 0))
                 for k in by_kind[:-1]:
                     wanted[k] = own[k]

@@ -130,7 +130,7 @@ class SmallInputProgress:
         """Yield inputs whose axes of one size are shorter together, the shortest first."""
         size = self._size(axes[0])
         powers = (2**k for k in range(2, size.bit_length()))
-        for length in (one for one in (1, 2, 3, *powers, size - 1) if one < size):
+        for length in (one for one in (1, 2, 3, *powers, size - 1) if 0 < one < size):
             changed = dict(self._arrays)
             for name, axis in axes:
                 kept = min(length, changed[name].shape[axis])  # it may be shorter by now

@@ -13,7 +13,7 @@ import pytest
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import small_input
-from subgraph.trials.small_input import open_small_input
+from subgraph.trials.small_input import SmallInputProgress, open_small_input
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of
@@ -95,6 +95,21 @@ def test_failure_stays_of_the_same_kind(shrink: Shrink) -> None:
 def test_number_of_runs_is_limited(shrink: Shrink) -> None:
     found = shrink(ACTIVATION, 18)
     assert found and found[2] <= 18
+
+
+def test_axis_of_one_element_is_not_emptied(
+    shrink: Shrink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime's LSTM aborts on a batch of none, and takes the reference with it."""
+    tried = []
+
+    def is_tried(small: SmallInputProgress, changed: dict[str, Any]) -> bool:
+        tried.extend(array.size for array in changed.values())
+        return False
+
+    monkeypatch.setattr(SmallInputProgress, "_try", is_tried)
+    assert shrink(ACTIVATION) is None
+    assert min(tried) > 0
 
 
 def test_search_ends_when_its_time_is_used_up(
