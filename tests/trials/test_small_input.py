@@ -100,8 +100,8 @@ def test_number_of_runs_is_limited(shrink: Shrink) -> None:
 def test_axis_of_one_element_is_not_emptied(
     shrink: Shrink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime's LSTM aborts on a batch of none, and takes the reference with it."""
-    tried = []
+    """An empty batch aborts the LSTM of onnxruntime, and with it the reference."""
+    tried = list[int]()
 
     def is_tried(small: SmallInputProgress, changed: dict[str, Any]) -> bool:
         tried.extend(array.size for array in changed.values())
