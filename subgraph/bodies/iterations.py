@@ -36,7 +36,7 @@ from subgraph.graph.value_types import common_type, open_dimensions
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, Records, Value, save, tensor_text
+from subgraph.storage.tensors import Record, Records, Value, tensor_text, written
 from subgraph.text import clean, count
 from subgraph.types import Fields, frozen
 
@@ -198,8 +198,7 @@ class _Source:
     def saved(self, name: str, value: Value, dtype: str) -> Record:
         """A record of a value, called `name`."""
         self._files += 1
-        folder = self.folder.resolve()
-        return save(name, value, tensor_text(dtype), folder, f"v{self._files}").within(str(folder))
+        return written(name, value, self.folder, f"v{self._files}", tensor_text(dtype))
 
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
@@ -273,7 +272,7 @@ class _Iterated(_Source, ABC):
         into.mkdir()
         stems = {name: f"s{k}" for k, name in enumerate(names)}
         made = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
-        return [made[name].within(str(into.resolve())) for name in names]
+        return [made[name].within(into.resolve()) for name in names]
 
     @abstractmethod
     def total(self, sample: int, most: float = math.inf) -> int:

@@ -268,7 +268,7 @@ def dump(
         for name in request.tensors:
             stored = []
             for k, target in enumerate(targets):
-                value = captured[k].tensors[name].within(str(scratch / str(k)))
+                value = captured[k].tensors[name].within(scratch / str(k))
                 entry, lost = case.store(
                     value, target, work, request.formats, request.tensor_format, keep=False
                 )

@@ -209,7 +209,7 @@ def write_region(
         )
         for k, sample in enumerate(captured):
             tensors = {
-                name: value.within(str(scratch / str(k))) for name, value in sample.tensors.items()
+                name: value.within(scratch / str(k)) for name, value in sample.tensors.items()
             }
             captured[k] = replace(sample, tensors=tensors)
         dumped = (

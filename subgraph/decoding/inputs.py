@@ -22,7 +22,7 @@ from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, np_dtype, save, tensor_text
+from subgraph.storage.tensors import Record, np_dtype, tensor_text, written
 from subgraph.types import Array, Arrays, Fields, JsonObject, frozen
 
 
@@ -157,9 +157,7 @@ class LoopInputs:
         dtype = find_declared_type(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
             value = value.astype(np_dtype(dtype), copy=False)
-        text = tensor_text(dtype)
-        folder = folder.resolve()
-        return save(name, value, text, folder, stem).within(str(folder))
+        return written(name, value, folder, stem, tensor_text(dtype))
 
 
 def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:

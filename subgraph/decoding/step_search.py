@@ -235,7 +235,7 @@ class LoopSearch:
                 if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
                     kept = self.first.model.new_folder()
                     doubted[step.k] = {
-                        n: copied(r, kept, f"o{i}").within(str(kept))
+                        n: copied(r, kept, f"o{i}").within(kept)
                         for i, (n, r) in enumerate(step.raw.items())
                     }
                 at = {"step": step.k + 1, "of": self.walked.steps}

@@ -30,7 +30,7 @@ from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, from_bits
+from subgraph.storage.tensors import Record, from_bits, read_npy
 from subgraph.types import Array, frozen
 
 BATCH_BYTES = (
@@ -312,8 +312,7 @@ def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
     """(range, value) of one file, which is deleted."""
     if r.dtype == "string":
         return None, None
-    small = file.stat().st_size < PIECE  # an empty tensor cannot be mapped
-    array = from_bits(np.load(file, mmap_mode=None if small else "r", allow_pickle=False), r.dtype)
+    array = from_bits(read_npy(file, mapped=True), r.dtype)
     measured = range_of(array), _value(array)
     file.unlink()
     return measured

@@ -304,9 +304,8 @@ def _is_in(path: Path, array: Array) -> bool:
 
 def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
     """As `save`, with absolute paths; without a type, that of the value."""
-    return save(name, value, type_text or type_of(value), folder, stem).within(
-        str(folder.resolve())
-    )
+    saved = save(name, value, type_text or type_of(value), folder, stem)
+    return saved.within(folder.resolve())
 
 
 def copied(

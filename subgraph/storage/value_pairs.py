@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, ResultExists
 from subgraph.lazy import np
-from subgraph.storage import folders
+from subgraph.storage import folders, tensors
 from subgraph.types import Array, frozen
 
 SCHEMA = "subcut.values/1"
 INDEX = "values.json"
-MAX_READ = 1 << 20  # bytes of a file; a larger one is mapped
 HINT = "write it anew with `subcut compare --save DIR`"
 
 
@@ -139,10 +138,4 @@ def _load(folder: Path, name: str) -> Array:
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name} leads out of {folder}", HINT, code="tensor.outside-folder")
-    try:
-        found: Array = np.load(
-            path, mmap_mode="r" if path.stat().st_size > MAX_READ else None, allow_pickle=False
-        )
-    except (OSError, ValueError) as e:
-        raise InputError(f"cannot read {path}: {e}", HINT, code="tensor.unreadable") from e
-    return found
+    return tensors.read_npy(path, mapped=True)

@@ -358,7 +358,7 @@ def _save_tensor(
 ) -> TensorEntry:
     """Write one tensor's files to `work/role`; its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
-        moved = copied(record, aside, stem).within(str(aside))
+        moved = copied(record, aside, stem).within(aside)
         stored, _ = case.store(moved, role, work, FORMATS, TensorFormat(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
     producer = None if maker is None else graph.node[maker].name or f"#{maker}"

@@ -6,6 +6,9 @@ no failure: `as_declared` converts an output to the declared type if that change
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module, util
@@ -66,6 +69,13 @@ def package(module: str, extra: str) -> ModuleType:
             f"{install(extra)} --force-reinstall",
             code="backend.not-loadable",
         ) from e
+
+
+def make_folder(owner: object, name: str) -> Path:
+    """Return a new temporary folder, which is removed when its owner is."""
+    folder = tempfile.mkdtemp(prefix=f"subcut-{name}-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def check_options(backend: str, options: Fields, allowed: Options) -> None:

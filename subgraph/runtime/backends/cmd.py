@@ -26,11 +26,9 @@ from __future__ import annotations
 import errno
 import json
 import math
-import shutil
 import subprocess
 import tempfile
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +48,7 @@ from subgraph.errors import (
 )
 from subgraph.graph import protobuf
 from subgraph.lazy import np
-from subgraph.runtime.backends import Run
+from subgraph.runtime.backends import Run, _foreign
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, find_axes, write_bin
@@ -165,25 +163,21 @@ class _Commands:
         self._fed, self._given = (
             DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs")
         )
-        folder = tempfile.mkdtemp(prefix="subcut-cmd-")
-        remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
+        folder = _foreign.make_folder(self, "cmd")
+        converted = folder / "converted"
+        keep = folder / "keep.txt"
+        keep.write_text(str(options.get("keep") or ""), encoding="utf-8")
+        self._places = {"model": str(model.resolve()), "converted": str(converted)}
         self._places |= {"host": str(options["host"])} if "host" in options else {}
-        self._places["keep"] = str(Path(folder) / "keep.txt")
-        try:
-            Path(self._places["keep"]).write_text(str(options.get("keep") or ""), encoding="utf-8")
-            if convert:
-                words = words_of("convert", convert)
-                _run_command("convert", words, self._places, self._cwd)
-                if needed and not Path(self._places["converted"]).exists():
-                    raise Refused(
-                        f"the convert command {words[0]} ended well, but made nothing at"
-                        " {converted}",
-                        code="command.no-output",
-                    )
-        except BaseException:
-            remove()
-            raise
+        self._places["keep"] = str(keep)
+        if convert:
+            words = words_of("convert", convert)
+            _run_command("convert", words, self._places, self._cwd)
+            if needed and not converted.exists():
+                raise Refused(
+                    f"the convert command {words[0]} ended well, but made nothing at {{converted}}",
+                    code="command.no-output",
+                )
 
     @property
     def outputs(self) -> StringMap:

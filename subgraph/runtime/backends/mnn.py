@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -102,22 +100,16 @@ class _Module:
         self._expr = expr
         self._inputs = inputs
         self._outputs = outputs
-        folder = tempfile.mkdtemp(prefix="subcut-mnn-")
-        remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        converted = _convert(model, _foreign.make_folder(self, "mnn") / "converted.mnn")
+        names = [[port.name for port in ports] for ports in (inputs, outputs)]
         try:
-            converted = _convert(model, Path(folder) / "converted.mnn")
-            names = [[port.name for port in ports] for ports in (inputs, outputs)]
-            try:
-                self._module = load_module(str(converted), *names)
-            except Exception as e:
-                lost = _lost_output(load_module, converted, outputs)
-                raise Refused(
-                    f"mnn refuses the model: {lost or _foreign.message(e)}",
-                    code="backend.refused-model",
-                ) from e
-        except BaseException:
-            remove()
-            raise
+            self._module = load_module(str(converted), *names)
+        except Exception as e:
+            lost = _lost_output(load_module, converted, outputs)
+            raise Refused(
+                f"mnn refuses the model: {lost or _foreign.message(e)}",
+                code="backend.refused-model",
+            ) from e
 
     def __call__(self, feeds: Tensors) -> Values:
         """One run.

@@ -6,8 +6,6 @@ import math
 import re
 import shutil
 import subprocess
-import tempfile
-import weakref
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -149,9 +147,8 @@ def load(model: Path, options: Fields) -> Run:
                 code="backend.no-device",
             )
         net.opt.use_vulkan_compute = True
-    folder = Path(tempfile.mkdtemp(prefix="subcut-ncnn-"))
     loaded = _Net(ncnn, net, inputs, outputs)
-    weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
+    folder = _foreign.make_folder(loaded, "ncnn")
     loaded.build(folder, _convert(model, folder, half))
     return loaded
 

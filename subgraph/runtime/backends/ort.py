@@ -19,7 +19,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.lazy import np, ort
-from subgraph.runtime.backends import WEBGPU_LACKS, Run
+from subgraph.runtime.backends import WEBGPU_LACKS, Run, _foreign
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -43,7 +43,6 @@ VARIANTS = "onnxruntime-"
 RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs with numpy 2
 PASSES = "disabled_optimizers"  # the option that turns optimizer passes off
 CPU = "CPUExecutionProvider"
-MAX_THREADS = 1024  # a typing error must not start a million
 OPTIONS = {
     "opt": ("disable", "basic", "extended", "all"),
     "disabled_optimizers": (),
@@ -255,14 +254,11 @@ def _summary(model: Path) -> str:
 def make_settings(options: Fields) -> Any:
     """Return the session options of onnxruntime for these options of the backend."""
     settings = ort.SessionOptions()
-    level = str(options.get("opt", "all"))
-    if level not in LEVELS:
-        raise UsageError(
-            f"ort: opt={level} is not an optimization level",
-            f"one of {', '.join(LEVELS)}",
-            code="backend.wrong-option",
-        )
-    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    # other options belong to the provider that is requested
+    own = {key: value for key, value in options.items() if key in OPTIONS or _uses_cpu(options)}
+    _foreign.check_options("ort", own, OPTIONS)
+    level = LEVELS[str(options.get("opt", "all"))]
+    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
@@ -273,14 +269,7 @@ def make_settings(options: Fields) -> Any:
             "session.intra_op.allow_spinning", "0"
         )  # each model runs once
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
-    threads = str(options.get("threads", 0))
-    if not threads.isdecimal() or int(threads) > MAX_THREADS:
-        raise UsageError(
-            f"ort: threads={threads} is not a number of threads",
-            "0 leaves it to onnxruntime",
-            code="backend.wrong-option",
-        )
-    settings.intra_op_num_threads = int(threads)
+    settings.intra_op_num_threads = _foreign.threads("ort", {"threads": 0, **options})
     settings.inter_op_num_threads = 1
     for key, value in options.items():
         if key.startswith("session."):
@@ -292,12 +281,6 @@ def make_settings(options: Fields) -> Any:
                     "see onnxruntime's session keys",
                     code="backend.wrong-option",
                 ) from e
-        elif key not in OPTIONS and _uses_cpu(options):
-            raise UsageError(
-                f"ort: no option '{key}'",
-                f"it has {', '.join(OPTIONS)}",
-                code="backend.unknown-option",
-            )
     if library := options.get("custom_ops"):
         try:
             settings.register_custom_ops_library(str(library))
