@@ -1,7 +1,7 @@
 """A graph -> the network that is drawn, and what stands in and beside the boxes of its nodes.
 
 These are names, tensors, their types as text, the scopes of PyTorch's exporter, weights that are
-small enough to be told, and how the values of others spread.
+small enough to be told.
 
 Symbolic sizes, such as onnx infers them, are written in the few characters that a table has:
 `floor(floor(height/2 - 1/2)/2) + 1` is a quarter of `height`, rounded: `height/4`.
@@ -19,8 +19,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from subgraph.bodies.model import Part
 from subgraph.drawing.level import Inner
 from subgraph.drawing.network import Network
@@ -28,11 +26,10 @@ from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
-from subgraph.inspection.ranges import PIECE, RangeSummary
 from subgraph.origins.source import SCOPE_NAMES, parse_texts
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
-from subgraph.types import Strings, frozen
+from subgraph.types import Strings
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
@@ -53,7 +50,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
     "Max": max,
     "Min": min,
 }
-BINS = 24
 MAX_NOTES = 3  # weights that are told in a box
 
 
@@ -207,42 +203,6 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(one, sizes) for one in given))
     raise ValueError(ast.dump(tree))
-
-
-@frozen
-class Spread:
-    """Standard deviation of the finite values, and how many of them are in each of `BINS` equal
-    parts of the range."""
-
-    deviation: float
-    counts: list[int]
-
-
-def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
-    """How the values of a constant spread; None where all are equal or none is finite. Reads it
-    once, in pieces.
-
-    Raises:
-        ModelError: its bytes cannot be read.
-    """
-    tensor = graph.constant(name)
-    low = measured.min
-    high = measured.max
-    mean = measured.mean
-    if tensor is None or low is None or high is None or mean is None:
-        return None
-    if not 0 < high - low < math.inf:
-        return None
-    counts = np.zeros(BINS, np.int64)
-    squares = 0.0
-    number = 0
-    for piece in protobuf.pieces(tensor, graph.path, PIECE):
-        values = (np.abs(piece) if piece.dtype.kind == "c" else piece).astype(np.float64)
-        finite = values[np.isfinite(values)]
-        counts += np.histogram(finite, BINS, (low, high))[0]
-        squares += float(np.square(finite - mean).sum())
-        number += finite.size
-    return Spread(math.sqrt(squares / number), counts.tolist())
 
 
 def weight_notes(graph: Graph) -> dict[int, str]:

@@ -33,7 +33,6 @@ from subgraph.inspection.drawn_network import (
     known_dims,
     network,
     short_size,
-    spread,
     weight_notes,
 )
 from subgraph.inspection.ranges import measure_weight
@@ -212,11 +211,9 @@ class ViewSession:
         for tensor in details["inputs"]:
             measured = measure_weight(graph, tensor["name"])
             if measured and measured.range:
-                summary = measured.range.summary()
                 tensor["made_by"] = "weight"
-                tensor["range"] = to_json(summary)
+                tensor["range"] = to_json(measured.range.summary())
                 tensor["value"] = measured.value
-                tensor["spread"] = to_json(spread(graph, tensor["name"], summary))
         node = graph.nodes[i]
         metadata = {p.key: p.value for p in node.metadata_props}
         origin = find_source(graph, i)

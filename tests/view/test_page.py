@@ -368,11 +368,9 @@ def test_weights_and_metadata_are_shown(tab: Tab) -> None:
     row = tab.page.locator("#node-panel tr", has_text="weight").first
     row.wait_for()
     assert re.search(
-        r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, σ [\d.e-]+, [\d.]+ %"
-        r" zeros",
+        r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, [\d.]+ % zeros",
         row.inner_text(),
     )
-    assert tab.page.locator("svg.histogram rect").count() == 24
     tab.page.fill("#search", "stem/conv.weight")
     assert tab.text("#hits li") == "stem/conv Conv · stem/conv.weight"
     tab.page.click("text=About the model")

@@ -12,7 +12,6 @@ export function el(name, attributes = {}, ...children) {
   return e;
 }
 
-const NS = "http://www.w3.org/2000/svg";
 
 export const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
@@ -30,23 +29,11 @@ function holds(t) {
   const r = t.range;
   if (t.value !== null && t.value !== undefined) return JSON.stringify(t.value);
   if (!r) return "";
-  const parts = r.elements === 1 ? [short(r.min)] : [`${short(r.min)} … ${short(r.max)}`, `mean ${short(r.mean)}`, t.spread ? `σ ${short(t.spread.deviation)}` : "", `${(100 * r.zeros / (r.elements || 1)).toFixed(1)} % zeros`];
+  const parts = r.elements === 1 ? [short(r.min)] : [`${short(r.min)} … ${short(r.max)}`, `mean ${short(r.mean)}`, `${(100 * r.zeros / (r.elements || 1)).toFixed(1)} % zeros`];
   return [...parts, r.nan ? `${r.nan} NaN` : "", r.inf ? `${r.inf} Inf` : ""].filter(Boolean).join(", ");
 }
-// How often values occur, from the least to the largest.
-function histogram(t) {
-  if (!t.spread || t.range.elements < 8) return "";
-  const svg = document.createElementNS(NS, "svg"), most = Math.max(...t.spread.counts), step = 5;
-  for (const [key, value] of Object.entries({ class: "histogram", width: step * t.spread.counts.length, height: 26, role: "img", "aria-label": `values of ${t.name} from ${short(t.range.min)} to ${short(t.range.max)}` })) svg.setAttribute(key, value);
-  t.spread.counts.forEach((n, k) => {
-    const bar = document.createElementNS(NS, "rect"), height = n && Math.max(1, 24 * n / most);
-    for (const [key, value] of Object.entries({ x: step * k, y: 25 - height, width: step - 1, height })) bar.setAttribute(key, value);
-    svg.append(bar);
-  });
-  return svg;
-}
 
-const tensorRow = (word, t) => el("tr", {}, el("th", {}, t.made_by === "weight" ? "weight" : word), el("td", {}, `${t.name}  ${t.type || "?"} ${shape(t)}`, ...(holds(t) ? [el("br"), el("small", { class: t.range?.nan || t.range?.inf ? "odd" : "" }, holds(t))] : []), histogram(t)));
+const tensorRow = (word, t) => el("tr", {}, el("th", {}, t.made_by === "weight" ? "weight" : word), el("td", {}, `${t.name}  ${t.type || "?"} ${shape(t)}`, ...(holds(t) ? [el("br"), el("small", { class: t.range?.nan || t.range?.inf ? "odd" : "" }, holds(t))] : [])));
 
 export function modelPanel(file) {
   const size = [file.bytes + file.external_bytes].map(big)[0];
