@@ -26,7 +26,7 @@ from subgraph.reports import text as text_report
 from subgraph.reports.html import plan_curve
 from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
-from subgraph.text import clean, clean_lines, count
+from subgraph.text import clean, clean_lines, count, list_some
 from subgraph.trials.compare_tensors import Comparison
 from subgraph.verdict import Judgement, Status, Verdict
 
@@ -219,9 +219,7 @@ def _plain(text: str) -> str:
 
 
 def _words(names: Iterable[str], most: int = 4) -> str:
-    names = list(names)
-    shown = ", ".join(f"<code>{_safe(name)}</code>" for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    return list_some([f"<code>{_safe(name)}</code>" for name in names], most)
 
 
 def _status(word: str) -> str:

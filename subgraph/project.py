@@ -20,7 +20,7 @@ from typing import Any
 from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
-from subgraph.text import clean, is_text, nearest, split_signature
+from subgraph.text import clean, is_text, list_some, nearest, split_signature
 from subgraph.types import JsonObject, frozen
 
 RANDOM_WEIGHTS = re.compile(
@@ -319,7 +319,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     if len(models) == 1:
         return _existing(models[0], ""), f"the only {pattern[1:]} here"
     if models:
-        some = ", ".join(p.name for p in models[:8]) + (", …" if len(models) > 8 else "")
+        some = list_some([p.name for p in models], 8)
         raise UsageError(
             f"which model? there are {len(models)} here",
             f"name one: {some}",

@@ -216,6 +216,16 @@ def from_run(number: int | None) -> str:
     return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
 
 
+def list_some(names: Sequence[str], most: int) -> str:
+    """Return the first of some names, and how many others there are.
+
+    >>> list_some(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def count(number: int, noun: str) -> str:
     """`1 node`, `17 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -19,7 +19,7 @@ from typing import Any
 from subgraph.errors import UsageError
 from subgraph.storage.digest import digest, file_digest
 from subgraph.system import config_home, is_private
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.types import frozen
 
 SHOWN = 4  # files that are named in the question
@@ -88,7 +88,7 @@ def _extent(code: NamedCode) -> str:
     """Return what trust covers beyond the shown code, and that it ends there."""
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
-    some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")
+    some = list_some(list(map(clean, further)), SHOWN)
     also = (
         f"and {count(len(further), 'file')} of code beside it ({some})"
         if further

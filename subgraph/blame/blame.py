@@ -24,7 +24,7 @@ from subgraph.log import log
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
@@ -376,8 +376,8 @@ def widen_to_surroundings(blame: Blame) -> Blame:
     whole = blame.trials.model.whole()
     if region == whole or blame.verdict.signature is Signature.REFUSED:
         return blame
-    names = ", ".join(f"'{clean(trials.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
-    names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
+    labels = [f"'{clean(trials.graph.label(i))}'" for i in region.nodes]
+    names = list_some(labels, MAX_NAMES)
     if not blame.is_wrong:
         note = f"{names}: not wrong alone, so the whole is asked"
         return replace(blame, region=whole, notes=[*blame.notes, note])

@@ -44,6 +44,7 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
+from subgraph.text import list_some
 from subgraph.types import Fields, Strings, frozen
 
 MAX_NAMED = 8  # cases named in a hint
@@ -211,10 +212,9 @@ def _locate(folder: Path) -> tuple[Path, object]:
                 code="case.none-found",
             )
         if len(names) > 1:
-            some = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
             raise UsageError(
                 f"{folder} holds {len(names)} cases",
-                f"name the folder of one: {some}",
+                f"name the folder of one: {list_some(names, MAX_NAMED)}",
                 code="case.ambiguous",
             )
         inner = folder / names[0]

@@ -10,7 +10,7 @@ from subgraph.cases.layout import CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
-from subgraph.text import clean, count, shorten
+from subgraph.text import clean, count, list_some, shorten
 from subgraph.types import Fields, Strings, frozen
 
 README = "README.txt"
@@ -142,8 +142,7 @@ def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:
                 yield f"{path:<{NAME_WIDTH}} {what}"
     others = [name for name in data.cases if name != data.first]
     if others:
-        more = f" and {len(others) - MAX_CASES} more" if len(others) > MAX_CASES else ""
-        yield f"further cases: {', '.join(map(clean, others[:MAX_CASES]))}{more}"
+        yield f"further cases: {list_some(list(map(clean, others)), MAX_CASES)}"
 
 
 def _list_replays(data: ReadmeData, *, has_tflite: bool) -> list[str]:

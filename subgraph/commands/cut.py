@@ -21,7 +21,7 @@ from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedR
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
-from subgraph.text import big, clean, count, shorten_names
+from subgraph.text import big, clean, count, list_some, shorten_names
 from subgraph.types import Strings
 
 if TYPE_CHECKING:
@@ -330,8 +330,7 @@ def _describe_origin(manifest: CaseManifest) -> str:
 def _describe_opset(target: TargetOpset) -> list[str]:
     """Which nodes need more than the opset asked for, and the converted cut."""
     newer = [f"{clean(n.name)} ({clean(n.op)}, opset {n.since})" for n in target.newer]
-    more = f", … and {len(newer) - MAX_NEWER} more" if len(newer) > MAX_NEWER else ""
-    needs = f"newer: {', '.join(newer[:MAX_NEWER])}{more}" if newer else "no node needs a newer one"
+    needs = f"newer: {list_some(newer, MAX_NEWER)}" if newer else "no node needs a newer one"
     lines = [f"opset   {target.version} of {target.of}: {needs}"]
     if not target.file:
         return [*lines, f"        onnx cannot convert the cut: {clean(target.why)}"]
@@ -342,11 +341,9 @@ def _describe_opset(target: TargetOpset) -> list[str]:
 def _describe_changes(region: RegionEntry) -> list[str]:
     lines = []
     if region.pulled:
-        names = ", ".join(clean(n.name) for n in region.pulled[:4])
-        more = ", …" if len(region.pulled) > 4 else ""
-        lines.append(
-            f"        and {count(len(region.pulled), 'node')} that make constants: {names}{more}"
-        )
+        names = list_some([clean(n.name) for n in region.pulled], 4)
+        pulled = count(len(region.pulled), "node")
+        lines.append(f"        and {pulled} that make constants: {names}")
     if region.random:
         names = ", ".join(clean(n.name) for n in region.random)
         lines.append(f"        without {names}: random values are captured, not made anew")

@@ -16,7 +16,7 @@ from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
-from subgraph.text import behind_colon, clean
+from subgraph.text import behind_colon, clean, list_some
 from subgraph.types import Array
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
 
@@ -78,8 +78,7 @@ def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judg
     """The judgement of an output that the candidate did not give; `available`: names of those that
     it gave."""
     names = [clean(n) for n in available]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    listed = f"it gave {', '.join(names[:LISTED])}{more}" if names else "it gave none"
+    listed = f"it gave {list_some(names, LISTED) or 'none'}"
     return _failed(name, Signature.MISSING, f"the candidate gave no such output; {listed}", sample)
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.drawing.network import RULES, VARIABLES
-from subgraph.text import clean
+from subgraph.text import clean, list_some
 from subgraph.types import StringMap, Strings, frozen
 
 ROUND = 4
@@ -143,9 +143,7 @@ def _text(text: str) -> str:
 
 
 def _title(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f", … {len(names) - MAX_TITLES} more" if len(names) > MAX_TITLES else ""
-    return f"<title>{_text(', '.join(names[:MAX_TITLES]) + more)}</title>"
+    return f"<title>{_text(list_some(list(names), MAX_TITLES))}</title>"
 
 
 def _box(box: Box, marks: Marks) -> str:

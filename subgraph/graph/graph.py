@@ -34,7 +34,7 @@ from subgraph.graph.nested import (
 from subgraph.graph.opsets import STANDARD, require_expandable
 from subgraph.graph.properties import RANDOM_OPS, SHAPE_OPS
 from subgraph.reach import group_values, invert, reach
-from subgraph.text import nearest
+from subgraph.text import list_some, nearest
 from subgraph.types import Array, JsonObject, Strings
 
 if TYPE_CHECKING:
@@ -516,10 +516,8 @@ class Graph:
         pattern = text if "…" not in text else "*".join(map(glob.escape, text.split("…")))
         hits = [name for name in self.names if fnmatch.fnmatchcase(name, pattern)]
         if len(hits) > 1:
-            some = ", ".join(hits[:8]) + (", …" if len(hits) > 8 else "")
-            raise UsageError(
-                f"'{text}' matches {len(hits)} nodes", f"say which: {some}", code="node.ambiguous"
-            )
+            hint = f"say which: {list_some(hits, 8)}"
+            raise UsageError(f"'{text}' matches {len(hits)} nodes", hint, code="node.ambiguous")
         return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:

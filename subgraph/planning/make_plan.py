@@ -45,7 +45,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage.folders import safe_name, scratch
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.open_trials import Setup, open_reference, open_trials, with_own_model
 from subgraph.trials.reference_model import ReferenceModel
@@ -475,8 +475,7 @@ def _summarize(document: PlanDocument) -> str:
     names = list_names(document)
     every = count(document.setup.places, "place")
     places = f"{len(names)} of {every} in {' or '.join(gears) or 'float'}"
-    shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
-    places += f": {shown}" if names else ""
+    places += f": {list_some(names, MAX_NAMED)}" if names else ""
     return (
         f"inconclusive: {places}; but {_describe_few(document)}"
         if document.exit_code

@@ -29,7 +29,7 @@ from subgraph.results.compare import (
     RecordedTensor,
     RowDocument,
 )
-from subgraph.text import count
+from subgraph.text import count, list_some
 from subgraph.verdict import Judgement, Signature, Status, VerdictDocument
 
 ComparedDocument: TypeAlias = ComparisonDocument | RecordedDocument
@@ -277,8 +277,7 @@ def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
     yield "model", f"{document.model.file}, {count(document.model.nodes, 'node')}"
     yield "criterion", document.setup.criterion
     if samples := [label for label in document.setup.samples if label]:
-        more = f" and {len(samples) - 20} more" if len(samples) > 20 else ""
-        yield "samples", ", ".join(samples[:20]) + more
+        yield "samples", list_some(samples, 20)
 
 
 def _next(document: ComparedDocument) -> list[NextCommand]:

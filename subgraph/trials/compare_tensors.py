@@ -54,7 +54,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
-from subgraph.text import clean, count, from_run
+from subgraph.text import clean, count, from_run, list_some
 from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.candidate_runtime import FormsTried
 from subgraph.trials.doubt import (
@@ -325,8 +325,7 @@ class Comparison:
     def _refused(self) -> ReportedAnswer:
         """The outcome where the candidate refuses the full model."""
         bad = [r.node for r in self.rows if r.verdict and not r.verdict.agrees]
-        nodes = ", ".join(map(clean, bad[:MAX_NAMED])) or "no node"
-        nodes += f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+        nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
         model = "the full model"
         if self.own_graph:
             why = explain_refusal(self.own_graph)

@@ -22,6 +22,7 @@ from subgraph.origins.caffe.onnx_model import PRODUCER, CaffeNetwork, ConvertedL
 from subgraph.origins.converted import convert_once
 from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
+from subgraph.text import list_some
 from subgraph.types import frozen
 
 
@@ -94,7 +95,7 @@ def _find_beside(path: Path, suffix: str, hint: str) -> Path:
         return found[0]
     if not found:
         raise UsageError(f"no {suffix} beside {path}", hint, code="caffe.file-missing")
-    some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
+    some = list_some([p.name for p in found], 8)
     option = "--weights FILE" if suffix == ".caffemodel" else "it first"
     raise UsageError(
         f"which {suffix} belongs to {path.name}? there are {len(found)} beside it",
