@@ -231,44 +231,27 @@ def test_no_edited_document_is_an_internal_error(
         in_process("-q", *command.split())
 
 
+CASE_FILE = f"{CASE}/manifest.json"
+FOUND_FILE = f"{FOUND}/manifest.json"
+STATE_FILE = f"{LOOP}/state.json"
+TODO_FILE = f"{LOOP}/todo/1/manifest.json"
+BUNDLE_FILE = f"{UNPACKED}/bundle.json"
+OUTPUT = ("outputs", 0, "samples", 0, "files")
+
+
 @pytest.mark.parametrize(
     ("file", "at", "value", "says"),
     [
-        (
-            f"{CASE}/manifest.json",
-            ("inputs", 0, "name"),
-            3,
-            ("n0__n1/manifest.json", "inputs[0].name"),
-        ),
-        (f"{CASE}/manifest.json", ("samples",), {}, ("manifest.json", "samples: expected a list")),
-        (
-            f"{FOUND}/manifest.json",
-            ("request", "identity"),
-            [],
-            ("request", "identity: expected an object"),
-        ),
-        (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, ("bounds",)),
-        (
-            f"{LOOP}/state.json",
-            ("request", "feeding", "seed"),
-            None,
-            ("feeding.seed", "whole number"),
-        ),
-        (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, ("asked[0].key", "missing")),
-        (
-            f"{LOOP}/todo/1/manifest.json",
-            ("outputs", 0, "samples", 0, "files", 1, "dtype"),
-            "x",
-            ("type x",),
-        ),
-        (
-            f"{LOOP}/todo/1/manifest.json",
-            ("outputs", 0, "samples", 0, "files"),
-            [],
-            ("no file", "output"),
-        ),
+        (CASE_FILE, ("inputs", 0, "name"), 3, ("n0__n1/manifest.json", "inputs[0].name")),
+        (CASE_FILE, ("samples",), {}, ("manifest.json", "samples: expected a list")),
+        (FOUND_FILE, ("request", "identity"), [], ("request", "identity: expected an object")),
+        (FOUND_FILE, ("request", "identity", "timeout"), 10**400, ("bounds",)),
+        (STATE_FILE, ("request", "feeding", "seed"), None, ("feeding.seed", "whole number")),
+        (STATE_FILE, ("asked", 0, "key"), DELETED, ("asked[0].key", "missing")),
+        (TODO_FILE, (*OUTPUT, 1, "dtype"), "x", ("type x",)),
+        (TODO_FILE, OUTPUT, [], ("no file", "output")),
         ("subcut.json", ("timeout",), 10**400, ("subcut.toml", "'timeout'", "number")),
-        (f"{UNPACKED}/bundle.json", ("files",), [], ("bundle.json", "files: expected an object")),
+        (BUNDLE_FILE, ("files",), [], ("bundle.json", "files: expected an object")),
     ],
 )
 def test_the_error_names_file_and_key(

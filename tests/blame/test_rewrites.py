@@ -708,33 +708,20 @@ def test_bodies_sequences_and_unknown_operators_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "weights"),
+    ("outputs", "nodes"),
     [
-        (
-            (
-                "g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p) y ="
-                " MaxPool<kernel_shape=[3,3]>(a) }"
-            ),
-            {},
-        ),
-        (
-            "g (float[1,4,9,9] x) => (float[1,4,9,9] y) { a = Pad(x, p, k) y = Conv(a, w) }",
-            {"k": np.float32(1)},
-        ),
-        (
-            (
-                "g (float[1,4,9,9] x) => (float[1,4,9,9] y, float[1,4,11,11] a) { a = Pad(x, p) y ="
-                " Conv(a, w) }"
-            ),
-            {},
-        ),
+        ("float[1,4,9,9] y", "a = Pad(x, p) y = MaxPool<kernel_shape=[3,3]>(a)"),
+        ("float[1,4,9,9] y", "a = Pad(x, p, one) y = Conv(a, w)"),
+        ("float[1,4,9,9] y, float[1,4,11,11] a", "a = Pad(x, p) y = Conv(a, w)"),
     ],
 )
-def test_pad_is_folded_only_where_the_layer_pads_with_the_same(
-    text: str, weights: dict[str, Any]
-) -> None:
-    more: dict[str, Any] = {"w": f32(4, 4, 3, 3)} if "Conv" in text else {}
-    model = text_models.model(text, p=np.array([0, 0, 1, 1, 0, 0, 1, 1]), **weights, **more)
+def test_pad_is_folded_only_where_the_layer_pads_with_the_same(outputs: str, nodes: str) -> None:
+    weights = {"one": np.float32(1), "w": f32(4, 4, 3, 3), "p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    used: dict[str, Any] = {
+        name: weights[name] for name in re.findall(r"\w+", nodes) if name in weights
+    }
+    text = f"g (float[1,4,9,9] x) => ({outputs}) {{ {nodes} }}"
+    model = text_models.model(text, **used)
     assert not any("inside" in form.words for form in forms_of(model, "padding"))
 
 
