@@ -93,36 +93,27 @@ def test_nodes_are_bypassed_and_the_difference_is_said(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("line", "error"),
     [
-        (("replace", "m.onnx", "-s", "n1", "-e", "n2"), UsageError),
-        (("replace", "m.onnx", "--by", "m.onnx"), UsageError),
-        (("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "none.onnx"), SubcutError),
-        (
-            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "=x"),
-            UsageError,
-        ),
-        (
-            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "--map", "none.txt"),
-            UsageError,
-        ),
-        (
-            ("replace", "m.onnx", "-s", "n1", "-e", "n2", "--by", "m.onnx", "-o", "m.onnx"),
-            UsageError,
-        ),
-        (("remove", "m.onnx"), UsageError),
-        (("remove", "m.onnx", "n1", "--from", "n2"), UsageError),
-        (("remove", "m.onnx", "n1", "--tail", "t.onnx"), UsageError),
-        (("remove", "m.onnx", "n9"), UnknownName),
-        (("remove", "m.onnx", "n1", "-o", "taken.onnx"), ResultExists),
-        (("remove", "m.onnx", "n1", "-i", "none.npy"), InputError),
-        (("merge", "m.onnx", "m.onnx", "--map", "out=y"), UnknownName),
+        ("replace m.onnx -s n1 -e n2", UsageError),
+        ("replace m.onnx --by m.onnx", UsageError),
+        ("replace m.onnx -s n1 -e n2 --by none.onnx", SubcutError),
+        ("replace m.onnx -s n1 -e n2 --by m.onnx --map =x", UsageError),
+        ("replace m.onnx -s n1 -e n2 --by m.onnx --map none.txt", UsageError),
+        ("replace m.onnx -s n1 -e n2 --by m.onnx -o m.onnx", UsageError),
+        ("remove m.onnx", UsageError),
+        ("remove m.onnx n1 --from n2", UsageError),
+        ("remove m.onnx n1 --tail t.onnx", UsageError),
+        ("remove m.onnx n9", UnknownName),
+        ("remove m.onnx n1 -o taken.onnx", ResultExists),
+        ("remove m.onnx n1 -i none.npy", InputError),
+        ("merge m.onnx m.onnx --map out=y", UnknownName),
     ],
 )
-def test_what_is_refused(words: tuple[str, ...], error: type[SubcutError], model: Path) -> None:
+def test_what_is_refused(line: str, error: type[SubcutError], model: Path) -> None:
     Path("taken.onnx").write_text("mine")
     with pytest.raises(error) as e:
-        in_process(*words)
+        in_process(*line.split())
     assert e.value.what and Path("taken.onnx").read_text() == "mine"
     assert not Path("m-new.onnx").exists() or error is InputError
 
