@@ -24,7 +24,15 @@ from subgraph.documents import to_json
 from subgraph.reports import beside
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
-from subgraph.results.blame import BlameDocument, Cure, Versions
+from subgraph.results.blame import (
+    BlameCost,
+    BlamedCause,
+    BlameDocument,
+    BlamedRegion,
+    BlamedRuntime,
+    Cure,
+    Versions,
+)
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
 from subgraph.text import clean, count
@@ -64,33 +72,35 @@ def plain(found: BlameDocument) -> list[str]:
 def paragraph(found: BlameDocument) -> str:
     """Markdown: versions, region, pass, cures with their cost; a line each. Names are code
     spans."""
-    lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in found.nodes)]
-    lines += [f"- {SEEN}: {clean(found.seen)}"] if found.seen else []
-    lines += [f"- Differs: {clean(text)}" for text in found.differences[:MAX_CURES]]
-    if found.versions:
-        lines.append(f"- Releases: {history(found.versions)}")
-    if found.passes:
-        of = f"Step of {clean(found.made_by)}" if found.made_by else "Optimizer pass"
-        lines.append(f"- {of}: right without {code(describe_sets(found.passes))}")
-    elif found.made_by and found.exit_code == 1:
-        lines.append(f"- {clean(found.made_by)}: without all that it can leave out, it is as wrong")
-    elif found.kernels:
+    cause = found.cause
+    region = found.region
+    lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in region.nodes)]
+    lines += [f"- {SEEN}: {clean(region.seen)}"] if region.seen else []
+    lines += [f"- Differs: {clean(text)}" for text in region.differences[:MAX_CURES]]
+    if cause.versions:
+        lines.append(f"- Releases: {history(cause.versions)}")
+    if cause.passes:
+        of = f"Step of {clean(cause.made_by)}" if cause.made_by else "Optimizer pass"
+        lines.append(f"- {of}: right without {code(describe_sets(cause.passes))}")
+    elif cause.made_by and found.exit_code == 1:
+        lines.append(f"- {clean(cause.made_by)}: without all that it can leave out, it is as wrong")
+    elif cause.kernels:
         lines.append(
             "- Neither optimizer nor precision: without optimizations, in full precision, it is as"
             " wrong"
         )
-    if found.attributes:
-        lines.append(f"- Attribute: right without {' or '.join(map(code, found.attributes))}")
-    proven = [cure for cure in found.cures if cure.proven]
+    if cause.attributes:
+        lines.append(f"- Attribute: right without {' or '.join(map(code, cause.attributes))}")
+    proven = [cure for cure in cause.cures if cure.proven]
     lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
-    others = [cure for cure in found.cures if not cure.proven]
+    others = [cure for cure in cause.cures if not cure.proven]
     lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
     more = len(others) - MAX_UNPROVEN
     if more > 0:
         lines.append(f"- Not proven: {more} more that heal the region, and not the whole model")
     if found.exit_code == 1 and not proven:
         hint = ""
-        if found.is_model_wrong and not found.made_by:
+        if cause.is_model_wrong and not cause.made_by:
             hint = ": `subcut blame MODEL --made-by TOOL` finds the step of the tool that made it"
         lines.append(f"- No cure is proven{hint}")
     lines += [f"- Note: {clean(note)}" for note in found.notes]
@@ -106,31 +116,33 @@ def _unproven(cure: Cure) -> str:
 
 def _head(found: BlameDocument) -> str:
     """Return who is wrong, where, and how."""
-    who = f"{clean(found.runtime)} {clean(found.version)}".strip()
-    if found.made_by:
-        who = f"{clean(found.made_by)}'s model"
-    elif found.is_model_wrong:
+    cause = found.cause
+    region = found.region
+    who = f"{clean(found.runtime.name)} {clean(found.runtime.version)}".strip()
+    if cause.made_by:
+        who = f"{clean(cause.made_by)}'s model"
+    elif cause.is_model_wrong:
         who = "The candidate's model"
     if not found.exit_code:
-        within = f" {found.pieces}" if found.pieces else ""
+        within = f" {region.pieces}" if region.pieces else ""
         return f"**{who} agrees on {code(clean(found.model))}{within}**"
     if found.exit_code == UNKNOWN:
         return (
             f"**It is not known whether {who} is right on {code(clean(found.model))}**:"
-            f" {clean(found.why)}"
+            f" {clean(region.why)}"
         )
-    names = [code(clean(name)) for name in found.region[:MAX_NODES]]
-    more = f" and {len(found.region) - MAX_NODES} more" if len(found.region) > MAX_NODES else ""
-    kinds = ", ".join(dict.fromkeys(clean(op) for op in found.ops))
+    names = [code(clean(name)) for name in region.labels[:MAX_NODES]]
+    more = f" and {len(region.labels) - MAX_NODES} more" if len(region.labels) > MAX_NODES else ""
+    kinds = ", ".join(dict.fromkeys(clean(op) for op in region.ops))
     where = f"{', '.join(names)}{more} ({kinds})"
-    if found.whole and more:
+    if region.whole and more:
         where = f"{code(clean(found.model))} as a whole"
     does = f"computes {where} wrong"
-    if found.signature is Signature.REFUSED:
-        does = f"is invalid at {where}" if found.is_model_wrong else f"refuses {where}"
-    elif found.signature in NO_OUTPUT:
-        does = f"{name_failure(found.signature, {})} on {where}"
-    return f"**{who} {does}**: {clean(found.why)}"
+    if region.signature is Signature.REFUSED:
+        does = f"is invalid at {where}" if cause.is_model_wrong else f"refuses {where}"
+    elif region.signature in NO_OUTPUT:
+        does = f"{name_failure(region.signature, {})} on {where}"
+    return f"**{who} {does}**: {clean(region.why)}"
 
 
 def history(versions: Versions) -> str:
@@ -161,10 +173,9 @@ def summary(found: BlameDocument) -> str:
     """The answer for a terminal, and where it lies."""
     lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
     lines += [f"- {line}" for line in plain(found)]
-    lines.append(
-        f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s"
-        " beside the search"
-    )
+    cost = found.cost
+    runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
+    lines.append(f"{runs}, {cost.seconds:.0f} s beside the search")
     lines += [f"answer and models: {clean(found.folder)}/"] if found.folder else []
     return "\n".join(lines)
 
@@ -212,36 +223,44 @@ def explain(
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
             model=trials.graph.path.name,
-            candidate=trials.runtime.candidate.name,
-            runtime=runtime,
-            version=version,
             outcome=search.search.outcome,
-            pieces=search.whole.pieces,
-            region=[trials.graph.label(i) for i in region],
-            ops=[trials.graph.ops[i] for i in region],
-            whole=blame.region == trials.model.whole(),
-            signature=blame.verdict.signature,
-            why=blame.verdict.why,
-            kernels=kernels,
-            passes=passes,
-            attributes=attributes,
-            nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
-            seen=_describe_worst(finding),
             environment=_environment(search.environment) if wrong else "",
-            made_by=maker.title if maker else "",
-            is_model_wrong=blame.is_model_wrong,
-            differences=[d.text for d in differences],
-            switches=list(switches),
-            versions=versions,
-            cures=cures,
             answer="",
             notes=blame.notes,
             case=str(case) if case else None,
             folder=str(home / BLAME) if case else None,
-            runs=blame.runs,
-            installs=blame.installs,
-            seconds=round(time.monotonic() - began, 3),
             command=command,
+            runtime=BlamedRuntime(
+                candidate=trials.runtime.candidate.name,
+                name=runtime,
+                version=version,
+            ),
+            region=BlamedRegion(
+                labels=[trials.graph.label(i) for i in region],
+                pieces=search.whole.pieces,
+                ops=[trials.graph.ops[i] for i in region],
+                whole=blame.region == trials.model.whole(),
+                signature=blame.verdict.signature,
+                why=blame.verdict.why,
+                nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
+                seen=_describe_worst(finding),
+                differences=[d.text for d in differences],
+            ),
+            cause=BlamedCause(
+                kernels=kernels,
+                passes=passes,
+                attributes=attributes,
+                made_by=maker.title if maker else "",
+                is_model_wrong=blame.is_model_wrong,
+                switches=list(switches),
+                versions=versions,
+                cures=cures,
+            ),
+            cost=BlameCost(
+                runs=blame.runs,
+                installs=blame.installs,
+                seconds=round(time.monotonic() - began, 3),
+            ),
         )
         document = write_answer(document, work)
     if case and finding is not None:

@@ -146,6 +146,7 @@ class Drawer:
             n: [(b, Drawer(b.network, b.bodies, b.notes)) for b in row]
             for n, row in self.bodies.items()
         }
+        self._folded = group_values((node, constant) for constant, node in network.folded.items())
         self._crossings: dict[int, Crossing] = {}
         self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
 
@@ -381,10 +382,6 @@ class Drawer:
             family=family,
             note=cell.note,
         )
-
-    @cached_property
-    def _folded(self) -> dict[int, list[int]]:
-        return group_values((reader, constant) for constant, reader in self.network.folded.items())
 
 
 def _place_body(

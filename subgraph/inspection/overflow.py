@@ -119,6 +119,7 @@ class Overflow:
             if m.range and m.dtype == WIDE and graph.constant(name) is None
         }
         self.scaling = Scaling(graph, self._ranges)
+        self._read_as_values = _find_read_values(graph)
 
     @cached_property
     def troubles(self) -> list[Trouble]:
@@ -163,17 +164,6 @@ class Overflow:
         """Return whether only a Softmax or the like reads a tensor, so that all that counts of its
         large values is that they are large."""
         return name not in self._read_as_values
-
-    @cached_property
-    def _read_as_values(self) -> set[str]:
-        """The tensors that are read by more than a Softmax or the like."""
-        graph = self._graph
-        found = set(graph.outputs)
-        for i in reversed(graph.order):
-            is_path = graph.ops[i] in MASK_PATH and found.isdisjoint(graph.makes[i])
-            if graph.ops[i] not in MASK_ENDS and not is_path:
-                found.update(graph.reads[i])
-        return found
 
     @cached_property
     def _made_of_large(self) -> set[str]:
@@ -238,6 +228,16 @@ class Overflow:
             first = round(math.log2(measured.largest * (measured.least or 1)) / 2)
         sign = 1 if first > 0 else -1
         return (first + sign * k for k in range(MAX_TRIES))
+
+
+def _find_read_values(graph: Graph) -> set[str]:
+    """Return the tensors that are read by more than a Softmax or the like."""
+    found = set(graph.outputs)
+    for i in reversed(graph.order):
+        is_path = graph.ops[i] in MASK_PATH and found.isdisjoint(graph.makes[i])
+        if graph.ops[i] not in MASK_ENDS and not is_path:
+            found.update(graph.reads[i])
+    return found
 
 
 def _divide(value: float, exponent: int) -> float:

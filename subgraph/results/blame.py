@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from subgraph.documents import CommandLine, File, Name, Version, Word, absent
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent, keyed, part
 from subgraph.types import StringMap, frozen
 from subgraph.verdict import Signature
 
@@ -68,61 +68,92 @@ class Versions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlameDocument:
+class BlamedRuntime:
+    """The candidate, and the runtime that it is."""
+
+    candidate: str
+    name: Word = keyed("runtime")
+    version: Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlamedRegion:
+    """The region that is wrong.
+
+    Attributes:
+        labels: of its nodes. whole: it is the whole model, of which no smaller region was found.
+        nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
+        signature, why: how it is wrong: mismatch, refused, crash ….
+        seen: the element that is furthest off, expected beside got.
+        pieces: where the whole does not decide: within what its pieces agree.
+        differences: between the two models in the region.
+    """
+
+    labels: Sequence[Name] = keyed("region")
+    ops: Sequence[Name]
+    nodes: Sequence[Name] = ()
+    whole: bool
+    signature: Signature | None
+    why: str
+    seen: str = ""
+    pieces: str | None = absent()
+    differences: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlamedCause:
     """The cause of a fault, and its cures.
 
     Attributes:
-        region: labels of its nodes. whole: it is the whole model, of which no smaller region was
-            found.
-        pieces: where the whole does not decide: within what its pieces agree.
-        signature, why: how it is wrong: mismatch, refused, crash ….
         kernels: without any optimization it is as wrong; None where that is not known.
         passes: minimal sets of names of passes, each of which cures the region. switches: names of
             options that do.
         attributes: those without each of which the candidate is right about what is left:
             `ceil_mode=1 of 'pool'`.
-        nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
-        seen: the element that is furthest off, expected beside got. environment: machine, and
-            releases.
+        versions: None where no releases were asked about.
         made_by: what made the candidate's model, if that was asked about; `passes` are its steps.
         is_model_wrong: the candidate's own model is wrong, and not what runs it.
-        differences: between the two models in the region.
-        versions: None where no releases were asked about.
+    """
+
+    kernels: bool | None
+    passes: Sequence[Sequence[Name]]
+    switches: Sequence[str]
+    attributes: Sequence[str] = ()
+    versions: Versions | None
+    made_by: str = ""
+    is_model_wrong: bool = False
+    cures: Sequence[Cure]
+
+
+@frozen
+class BlameCost:
+    """The cost beside the search's: runs of the candidate, and environments that were made."""
+
+    runs: int
+    installs: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlameDocument:
+    """The answer to the question why a region fails.
+
+    Attributes:
         answer: Markdown to paste.
-        runs: of the candidate for all this, beside the search's. installs: environments that were
-            made.
+        environment: machine, and releases.
     """
 
     schema: Word = "subcut.blame/1"
     exit_code: int
     model: File
-    candidate: str
-    runtime: Word
-    version: Version
     outcome: Word
-    region: Sequence[Name]
-    ops: Sequence[Name]
-    whole: bool
-    signature: Signature | None
-    why: str
-    kernels: bool | None
-    passes: Sequence[Sequence[Name]]
-    switches: Sequence[str]
-    versions: Versions | None
-    cures: Sequence[Cure]
+    runtime: BlamedRuntime = part()
+    region: BlamedRegion = part()
+    cause: BlamedCause = part()
+    cost: BlameCost = part()
     answer: str
     notes: Sequence[str]
     case: File | None
     folder: str | None
-    runs: int
-    installs: int
-    seconds: float
     command: CommandLine
-    pieces: str | None = absent()
-    attributes: Sequence[str] = ()
-    nodes: Sequence[Name] = ()
-    seen: str = ""
     environment: str = ""
-    made_by: str = ""
-    is_model_wrong: bool = False
-    differences: Sequence[str] = ()

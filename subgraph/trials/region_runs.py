@@ -117,7 +117,7 @@ class MemoryLimit:
             return self.outgrown[region.nodes]
         room = self.runtime.workers.memory
         weights = self.model.graph.weights
-        if room is None or self.runtime.own_model or self._bytes_of_all_weights <= room:
+        if room is None or self.runtime.own_model:
             return ""
         needed = sum(self._bytes_held(weights[name]) for name in region.weights if name in weights)
         if needed <= room:
@@ -137,10 +137,6 @@ class MemoryLimit:
             return None
         self.outgrown[region.nodes] = f"at --memory, {failure.why}"
         return unresolved(self.outgrown[region.nodes])
-
-    @cached_property
-    def _bytes_of_all_weights(self) -> int:
-        return sum(map(self._bytes_held, self.model.graph.weights.values()))
 
     def _bytes_held(self, weight: protobuf.TensorProto) -> int:
         """Bytes that a weight takes in the candidate's memory, at least."""

@@ -10,6 +10,7 @@ from onnx import helper
 
 from subgraph.blame.answer import paragraph, plain, states
 from subgraph.blame.attributes import describe_node
+from subgraph.documents import from_json, to_json
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.verdict import Signature
 from tests.helpers.facts import has_line
@@ -43,7 +44,7 @@ def found(**fields: Any) -> BlameDocument:
         "seconds": 1.0,
         "command": "subcut blame",
     }
-    return BlameDocument(**(usual | fields))
+    return from_json(BlameDocument, to_json(usual | fields))
 
 
 def tried(states: str) -> list[TriedRelease]:
