@@ -17,6 +17,7 @@ import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.graph.value_types import read_type
+from subgraph.runtime.backends.onnx_reference import open_evaluator
 from subgraph.runtime.load_inputs import MAX_RANDOM
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
@@ -27,7 +28,6 @@ IN, OUT = "i/", "o/"  # how the names of values begin
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Parse the model and write it; the function that draws its inputs and runs it."""
     from onnx import numpy_helper, parser
-    from onnx.reference import ReferenceEvaluator
 
     parsed = parser.parse_model(Path(model).read_text(encoding="utf-8"))
     graph = parsed.graph
@@ -42,8 +42,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Any]
     graph.initializer.extend(
         numpy_helper.from_array(drawn(w, random, options), w.name) for w in declared
     )
-    Path(options["into"]).write_bytes(parsed.SerializeToString(deterministic=True))
-    evaluator = ReferenceEvaluator(parsed)
+    file = Path(options["into"])
+    file.write_bytes(parsed.SerializeToString(deterministic=True))
+    evaluator = open_evaluator(file)
     names = [value.name for value in graph.output]
 
     def run(_feeds: Mapping[str, Any]) -> dict[str, Any]:

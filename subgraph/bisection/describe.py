@@ -18,7 +18,7 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import comparable
 from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.diagnosis.diagnosis import diagnose
-from subgraph.diagnosis.two_models import find_differences, iter_far_constants
+from subgraph.diagnosis.two_models import find_differences, iter_far_constants, iter_hidden_errors
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import find_sources
@@ -103,6 +103,7 @@ def describe(
             *notes,
             *_notes(oracle, findings),
             *(iter_far_constants(trials) if whole.agrees else ()),
+            *(iter_hidden_errors(trials) if whole.agrees else ()),
         ],
         report=None,
         model=describe_model(graph),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -96,6 +97,25 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
     for row in far[:MAX_FAR]:
         what = f"{row.node}, {row.part}: {row.ours} in ours, {row.theirs} in theirs"
         yield f"the outputs agree, but the models differ: {what}"
+
+
+def iter_hidden_errors(trials: Trials) -> Iterator[str]:
+    """Yield a note if the outputs agree, but not those of the other model without optimizations.
+
+    An optimizer can overlook what its fused kernels do not read: the axis of a scale.
+    """
+    other = trials.runtime.own_model
+    whole = trials.full_model
+    result = trials.run(whole)
+    names = [other.matches[name].name for name in whole.outputs] if other else []
+    if not other or not other.values or not {*names} <= other.values.records[0].keys():
+        return
+    plain = replace(result, tensors=tuple(other.values.records), first=None)
+    expected = trials.values.records
+    plain = other.translated(whole, plain, expected, trials.model.new_folder)
+    verdict = trials.judge.without_evidence().verdict(whole, plain)
+    if verdict.fails:
+        yield f"without optimizations, {other.graph.path.name} is wrong: {verdict.why}"
 
 
 # ------------------------------------------------------------ sides

@@ -274,3 +274,19 @@ def test_what_the_reference_computes_of_their_piece_is_no_kernel(tmp_path: Path)
     ours = text % "(x, k, c)", {"k": weight, "c": bias}
     found = bisect_texts(tmp_path, ours, (text % "(x, k)", {"k": weight}), x)
     assert [f["nodes"] for f in found["findings"]] == [["conv"]], found
+
+
+def test_error_that_an_optimizer_hides_is_a_note(tmp_path: Path) -> None:
+    """The candidate computes our model, whatever the other file says."""
+    (tmp_path / "hides.py").write_text(
+        "import onnxruntime\n"
+        f"session = onnxruntime.InferenceSession({str(tmp_path / 'm.onnx')!r})\n"
+        "def load(path):\n    return lambda feeds: {'y': session.run(None, feeds)[0]}\n",
+        encoding="utf-8",
+    )
+    for name, axis in {"m.onnx": 1, "other.onnx": 0}.items():
+        text_models.save(tmp_path / name, SOFTMAX % axis, w=WEIGHT)
+    np.save(tmp_path / "x.npy", VALUES)
+    command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
+    done = subcut(*command, "-c", "hides.py", "--trust", cwd=tmp_path)
+    assert done.code == 0 and has_line(done.document["notes"], "other.onnx is wrong"), done

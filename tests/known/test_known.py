@@ -430,6 +430,16 @@ def test_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
     assert bool(fitting) != ("values" in entry.when)
 
 
+def test_case_with_quantizers_of_an_older_opset_runs(tmp_path: Path) -> None:
+    """The evaluator has them from opset 19 on."""
+    text = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
+        { c = QuantizeLinear (x, s, z) y = DequantizeLinear (c, s, z) }"""
+    case = known.KnownCase(f'<ir_version: 8, opset_import: ["": 13]> {text}')
+    entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="old", runtime="toy")
+    ((_, example),) = known_case.examples([entry], tmp_path)
+    assert not (2 * example.outputs[0].array() % 1).any()
+
+
 VAST = "g (float[99999999999999] x) => (float[99999999999999] y) { y = Relu (x) }"
 OPEN = "g (float[N] x) => (float[N] y) { y = Relu (x) }"
 GROWN = """g (float[1] x) => (float[9] y) {

@@ -39,7 +39,7 @@ def load(model: Path, options: Fields) -> Run:
             "leave it out",
             code="backend.unknown-option",
         )
-    evaluator = _evaluator(model)
+    evaluator = open_evaluator(model)
     names = list(evaluator.output_names)
 
     def run(feeds: Tensors) -> Values:
@@ -48,7 +48,7 @@ def load(model: Path, options: Fields) -> Run:
     return run
 
 
-def _evaluator(path: Path) -> Any:
+def open_evaluator(path: Path) -> Any:
     """The evaluator of a model; of one in an older opset, some of whose operators it has in opset
     19 only (DequantizeLinear), the evaluator of the same model in that opset."""
     import onnx.version_converter
