@@ -32,6 +32,7 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.matching.as_quantized import Fold, find_fold
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays, StringMap, frozen
 
@@ -40,6 +41,7 @@ MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range
 INPUTS = "inputs"  # the part that is their number
 FAR = 0.3  # relative distance of constants that no quantization explains
 MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
+BIAS = 2  # input of a Conv
 MAX_FAR = 3  # constants that notes list
 NEAREST = 0.501  # steps between a constant and its nearest code
 MIN_CLIPPED = 0.005  # share of a tensor's values that a scale clips
@@ -165,6 +167,12 @@ class _Node:
     side: _Side
     proto: protobuf.NodeProto
     label: str
+
+    @property
+    def fold(self) -> Fold | None:
+        """What folds the BatchNormalization after a Conv into it."""
+        graph = self.side.graph
+        return find_fold(graph, graph.maker[self.proto.output[0]])
 
     @property
     def schema(self) -> Any:
@@ -356,16 +364,21 @@ def _measure_constants(
         has_own_scale = any(map(ours.is_scale, ours.attributes.keys() ^ theirs.attributes.keys()))
         if ours.operator != theirs.operator or has_own_scale:
             continue
+        folded = ours.fold if not theirs.fold else None
         for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
             if a not in ours.side.constants or b not in theirs.side.constants:
                 continue
             own = ours.side.constants[a]
             their = theirs.side.constants[b]
+            part = ours.input_name(k)
+            if folded:
+                own = folded.apply(own, is_bias=k == BIAS)
+                part += " with its BatchNormalization"
             if _are_nearest_codes(theirs.side.graph, b, own, their):
                 continue
             apart = relative_l2(own, their)
             if texts := _describe_constants(own, their, apart):
-                found.append((apart, ModelDifference(ours.label, ours.input_name(k), *texts)))
+                found.append((apart, ModelDifference(ours.label, part, *texts)))
     return sorted(found, key=lambda pair: -pair[0])
 
 

@@ -290,3 +290,27 @@ def test_error_that_an_optimizer_hides_is_a_note(tmp_path: Path) -> None:
     command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
     done = subcut(*command, "-c", "hides.py", "--trust", cwd=tmp_path)
     assert done.code == 0 and has_line(done.document["notes"], "other.onnx is wrong"), done
+
+
+def test_healthy_folds_are_no_differences(tmp_path: Path) -> None:
+    """Of two Convs with a BatchNormalization, one is folded with another epsilon."""
+    tensor = "float[1,2,4,4]"
+    ours = f"g ({tensor} x) => ({tensor} y) {{ %s y = Exp (d) }}" % (
+        "[c1] a = Conv (x, k, h) b = BatchNormalization (a, g, h, h, v)"
+        " [c2] c = Conv (b, k, h) d = BatchNormalization (c, g, h, h, v)"
+    )
+    theirs = f"g ({tensor} x) => ({tensor} y) {{ %s y = Exp (d) }}" % (
+        "[c1] b = Conv (x, k1, h1) [c2] d = Conv (b, k2, h2)"
+    )
+    kernel = RNG.normal(size=(2, 2, 1, 1)).astype(np.float32)
+    shift = np.array([0.2, 0.3], np.float32)
+    weights = {"k": kernel, "h": shift, "g": shift + 1, "v": shift}
+    folded = {}
+    for k, epsilon in {1: 1e-5, 2: 0.5}.items():
+        factor = (shift + 1) / np.sqrt(shift + epsilon)
+        folded[f"k{k}"] = (kernel * factor.reshape(-1, 1, 1, 1)).astype(np.float32)
+        folded[f"h{k}"] = ((shift - shift) * factor + shift).astype(np.float32)
+    x = RNG.normal(size=(1, 2, 4, 4)).astype(np.float32)
+    found = bisect_texts(tmp_path, (ours, weights), (theirs, folded), x)
+    differing = {row["node"] for row in found["findings"][0]["differences"]}
+    assert "c2" in differing and "c1" not in differing, found

@@ -150,14 +150,46 @@ def _iter_weights(graph: Graph) -> Iterator[_Weight]:
 
 def _iter_folded(graph: Graph, weights: Arrays) -> Iterator[_Weight]:
     """Yield the weights of Convs, with the BatchNormalization that follows folded into them."""
-    for node in graph.nodes:
-        conv = graph.maker.get(node.input[0], -1) if node.op_type == "BatchNormalization" else -1
-        name = graph.nodes[conv].input[1] if conv >= 0 and graph.ops[conv] == "Conv" else ""
-        scale, variance = (weights.get(n) for n in (*node.input, *[""] * 5)[1:5:3])
-        if name in weights and scale is not None and variance is not None:
-            factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-            factor = factor.reshape(-1, *[1] * (weights[name].ndim - 1))
-            yield _Weight(name, weights[name] * factor, factor)
+    for i, node in enumerate(graph.nodes):
+        fold = find_fold(graph, i)
+        if fold and node.input[1] in weights:
+            values = weights[node.input[1]]
+            factor = fold.factor.reshape(-1, *[1] * (values.ndim - 1))
+            yield _Weight(node.input[1], values * factor, factor)
+
+
+@frozen
+class Fold:
+    """What folds a BatchNormalization into the Conv before it, per channel.
+
+    Attributes:
+        factor: Multiplies the weight and the bias.
+        shift: Is added to the bias.
+    """
+
+    factor: Array
+    shift: Array
+
+    def apply(self, values: Array, *, is_bias: bool = False) -> Array:
+        """The weight or bias of the Conv with the BatchNormalization."""
+        folded = values * self.factor.reshape(-1, *[1] * (values.ndim - 1))
+        shifted = folded + self.shift if is_bias else folded
+        return np.asarray(shifted.astype(values.dtype))
+
+
+def find_fold(graph: Graph, i: int) -> Fold | None:
+    """Find what folds the BatchNormalization after a Conv into it; None if there is none."""
+    readers = graph.readers.get(graph.makes[i][0], ()) if graph.ops[i] == "Conv" else ()
+    if len(readers) != 1 or graph.ops[readers[0]] != "BatchNormalization":
+        return None
+    node = graph.nodes[readers[0]]
+    constants = [graph.array(name) for name in node.input[1:5]]
+    known = [values for values in constants if values is not None]
+    if len(known) < len(constants):
+        return None
+    scale, bias, mean, variance = known
+    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    return Fold(factor, bias - mean * factor)
 
 
 def _set_values(tensor: protobuf.TensorProto, values: Array) -> None:
