@@ -33,7 +33,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.rewriting import ModelRewriter, RewritingOracle, open_rewriter
-from subgraph.comparison import CLEAR, ROUNDING_ALONE
+from subgraph.comparison import CLEAR, CLIPPED, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.diagnosis.conclusions import Fact
 from subgraph.diagnosis.diagnosis import diagnose_model
@@ -355,7 +355,13 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     pieces = run_pieces(interim.trials, [*exact.values()], judge.verdict, attrgetter("agrees"))
     verdicts = list(pieces)
     by_item = list(zip(exact, verdicts, strict=True))
-    wrong = [k for k, verdict in by_item if verdict and verdict.fails]
+    failing = [(k, verdict) for k, verdict in by_item if verdict and verdict.fails]
+    # A scale may clip what the outputs do not show: calibrators choose so.
+    wrong = [
+        k
+        for k, one in failing
+        if adds_up or any(j.fails and j.label != CLIPPED for j in one.outputs)
+    ]
     if wrong:
         log.info("more than the steps of the quantizers: searching in %d items", len(wrong))
         found = yield from searcher.search(replace(interim, oracle=oracle), wrong, inside=True)

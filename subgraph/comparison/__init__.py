@@ -11,4 +11,6 @@ ROUNDING_ALONE = "noise:floor=1e-5"
 RANKS = "ranks"  # label of an output whose rows rounding exchanges, as behind TopK
 JUMPS = "jumps"  # label of an output that agrees because single elements jump behind a choice
 STEPS = "steps"  # label of an output whose error a model's own quantization explains
+# A label of a failure: the quantizer of the candidate's model clips values, and does nothing else.
+CLIPPED = "clipped"
 MIN_REL_TOL = 1e-6  # of a tensor's scale: the default criterion holds nothing to less

@@ -112,7 +112,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from subgraph.comparison import STEPS
+from subgraph.comparison import CLIPPED, STEPS
 from subgraph.comparison.criteria import (
     Noise,
     OutputContext,
@@ -370,7 +370,7 @@ def _codes_of_other_model(
         return nearest
     as_int8 = replace(context, claim=Precision.INT8, quantized=None)
     ruling = _judge(pair, as_int8, *options)
-    return nearest if ruling.agrees else ruling
+    return nearest if ruling.agrees else replace(ruling, label=CLIPPED)
 
 
 def _nearest_codes(

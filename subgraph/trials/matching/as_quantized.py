@@ -132,8 +132,8 @@ def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
     known = 0
     total = 0
     for codes in _iter_codes(other):
-        taken = {weight.name: weight.take(codes) for weight in weights}
-        values = {name: value for name, value in taken.items() if value is not None}
+        taken = ((weight.name, weight.take(codes)) for weight in weights)
+        values = {name: value for name, value in taken if value is not None}
         total += codes.real.size
         known += codes.real.size if values else 0
         found |= values

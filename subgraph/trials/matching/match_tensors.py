@@ -329,10 +329,10 @@ def _does_work_of_reader(graph: Graph, name: str) -> bool:
 
 def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None) -> bool:
     """Return whether codes can hold the reference's values, as far as these are known."""
-    if match.scale is None or expected is None or value is None:
+    if match.scale is None or expected is None or value is None or value.dtype.kind not in "iu":
         return True
-    match = match.of_type(value.dtype.name)
-    return relative_l2(expected, match.to_real(match.to_candidate(expected))) <= NEAR
+    real = replace(match, scale=None).to_candidate(expected)
+    return match.scale.saturated(real, value.dtype.name) == 0
 
 
 # ------------------------------------------------------------ values

@@ -79,3 +79,27 @@ def test_one_wrong_element_remains(tmp_path: Path) -> None:
     found = taken(tmp_path, DEQUANTIZED, c=wrong, s=SCALES, z=ZEROS)
     assert found[2, 3] == WEIGHT[2, 3]
     assert (found != WEIGHT).mean() > 0.8
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_weight_before_a_normalization(tmp_path: Path, is_folded: bool) -> None:
+    """As it is, or as a tool folds the normalization into it before it quantizes."""
+    weight = WEIGHT.reshape(8, 6, 1, 1)
+    ones = np.ones(8, np.float32)
+    factor = np.float32(3) * np.arange(1, 9, dtype=np.float32).reshape(8, 1, 1, 1)
+    ours = """g (float[1,6,2,2] x) => (float[1,8,2,2] y) {
+        c = Conv (x, w) y = BatchNormalization (c, g, h, h, v) }"""
+    theirs = """g (float[1,6,2,2] x) => (float[1,8,2,2] y) {
+        w2 = DequantizeLinear (q, s) c = Conv (x, w2) y = Relu (c) }"""
+    scales = {"g": factor.reshape(-1), "h": 0 * ones, "v": ones}
+    real = weight * factor if is_folded else weight
+    step = np.float32(np.abs(real).max() / 127)
+    codes_of_weight = np.round(real / step).astype(np.int8)
+    mine = text_models.save(tmp_path / "m.onnx", ours, w=weight, **scales)
+    other = text_models.save(tmp_path / "q.onnx", theirs, q=codes_of_weight, s=step)
+    (tmp_path / "new").mkdir()
+    found = quantize_reference(load(mine), load(other), tmp_path / "new")
+    values = codes_of_weight * step / (factor if is_folded else 1)
+    taken_weight = found.graph.array("w")
+    assert taken_weight is not None
+    assert found.share == 1 and np.allclose(taken_weight, values, atol=1e-5)
