@@ -8,6 +8,7 @@ difference has one row per part of a node.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -318,9 +319,20 @@ def _iter_reads(
         own = [n for n in ours.inputs if has_order or n not in read]
         read = [n for n in read if has_order or n not in ours.inputs]
         exchanged = [pair for pair in zip(own, read, strict=False) if pair[0] != pair[1]]
-        if len(own) == len(read) and exchanged and (has_order or len(own) == 1):
+        if len(own) != len(read) or not exchanged or not (has_order or len(own) == 1):
+            continue
+        if not _computes(graph, other, exchanged[0][0], ours, theirs):
             tensors = (READS + clean(tensor) for tensor in exchanged[0])
             yield ModelDifference(clean(graph.label(graph.maker[name])), "input", *tensors)
+
+
+def _computes(graph: Graph, other: CandidateModel, name: str, ours: Region, theirs: Region) -> bool:
+    """Return whether a piece of theirs has the nodes that compute a tensor which ours reads: an
+    output that is cast at the end of the model only."""
+    before = find_upstream_until(graph, [name], other.matches.__contains__)
+    more = Counter(other.graph.ops[i] for i in theirs.nodes)
+    more -= Counter(graph.ops[i] for i in ours.nodes)
+    return before is not None and Counter(graph.ops[i] for i in before.nodes) <= more
 
 
 def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:

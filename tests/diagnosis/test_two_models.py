@@ -314,3 +314,16 @@ def test_healthy_folds_are_no_differences(tmp_path: Path) -> None:
     found = bisect_texts(tmp_path, (ours, weights), (theirs, folded), x)
     differing = {row["node"] for row in found["findings"][0]["differences"]}
     assert "c2" in differing and "c1" not in differing, found
+
+
+def test_output_that_is_cast_at_the_end_is_read_in_its_own_type(tmp_path: Path) -> None:
+    """Its readers in theirs were said to read the tensor before it."""
+    text = "g (float[3,4] x) => (float[3,4] s, float[3,4] y) { [act] a = Sigmoid (x) %s }"
+    ours = text % "[neg] s = Neg (a) [last] y = Exp (s)"
+    theirs = text % (
+        "[neg] h = Neg (a) [cast] s = Cast <to = 1> (h) [last] i = Exp (h) [more] y = Add (i, i)"
+    )
+    found = bisect_texts(tmp_path, (ours, {}), (theirs, {}), VALUES)
+    assert not has_line(found["says"], "reads"), found
+    listed = [row for one in found["findings"] for row in one["differences"]]
+    assert not any(row["ours"].startswith("reads") for row in listed), listed
