@@ -189,15 +189,21 @@ class RunComparison:
                 " was not"
             )
         matches, recorded = self._matched_of
-        few = matches < FOREIGN_SHARE * recorded and not self._is_of_model
-        return f"only {matches} of {recorded} recorded tensors were matched" if few else ""
+        is_foreign = self._is_foreign
+        return f"only {matches} of {recorded} recorded tensors were matched" if is_foreign else ""
 
     @property
-    def _is_of_model(self) -> bool:
-        """Are all outputs and half of the model's tensors there, and one right? The rest is the
-        tool's own."""
+    def _is_foreign(self) -> bool:
+        """Whether few of the recorded tensors are of the model.
+
+        Where all outputs and half of the model's tensors are there, and one is right, the others
+        are the tool's own.
+        """
+        matches, recorded = self._matched_of
         half = 0 < FEW_SHARE * self.tensors <= len(self.rows)
-        return half and not self.unseen_outputs and any(row.agreeing for row in self.rows.values())
+        is_right = any(row.agreeing for row in self.rows.values())
+        is_of_model = half and not self.unseen_outputs and is_right
+        return matches < FOREIGN_SHARE * recorded and not is_of_model
 
     @property
     def _matched_of(self) -> tuple[int, int]:
@@ -225,7 +231,7 @@ class RunComparison:
                 f"the recording was made with another input: {', '.join(self.other_input)} differs"
             )
         matches, recorded = self._matched_of
-        if matches < FOREIGN_SHARE * recorded and not self._is_of_model:
+        if self._is_foreign:
             yield (
                 f"only {matches} of {recorded} recorded tensors are of this model: is it a dump of"
                 " another one?"

@@ -505,3 +505,21 @@ def test_output_that_repeats_a_recorded_tensor_is_not_missing(dump: Path) -> Non
     (dump / "y.npy").unlink()
     found, _ = compared(dump)
     assert found.status is Status.UNRESOLVED and found.unseen_outputs == ("z",)
+
+
+def test_value_of_a_tensor_that_is_known_by_another_is_not_looked_for(dump: Path) -> None:
+    """`b` is the Transpose of `a`: whatever else has its size is the tool's own."""
+    text = """g (float[1, 6, 16] x) => (float[1, 16, 5] y) {
+        a = MatMul (x, w)
+        b = Transpose <perm = [0, 2, 1]> (a)
+        y = MatMul (b, v)
+    }"""
+    draw = np.random.default_rng(0).standard_normal
+    w, v, x = (draw(shape).astype(np.float32) for shape in ((16, 16), (6, 5), (1, 6, 16)))
+    text_models.save(dump.parent / "m.onnx", text, w=w, v=v)
+    np.save(dump.parent / "x.npy", x)
+    a = x @ w
+    for number, value in enumerate((a, a.transpose(0, 2, 1) @ v, a * 3 + 1)):
+        np.save(dump / f"{number}.npy", value)
+    found, _ = compared(dump)
+    assert found.status is Status.AGREE and found.rows["a"].match.twins == ("b",)

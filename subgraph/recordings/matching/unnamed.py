@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
@@ -208,7 +208,9 @@ class Unnamed:
         """Return the entries of the pool with the reason why they hold no tensor."""
         graph = self.fit.judge.model.graph
         copies = self.find_copies(matches) | self.copies
-        sizes = {size for name, size in self._sizes.items() if name not in matches}
+        twins = chain.from_iterable(match.twins for match in matches.values())
+        known = {*matches, *twins, *graph.inputs}
+        sizes = {size for name, size in self._sizes.items() if name not in known}
         left = []
         for entry in self.pool:
             value = self.fit.value(entry)
