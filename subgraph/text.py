@@ -7,7 +7,7 @@ import heapq
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -214,6 +214,20 @@ def columns(text: str) -> int:
 def from_run(number: int | None) -> str:
     """`from the second run of a session on`; "" for None."""
     return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
+
+
+def find_free_name(name: str, taken: Collection[str], sign: str) -> str:
+    """Return the name; if it is taken, with the first free number behind a sign.
+
+    >>> find_free_name("conv", {"conv", "conv_2"}, "_")
+    'conv_3'
+    """
+    free = name
+    number = 1
+    while free in taken:
+        number += 1
+        free = f"{name}{sign}{number}"
+    return free
 
 
 def list_some(names: Sequence[str], most: int) -> str:

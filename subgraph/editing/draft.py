@@ -44,7 +44,7 @@ from subgraph.graph.opsets import (
 from subgraph.reach import invert
 from subgraph.storage import dtypes, folders
 from subgraph.system import quote
-from subgraph.text import clean, count
+from subgraph.text import clean, count, find_free_name
 from subgraph.types import StringMap
 
 INPUTS_LISTED = 4  # first version of the file format in which a weight need not be an input, too
@@ -139,13 +139,14 @@ class Draft:
 
         def tensor(name: str) -> str:
             if name not in names:
-                kept = name in same or name not in (outer if name in local else taken)
-                names[name] = connected.get(name) or (name if kept else _unused(name, taken))
+                kept = name in same or (name in local and name not in outer)
+                free = name if kept else find_free_name(name, taken, "_")
+                names[name] = connected.get(name) or free
                 taken.add(names[name])
             return names[name]
 
         def node(name: str) -> str:
-            free = name if name not in nodes else _unused(name, nodes)
+            free = find_free_name(name, nodes, "_")
             nodes.add(free)
             return free
 
@@ -196,7 +197,7 @@ class Draft:
         names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
         other_names: dict[FunctionKey, str] = {}
         for key in (key for key in added if key in ours):
-            other_names[key] = _unused(added[key].name, names)
+            other_names[key] = find_free_name(added[key].name, names, "_")
             names.add(other_names[key])
         for node in model_nodes(theirs):
             node.op_type = other_names.get(operator(node), node.op_type)
@@ -320,13 +321,6 @@ def _load_copy(graph: Graph) -> Any:
     for holder in (model.graph, *model.functions):
         protobuf.load_all(tensors_in(holder.node), graph.path)
     return model
-
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    return f"{name}_{number}"
 
 
 def _names(graph: Any) -> tuple[set[str], set[str]]:

@@ -31,7 +31,7 @@ from subgraph.storage.dtypes import Scale
 from subgraph.storage.file_kinds import recognize
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Records, shape_text
-from subgraph.text import clean, count, nearest
+from subgraph.text import clean, count, find_free_name, nearest
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
@@ -320,16 +320,12 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
 def _distinct(labels: Sequence[str]) -> list[str]:
     """The labels, with ~2, ~3 … behind those that occurred before."""
     taken = set(labels)
-    counts = Counter[str]()
-    distinct: list[str] = []
+    distinct: dict[str, None] = {}
     for label in labels:
-        counts[label] += 1
-        own = label
-        while counts[label] > 1 and (own := f"{label}~{counts[label]}") in taken:
-            counts[label] += 1
+        own = label if label not in distinct else find_free_name(label, taken, "~")
         taken.add(own)
-        distinct.append(own)
-    return distinct
+        distinct[own] = None
+    return list(distinct)
 
 
 def _read_numbers(graph: Graph, word: str) -> InputFile | None:

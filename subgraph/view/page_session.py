@@ -308,8 +308,8 @@ class ViewSession:
         """
         kind = asked.get("kind")
         if kind == "cut":
-            start = _word(asked, "start")
-            end = _word(asked, "end")
+            start = read_word(asked, "start")
+            end = read_word(asked, "end")
             if not (start or end):
                 raise UsageError(
                     "where to cut? choose a start and an end", code="region.ends-missing"
@@ -335,7 +335,7 @@ class ViewSession:
     def _words_of_comparison(self, asked: Fields) -> list[str]:
         """Words that compare only what lies between start and end; of thousands of nodes none
         alone. A recording holds nothing of bodies: there all is compared."""
-        start, end, recording = (_word(asked, key) for key in ("start", "end", "recording"))
+        start, end, recording = (read_word(asked, key) for key in ("start", "end", "recording"))
         part = (
             self._part([name for name in (start, end) if name])[0] if start or end else self.whole
         )
@@ -352,7 +352,7 @@ class ViewSession:
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
-        recording = _word(asked, "recording")
+        recording = read_word(asked, "recording")
         tested = self._words_of_candidate(asked, several=True)
         fed = self._words_of_inputs(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
@@ -398,12 +398,12 @@ class ViewSession:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
         words = []
         for file in asked.get("inputs") or []:
-            name = _word(file, "input")
-            path = self.file(f"{DROPPED}/{_word(file, 'file')}")
+            name = read_word(file, "input")
+            path = self.file(f"{DROPPED}/{read_word(file, 'file')}")
             if name and name not in self.graph.inputs:
                 raise UsageError(f"the model has no input '{name}'", code="input.unknown")
             words.append(f"--input={name}={path}" if name else f"--input={path}")
-        typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
+        typed = {option: read_word(asked, option) for option in ("seed", "mean", "scale")}
         return [
             *inputs,
             *self.options.shared,
@@ -427,7 +427,7 @@ class ViewSession:
         node = asked.get("node")
         if isinstance(node, int) and 0 <= node < self.whole.size:
             made = self._list_outputs(node)
-            recording = _word(asked, "recording")
+            recording = read_word(asked, "recording")
             kept = (
                 self._recorded.get((recording, *self._words_of_inputs(asked)))
                 if recording
@@ -482,8 +482,8 @@ class ViewSession:
     def _words_of_candidate(self, asked: Fields, *, several: bool) -> list[str]:
         """Words that choose the recording, or the candidate; `several`: with those that stand
         beside it."""
-        candidate = _word(asked, "candidate")
-        recording = _word(asked, "recording")
+        candidate = read_word(asked, "candidate")
+        recording = read_word(asked, "recording")
         if recording:
             if recording not in self.options.recordings:
                 raise UsageError(
@@ -701,7 +701,7 @@ def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> J
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
 
 
-def _word(asked: Any, key: str) -> str:
+def read_word(asked: Any, key: str) -> str:
     """A text of the request; empty if it is not there.
 
     Raises:

@@ -13,7 +13,7 @@ import hmac
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from subgraph.drawing import svg
 from subgraph.errors import SubcutError, UsageError
 from subgraph.types import JsonObject
-from subgraph.view.page_session import ViewSession, error_document
+from subgraph.view.page_session import ViewSession, error_document, read_word
 
 ADDRESS = "127.0.0.1"
 STATIC = {
@@ -50,6 +50,35 @@ IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
 WATCH_SECONDS = (
     1.0  # an event stream shows so often that it lives, and that the model is still the same
 )
+
+
+def _lay_out(session: ViewSession, asked: JsonObject) -> dict[str, object]:
+    """Return the drawing that is requested."""
+    opened = asked.get("open")
+    is_list = isinstance(opened, list) and all(isinstance(key, str) for key in opened)
+    if opened is not None and not is_list:
+        raise UsageError("'open' must be a list of groups", code="view.bad-request")
+    width = asked.get("width")
+    pixels = float(width) if isinstance(width, (int, float)) else 1200.0
+    return session.layout(opened, pixels, tall=asked.get("tall") is True)
+
+
+def _describe_node(session: ViewSession, asked: JsonObject) -> JsonObject:
+    """Return all that is known of a node."""
+    index = asked.get("index")
+    return session.node(index if isinstance(index, int) else -1)
+
+
+ANSWERS: Mapping[str, Callable[[ViewSession, JsonObject], object]] = {
+    "/api/layout": _lay_out,
+    "/api/node": _describe_node,
+    "/api/region": lambda session, asked: session.region(
+        read_word(asked, "start"), read_word(asked, "end")
+    ),
+    "/api/run": ViewSession.run,
+    "/api/tensor": ViewSession.tensor,
+    "/api/stop": lambda session, _: {"stopped": session.runs.stop()},
+}
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -217,33 +246,11 @@ class ViewRequest(BaseHTTPRequestHandler):
             self.path != "/api/stop"
         ):  # else nodes of one reading could be asked for by numbers of another
             session.opened.require(asked.get("model"))
-        if self.path == "/api/layout":
-            opened = asked.get("open")
-            width = asked.get("width", 1200)
-            if not (
-                opened is None
-                or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))
-            ):
-                raise UsageError("'open' must be a list of groups", code="view.bad-request")
-            width = float(width) if isinstance(width, (int, float)) else 1200.0
-            self._json(session.layout(opened, width, tall=asked.get("tall") is True))
-        elif self.path == "/api/node":
-            index = asked.get("index")
-            self._json(session.node(index if isinstance(index, int) else -1))
-        elif self.path == "/api/region":
-            start = asked.get("start", "")
-            end = asked.get("end", "")
-            if not (isinstance(start, str) and isinstance(end, str)):
-                raise UsageError("'start' and 'end' must be texts", code="view.bad-request")
-            self._json(session.region(start, end))
-        elif self.path == "/api/run":
-            self._json(session.run(asked))
-        elif self.path == "/api/tensor":
-            self._json(session.tensor(asked))
-        elif self.path == "/api/stop":
-            self._json({"stopped": session.runs.stop()})
-        else:
+        answer = ANSWERS.get(self.path)
+        if answer is None:
             self._refuse(404, "there is nothing of this name")
+        else:
+            self._json(answer(session, asked))
 
     def _stream(self) -> None:
         """Server-sent events: all that were, then each as it comes; the browser asks again from the

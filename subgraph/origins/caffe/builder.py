@@ -22,7 +22,7 @@ from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.messages import Message, Parameters
 from subgraph.storage.tensors import shape_text
-from subgraph.text import clean
+from subgraph.text import clean, find_free_name
 from subgraph.types import Array, JsonObject, Shape, Strings, frozen
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
@@ -74,11 +74,7 @@ class Builder:
 
     def unique(self, name: str) -> str:
         """The name, or the name with a number where it is taken."""
-        number = 1
-        free = name
-        while free in self.taken:
-            number += 1
-            free = f"{name}@{number}"
+        free = find_free_name(name, self.taken, "@")
         self.taken.add(free)
         return free
 
