@@ -95,7 +95,8 @@ def iter_far_constants(trials: Trials) -> Iterator[str]:
         for i, j in pairing.pairs.items()
         if {*pairing.ours.graph.makes[i]} & {*pairing.theirs.graph.makes[j]}
     ]
-    far = [row for pair in both for row in _iter_node(*pair) if row.part == INPUTS]
+    rows = chain.from_iterable(_iter_node(*pair) for pair in both)
+    far = [row for row in rows if row.part == INPUTS]
     far += [row for apart, row in _measure_constants(both) if FAR <= apart < np.inf]
     for row in far[:MAX_FAR]:
         what = f"{row.node}, {row.part}: {row.ours} in ours, {row.theirs} in theirs"

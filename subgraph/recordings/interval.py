@@ -93,7 +93,7 @@ def find_intervals(
     }
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _group_by_region([n for n in wrong if n not in behind], inside)
-    taken = {i for names in groups for n in names for i in inside[n]}
+    taken = set(chain.from_iterable(inside[n] for n in chain.from_iterable(groups)))
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
     ends = [(names, True) for names in groups] + [

@@ -266,7 +266,8 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> Shape:
         hint = f"--shape {spec.name}={example} with numbers for the ?"
         if all(symbols):
             words = [f"--shape {system.quote(f'{symbol}=N')}" for symbol in dict.fromkeys(symbols)]
-            hint = f"{' '.join(words)} with {'a number' if len(words) == 1 else 'numbers'} for N"
+            numbers = "a number" if len(words) == 1 else "numbers"
+            hint = f"{' '.join(words)} with {numbers} for N"
         raise InputError(
             f"input '{spec.name}' has the unknown dimension{called} (axis {axis})",
             f"{hint}, or -i FILE",
