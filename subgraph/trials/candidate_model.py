@@ -50,6 +50,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
 from subgraph.storage.tensors import Record, Records, written
 from subgraph.text import short
+from subgraph.trials.matching.as_quantized import measure_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import Array, StringMap, Strings
 
@@ -121,6 +122,11 @@ class CandidateModel:
                 dtype = known[codes].dtype
                 found[name] = replace(self.matches[name], name=codes, scale=scale, dtype=dtype)
         return found
+
+    @property
+    def is_of_case(self) -> bool:
+        """Whether it is a region in a case: its inputs are tensors of the full model."""
+        return self.values is None and self.unknown == ""
 
     def find_joined(self) -> list[Strings]:
         """Find tensors that one node of the candidate's model computes: no boundary is between
@@ -205,9 +211,12 @@ class CandidateModel:
 
     def code_type(self, name: str) -> str:
         """Return the element type of a tensor's codes in the candidate's model."""
-        codes, _ = self._find_quantizer(name)
-        known = self.values.records[0] if self.values else {}
-        return known[codes].dtype if codes in known else self.matches[name].dtype
+        match = self.matches[name]
+        if match.dtype in QUANTIZED:
+            return match.dtype
+        node = self.graph.nodes[self.graph.maker[match.name]]
+        zero = self.graph.constant(node.input[2]) if len(node.input) > 2 else None
+        return name_of(zero.data_type) if zero else "uint8"
 
     def half_step(self, name: str) -> float:
         """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
@@ -366,7 +375,8 @@ class CandidateModel:
         candidate's error.
         """
         changed: list[dict[str, Record]] = [{} for _ in records]
-        scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
+        own = () if self.is_of_case else self.reference.inputs
+        scaled = [n for n in region.inputs if n not in own and n in self.matches]
         for name in (n for n in scaled if self.matches[n].scale):
             for fed, sample in zip(changed, records, strict=True):
                 match = self.matches[name]
@@ -501,4 +511,6 @@ def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
     matches = read_document(
         folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case anew"
     )
-    return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)
+    other = load(folder / "model.onnx").prepare()
+    share = measure_quantized(graph, other)
+    return CandidateModel(graph, other, matches, None, unknown="", nearest=share)

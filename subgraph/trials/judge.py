@@ -125,7 +125,7 @@ class Judge:
         is_exact = self.runtime.about.precision is Precision.FP32
         if not other or not is_exact or self.runtime.candidate.precision:
             return None
-        is_part = region != self.model.whole()
+        is_part = region != self.model.whole() or other.is_of_case
         return other.output_scales(region) if is_part else None
 
     # ------------------------------------------------------------ verdicts
@@ -270,7 +270,9 @@ class Judge:
         """
         records = self.model.values.records
         other = self.runtime.own_model
-        if other is None or region == self.model.whole() or other.problem(region):
+        if other is None or other.problem(region):
+            return records
+        if region == self.model.whole() and not other.is_of_case:
             return records
         coarser = other.coarser_inputs(region, records, self.claim(region), self.model.new_folder)
         if not coarser:

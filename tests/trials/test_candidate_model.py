@@ -486,3 +486,5 @@ def test_a_bias_that_int8_would_excuse_is_found(tmp_path: Path) -> None:
     """It was right within int8 rounding."""
     done = bisect_layers(tmp_path, 0)
     assert [f["nodes"] for f in done.document["findings"]] == [["add"]], done
+    again = subcut("replay", done.document["findings"][0]["case"], cwd=tmp_path)
+    assert again.code == 1, again

@@ -123,6 +123,11 @@ def quantize_reference(graph: Graph, other: Graph, folder: Path) -> QuantizedRef
     return QuantizedReference(load(file).prepare(), share)
 
 
+def measure_quantized(graph: Graph, other: Graph) -> float:
+    """Measure `QuantizedReference.share` of a model that has the quantized weights already."""
+    return _find_quantized(graph, other)[1]
+
+
 def _find_quantized(graph: Graph, other: Graph) -> tuple[Arrays, float]:
     """Find the float weights that the candidate's model quantizes: by name, their values there; and
     the share of its codes that are such weights."""
