@@ -153,9 +153,9 @@ class CandidateModel:
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
         has_blocks = has_blocks and not is_quantized(self.reference.ops)
-        has_blocks = has_blocks and self.weight_cost is None
         finds_steps = any(map(finds_scales, self.graph.nodes))
-        if finer or has_blocks or finds_steps or is_quantized(self.graph.ops):
+        has_blocks = has_blocks and (finds_steps or self.weight_cost is None)
+        if finer or has_blocks or is_quantized(self.graph.ops):
             return Precision.INT8
         if scales_of(self.graph):
             return Precision.INT8

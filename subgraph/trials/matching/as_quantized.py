@@ -26,6 +26,7 @@ from subgraph.types import Array, Arrays, frozen
 MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
+MAX_LOSS = 0.3  # relative error of a row or column; one of which more is lost is useless
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
@@ -75,9 +76,20 @@ class _Weight:
                 continue
             near = np.abs(self.values - real) <= MAX_STEPS * step
             is_coded = np.abs(self.values) >= MIN_RANGE * (1 << codes.bits) * step
-            if np.any(is_coded) and np.mean(near) >= MIN_SHARE:
+            is_useful = _measure_loss(self.values, real) <= MAX_LOSS
+            if np.any(is_coded) and np.mean(near) >= MIN_SHARE and is_useful:
                 return np.where(near, real, self.values) / self.factor
         return None
+
+
+def _measure_loss(weight: Array, real: Array) -> float:
+    """Measure the relative error of the worst row or column of a weight."""
+    lost = [0.0]
+    for axis in range(weight.ndim if weight.ndim > 1 else 0):
+        others = tuple(k for k in range(weight.ndim) if k != axis)
+        size, error = (np.sqrt((v**2).sum(others)) for v in (weight, weight - real))
+        lost.append(float(np.max(error / np.maximum(size, 1e-30), initial=0.0)))
+    return max(lost)
 
 
 @frozen
