@@ -76,9 +76,10 @@ class _Weight:
                 continue
             near = np.abs(self.values - real) <= MAX_STEPS * step
             is_coded = np.abs(self.values) >= MIN_RANGE * (1 << codes.bits) * step
-            is_useful = _measure_loss(self.values, real) <= MAX_LOSS
+            taken = np.where(near, real, self.values)
+            is_useful = _measure_loss(self.values, taken) <= MAX_LOSS
             if np.any(is_coded) and np.mean(near) >= MIN_SHARE and is_useful:
-                return np.where(near, real, self.values) / self.factor
+                return np.asarray(taken / self.factor)
         return None
 
 

@@ -103,3 +103,13 @@ def test_a_weight_before_a_normalization(tmp_path: Path, is_folded: bool) -> Non
     taken_weight = found.graph.array("w")
     assert taken_weight is not None
     assert found.share == 1 and np.allclose(taken_weight, values, atol=1e-5)
+
+
+def test_a_weight_whose_columns_are_lost_is_not_taken(tmp_path: Path) -> None:
+    """One scale for columns of which the largest is a thousand times the smallest."""
+    scaled = WEIGHT * np.logspace(0, 3, 6, dtype=np.float32)
+    step = np.float32(np.abs(scaled).max() / 127)
+    ours = text_models.save(tmp_path / "m.onnx", OURS, w=scaled)
+    weights = {"c": np.round(scaled / step).astype(np.int8), "s": step, "z": np.int8(0)}
+    theirs = text_models.save(tmp_path / "q.onnx", DEQUANTIZED, **weights)
+    assert quantize_reference(load(ours), load(theirs), tmp_path).share == 0
