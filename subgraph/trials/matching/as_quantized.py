@@ -27,6 +27,7 @@ MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
 MAX_LOSS = 0.3  # relative error of a row or column; one of which more is lost is useless
+MIN_SLICE = 8  # elements of a row or column; of fewer, a small one says nothing
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
@@ -86,7 +87,9 @@ class _Weight:
 def _measure_loss(weight: Array, real: Array) -> float:
     """Measure the relative error of the worst row or column of a weight."""
     lost = [0.0]
-    for axis in range(weight.ndim if weight.ndim > 1 else 0):
+    for axis in range(weight.ndim):
+        if weight.size < MIN_SLICE * weight.shape[axis]:
+            continue
         others = tuple(k for k in range(weight.ndim) if k != axis)
         size, error = (np.sqrt((v**2).sum(others)) for v in (weight, weight - real))
         lost.append(float(np.max(error / np.maximum(size, 1e-30), initial=0.0)))
