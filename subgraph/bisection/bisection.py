@@ -23,7 +23,7 @@ from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
-from subgraph.errors import ModelError, OutOfTime, UsageError, WorkerDied
+from subgraph.errors import ModelError, OutOfTime, OutputError, UsageError, WorkerDied
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.log import log
 from subgraph.project import parse_seconds
@@ -282,8 +282,8 @@ class Bisection:
             return None
         try:
             power = measure_power_in_time(interim.trials.judge, POWER_SECONDS)
-        except (ModelError, WorkerDied) as e:
-            log.debug("no faults were planted: %s", e.what)
+        except (ModelError, WorkerDied, OutputError, OSError) as e:  # a full disk, perhaps
+            log.debug("no faults were planted: %s", e)
             return None
         return power if power and power.planted else None
 

@@ -107,10 +107,10 @@ def test_right_conversion_agrees(
     network: str, form: str, models: Callable[[str, str], Path]
 ) -> None:
     done = bisect(models(network, form))
-    # 8 bits change close decisions of an untrained net, which is said
-    if form.startswith("q") and done.code == 1:
+    # the steps of 8 bits add up in an untrained net, which is said
+    if form.startswith("q") and done.code == 5:
         assert done.document["whole"]["signature"] == "precision"
-        assert {f["kind"] for f in done.document["findings"]} == {"accumulated"}
+        assert {f["kind"] for f in done.document["findings"]} == {"unresolved"}
     else:
         assert done.code == 0, done
         assert done.document["outcome"] in ("agree", "claimed")

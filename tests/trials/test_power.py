@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from subgraph.bisection.bisection import bisect
-from subgraph.errors import UsageError
+from subgraph.errors import OutputError, UsageError
 from subgraph.results.common import PowerDocument
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
@@ -139,3 +139,15 @@ def test_right_bisection_has_the_measurement(
     power = found.whole.power
     assert found.agree and (power and power.planted) == planted
     assert any(note.startswith("power: ") for note in found.notes) == bool(planted)
+
+
+def test_full_disk_costs_the_measurement_and_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: Any) -> None:
+        raise OutputError("no space left", code="output.unwritable")
+
+    monkeypatch.setattr("subgraph.bisection.bisection.measure_power_in_time", fill)
+    path = text_models.save(tmp_path / "m.onnx", MASKED, z=np.zeros(1, np.float32))
+    found = bisect(path, "ort", output=tmp_path / "out").result
+    assert found.agree and found.whole.power is None
