@@ -102,7 +102,7 @@ def test_large_tensor_is_read_by_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], seen: range
 ) -> None:
     monkeypatch.setattr("subgraph.view.values.MAX_DRAWN", 20)
-    monkeypatch.setattr("subgraph.storage.value_pairs.MAX_READ", 0)
+    monkeypatch.setattr("subgraph.storage.tensors.MIN_MAPPED", 0)
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     plane = 2 if len(shape) == 3 else None
     found = shown([ValuePair("t0", "", "ort", values, values)], tmp_path / "x", 0, plane)
