@@ -59,7 +59,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
             POOL,
             "MaxPool.ceil_mode+MaxPool.strides",
             1,
-            ["strides=[3,3] of 'pool'", "ceil_mode=1 of 'pool'"],
+            ["strides=[3, 3] of 'pool'", "ceil_mode=1 of 'pool'"],
         ),
         (
             POOL,

@@ -373,7 +373,7 @@ def test_full_disk_costs_the_store_not_the_result(
     report."""
     text = "g (float[5000] x) => (float[5000] out) { [a] t0 = Neg (x) [b] out = Tanh (t0) }"
     text_models.save(here / "m.onnx", text)
-    root = disk("size=192k")
+    root = disk("size=296k")
     done = compare(*backend(here), "-o", str(root), cwd=here, env=mark)
     assert done.code == 0, done
     (warning,) = (line for line in done.err.splitlines() if line.startswith("warning: "))
