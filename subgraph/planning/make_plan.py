@@ -13,7 +13,7 @@ from statistics import median
 from tempfile import gettempdir
 
 from subgraph.cases.case import ResultPlace, free_place, source_of
-from subgraph.errors import ModelError, UsageError
+from subgraph.errors import ArgumentTypeError, ModelError, UsageError
 from subgraph.graph.graph import Graph, as_graph, load
 from subgraph.graph.opsets import opset_of
 from subgraph.log import log
@@ -40,6 +40,7 @@ from subgraph.results.plan import (
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline, if_time
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.python_objects import find_run
 from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -159,6 +160,8 @@ def plan(
     'right as it is: none of 28 places must stay in float'
     """
     graph = as_graph(graph, "plan")
+    if find_run(candidate, graph.outputs):  # it would run the model itself for each lowered one
+        raise ArgumentTypeError.of(candidate, "plan takes a SPEC or a function", "def load(path)")
     candidate = make_candidate(candidate, graph)
     if to in SCALED:
         candidate = replace(candidate, precision=Precision(to))

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import subgraph
-from subgraph.errors import BackendError
+from subgraph.errors import ArgumentTypeError, BackendError
 from subgraph.results.common import RuntimeDocument
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
@@ -89,3 +89,9 @@ def test_missing_output_is_an_error_about_the_function(model: subgraph.Graph) ->
 def test_function_of_a_program_is_known_by_its_name() -> None:
     about = RuntimeDocument("post()", "/tmp/post.py", {}, "", "fp32")
     assert about.is_function
+
+
+def test_plan_takes_no_object(model: subgraph.Graph) -> None:
+    """It would run the model itself in place of each lowered one, and all would be right."""
+    with raises(ArgumentTypeError, "api.wrong-type", "InferenceSession"):
+        subgraph.plan(model, make_session(model.path), to="fp16", inputs=X)
