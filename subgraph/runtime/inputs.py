@@ -54,6 +54,7 @@ LabeledFiles = tuple[str, list[InputFile]]  # of a sample, with its label
 Range = tuple[float, float]  # the least and the greatest of some values
 NOTHING = ""  # in the place of a file: an empty sequence or optional
 NUMBERS = "="  # in the place of a file, this and what follows it: the numbers themselves
+ARRAY_FOLDER = "subcut-inputs"  # begins the name of the folder for arrays of a Python program
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # How floats are drawn -> the name in messages. The later ones are tried where outputs tell nothing
 # of the first.

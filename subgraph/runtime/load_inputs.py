@@ -14,6 +14,7 @@ from subgraph.errors import InputError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.inputs import (
+    ARRAY_FOLDER,
     DRAWS,
     IMAGES,
     NOTHING,
@@ -75,7 +76,8 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
                 origins[name] = InputOrigin(OriginKind.FILE, file.removeprefix(NUMBERS))
             continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
-            value, conversion = _convert_to_input(array, spec, file)
+            source = "the array" if ARRAY_FOLDER in file else file
+            value, conversion = _convert_to_input(array, spec, source)
             if (
                 isinstance(elements := feeds.get(spec.name), list)
                 and isinstance(value, list)

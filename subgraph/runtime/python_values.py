@@ -28,6 +28,7 @@ from subgraph.lazy import np
 from subgraph.log import log
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.command_line import code_of_python
+from subgraph.runtime.inputs import ARRAY_FOLDER
 from subgraph.runtime.python_objects import ObjectLoad, Run, find_run
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
@@ -281,7 +282,7 @@ def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
             "give each sample the same names",
             code="api.uneven-samples",
         )
-    home = folders.make_lasting("subcut-inputs")
+    home = folders.make_lasting(ARRAY_FOLDER)
     places = {name: home / stem for name, stem in folders.safe_names(names).items()}
     for name, place in places.items():
         place.mkdir()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import subgraph
-from subgraph.errors import ArgumentTypeError, Refused, UsageError
+from subgraph.errors import ArgumentTypeError, InputError, Refused, UsageError
 from subgraph.runtime import python_values
 from subgraph.runtime.python_values import input_arguments, make_candidate
 from tests.helpers import text_models
@@ -167,6 +167,11 @@ def test_other_types_are_refused(given: Any) -> None:
 def test_array_without_a_name_is_refused_for_several_inputs() -> None:
     with raises(UsageError, "api.unnamed-array"):
         input_arguments(X, ["a", "b"])
+
+
+def test_array_of_another_shape_is_named_as_the_array(model: subgraph.Graph) -> None:
+    with raises(InputError, "input.wrong-shape", "the array has shape 7"):
+        subgraph.compare(model, run_on_reference, np.zeros(7, np.float32))
 
 
 def test_samples_with_different_names_are_refused() -> None:
