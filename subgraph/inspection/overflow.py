@@ -26,7 +26,6 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -108,6 +107,8 @@ class Overflow:
 
     Attributes:
         scaling: The equations of the model.
+        exponents: The exponent of each tensor that is scaled.
+        troubles: The tensors that leave the type, in the order in which they were measured.
     """
 
     def __init__(self, graph: Graph, measured: MeasuredTensors, precision: Precision) -> None:
@@ -120,12 +121,10 @@ class Overflow:
         }
         self.scaling = Scaling(graph, self._ranges)
         self._read_as_values = _find_read_values(graph)
-
-    @cached_property
-    def troubles(self) -> list[Trouble]:
-        """The tensors that leave the type, in the order in which they were measured."""
+        self._made_of_large = self._find_made_of_large() if self._ranges else set()
         kinds = {name: self._judge(name) for name in self._ranges}
-        return [
+        self.exponents = self._solve()
+        self.troubles = [
             Trouble(name, kind, self._ranges[name], self.exponents.get(name))
             for name, kind in kinds.items()
             if kind
@@ -165,9 +164,8 @@ class Overflow:
         large values is that they are large."""
         return name not in self._read_as_values
 
-    @cached_property
-    def _made_of_large(self) -> set[str]:
-        """The tensors that are made from a constant that is out of range itself."""
+    def _find_made_of_large(self) -> set[str]:
+        """Return the tensors that are made from a constant that is out of range itself."""
         graph = self._graph
         found = set[str]()
         for i in graph.order:
@@ -184,9 +182,8 @@ class Overflow:
 
     # ------------------------------------------------------------ exponents
 
-    @cached_property
-    def exponents(self) -> Mapping[str, int]:
-        """The exponent of each tensor that is scaled: all troubles that have a cure are cured.
+    def _solve(self) -> Mapping[str, int]:
+        """Return the exponents that cure all troubles that have a cure.
 
         A second round cures a factor of a product that itself had to be scaled first.
         """
@@ -265,6 +262,7 @@ class Scaling:
         self._captured = set(chain.from_iterable(map(list_captured, graph.nodes)))
         self._rules = list(map(self._find_rule, graph.nodes))
         self._equations = list(map(self._read_equations, graph.nodes, self._rules))
+        self._links = self._find_links()
 
     def _find_rule(self, node: protobuf.NodeProto) -> list[str]:
         rule = RULE_OF.get(node.op_type, []) if node.domain in STANDARD else []
@@ -301,11 +299,12 @@ class Scaling:
         i = self.graph.maker.get(name)
         return name in self._floats and i is not None and bool(self._rules[i])
 
-    @cached_property
-    def _links(self) -> dict[str, list[tuple[str, float]]]:
-        """By tensor, other tensors and their exponents for an exponent of 1: those that one node
-        reads and outputs. Of a product, the first factor has the exponent of the output, unless it
-        is squared."""
+    def _find_links(self) -> dict[str, list[tuple[str, float]]]:
+        """Return, by tensor, other tensors and their exponents for an exponent of 1.
+
+        These are tensors that one node reads and outputs. Of a product, the first factor has the
+        exponent of the output, unless it is squared.
+        """
         found: dict[str, list[tuple[str, float]]] = {}
         for node, equations in zip(self.graph.nodes, self._equations, strict=True):
             for factors, output in equations:

@@ -7,8 +7,7 @@ of the slice that it lies in, or the boxes would excuse any error of the scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -27,23 +26,13 @@ class Slices:
 
     Attributes:
         shape: of the tensor.
-        left_out: axes whose indices are no slices: the classes of a distribution.
-        counted: which elements count, booleans, flat; None for all.
+        axes: axes whose indices are slices.
+        sizes: the number of elements of each slice that count.
     """
 
     shape: Shape
-    left_out: frozenset[int] = frozenset()
-    counted: Array | None = None
-
-    @cached_property
-    def axes(self) -> list[int]:
-        """Axes whose indices are slices."""
-        size = int(np.prod(self.shape))
-        return [
-            a
-            for a, n in enumerate(self.shape)
-            if n > 1 and a not in self.left_out and size // n >= MIN_ELEMENTS
-        ]
+    axes: Sequence[int]
+    sizes: Array
 
     def largest(self, values: Array) -> Array:
         """The largest value of each slice; `values`: flat, not negative, 0 where an element does
@@ -52,33 +41,9 @@ class Slices:
         Complexity: at most 4 passes over the elements, whatever the number of axes: what is left of
         an axis is reduced before the next one.
         """
-        parts = list(self._reduced(values, np.maximum))
+        parts = list(_iter_reduced(values, np.maximum, self.shape, self.axes))
         whole = (parts[0] if parts else values).max(initial=0.0)
         return np.asarray(np.concatenate([[whole], *parts]), np.float64)
-
-    @cached_property
-    def sizes(self) -> Array:
-        """The number of elements of each slice that count."""
-        if self.counted is None:
-            size = float(np.prod(self.shape))
-            return np.concatenate(
-                [[size], *(np.full(n, size / n) for n in map(self.shape.__getitem__, self.axes))]
-            )
-        counts = self.counted.astype(np.int64)
-        return np.asarray(
-            np.concatenate([[counts.sum()], *self._reduced(counts, np.add)]), np.float64
-        )
-
-    def _reduced(self, values: Array, reduce: np.ufunc) -> Iterator[Array]:
-        """The reduction of each slice, axis by axis."""
-        wanted = set(self.axes)
-        rest = values.reshape([n for n in self.shape if n != 1])
-        for axis in (a for a, n in enumerate(self.shape) if n != 1):
-            if axis in wanted:
-                yield np.asarray(reduce.reduce(rest.reshape(rest.shape[0], -1), axis=1))
-            if not (wanted := wanted - {axis}):
-                return
-            rest = reduce.reduce(rest, axis=0)
 
     @property
     def widening(self) -> Array:
@@ -124,6 +89,41 @@ class Slices:
                 return f"index {place} of axis {axis}"
             place -= self.shape[axis]
         raise IndexError("there is no such slice")
+
+
+def find_slices(shape: Shape, left_out: Collection[int | None], counted: Array | None) -> Slices:
+    """Return the slices of a tensor.
+
+    Args:
+        shape: Of the tensor.
+        left_out: Axes whose indices are not slices: the classes of a distribution.
+        counted: The elements that count: booleans, flat. None for all.
+    """
+    size = int(np.prod(shape))
+    axes = [
+        a for a, n in enumerate(shape) if n > 1 and a not in left_out and size // n >= MIN_ELEMENTS
+    ]
+    if counted is None:
+        parts = [np.full(shape[a], size / shape[a]) for a in axes]
+    else:
+        counts = counted.astype(np.int64)
+        size = int(counts.sum())
+        parts = list(_iter_reduced(counts, np.add, shape, axes))
+    return Slices(shape, axes, np.asarray(np.concatenate([[size], *parts]), np.float64))
+
+
+def _iter_reduced(
+    values: Array, reduce: np.ufunc, shape: Shape, axes: Sequence[int]
+) -> Iterator[Array]:
+    """Yield the reduction of each slice, axis by axis."""
+    wanted = set(axes)
+    rest = values.reshape([n for n in shape if n != 1])
+    for axis in (a for a, n in enumerate(shape) if n != 1):
+        if axis in wanted:
+            yield np.asarray(reduce.reduce(rest.reshape(rest.shape[0], -1), axis=1))
+        if not (wanted := wanted - {axis}):
+            return
+        rest = reduce.reduce(rest, axis=0)
 
 
 def probability_axis(values: Array) -> int | None:

@@ -127,15 +127,14 @@ from subgraph.comparison.criteria import (
     settle,
 )
 from subgraph.comparison.criteria._decisions import find_misranked, jaccard_distance
-from subgraph.comparison.criteria._floats import (
-    CAP,
+from subgraph.comparison.criteria._float_rule import (
     JUMP_RUNS,
     MAX_SHARE,
-    PRECISION_LOST,
-    Floats,
-    K,
-    shape_varies,
+    SHAPE_VARIES,
+    judge_floats,
+    judge_floats_without_noise,
 )
+from subgraph.comparison.criteria._floats import CAP, PRECISION_LOST, Floats, K
 from subgraph.comparison.float_types import mask_plateau
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError, WorkerDied
@@ -222,7 +221,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
-            ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
+            ruling = _worst(map(judge_floats, _parts(Floats(pair, context, k, floor))))
         return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
@@ -236,7 +235,8 @@ def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling
     if pair.floating:
         with np.errstate(all="ignore"):
             ruling = _worst(
-                part.clear(why) for part in _parts(Floats(pair, replace(context, noise=None)))
+                judge_floats_without_noise(part, why)
+                for part in _parts(Floats(pair, replace(context, noise=None)))
             )
         return replace(ruling, label="range") if pair.masked and ruling.agrees else ruling
     found = _no_floats_without_noise(pair)
@@ -338,7 +338,7 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
         ruling = agree if distance <= limit else fail
         return ruling(f"Jaccard distance of the sets: {distance:.3f}, allowed {limit:.3f}")
     if any(values.shape != pair.reference.shape for values in runs):
-        return shape_varies()
+        return SHAPE_VARIES
     pairs = [Pair(pair.reference, values) for values in runs]
     if noise.quantizes() and not noise.behind_choice() and noise.op_type() in QUANTIZERS | CARRIERS:
         return _steps(pair, pairs)
@@ -429,7 +429,7 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     except (ModelError, WorkerDied):
         return _codes_without_noise(pair, differ)
     if any(run.reference.shape != run.candidate.shape for run in runs):
-        return shape_varies()
+        return SHAPE_VARIES
     moved = max(run.error for run in runs)
     found = _steps(pair, runs, own=1, spare=int(moved > 0))
     spread = float(np.ptp(pair.reference.astype(np.int64)))

@@ -117,7 +117,7 @@ class LintContext:
         """Declared and inferred types."""
         return infer_types(self.graph)
 
-    @cached_property
+    @property
     def problems(self) -> list[Problem]:
         """What makes the model invalid, and notes, as `subcut inspect` lists them."""
         return find_problems(self.graph, self.types)
@@ -127,7 +127,7 @@ class LintContext:
         """The model's own graph, then bodies and local functions."""
         return all_scopes(self.graph, lambda: self.types)
 
-    @cached_property
+    @property
     def all_nodes(self) -> list[LintNode]:
         """Every node, at any depth."""
         return list(chain.from_iterable(scope.nodes for scope in self.scopes))
