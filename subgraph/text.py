@@ -14,9 +14,10 @@ from pathlib import Path
 
 from subgraph.types import Fields, StringMap
 
-# C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the
-# direction of text.
+# The sequences that color a terminal, C0 and C1 controls, the Unicode line and paragraph
+# separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|"
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
@@ -36,7 +37,7 @@ def clean(name: str) -> str:
     """A name for one line of a terminal, without control characters; the middle of a word of `LONG_WORD` is left out.
 
     >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
-    ('a[31mb', 401)
+    ('ab', 401)
     """  # noqa: E501
     text = _UNSAFE.sub("", name)
     return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)

@@ -60,7 +60,7 @@ def cleaned(value: T) -> T:
     """The same document with every text safe to show: no control characters, no marks that reverse a line.
 
     >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
-    {'nodes': ['a[31m']}
+    {'nodes': ['a']}
     """  # noqa: E501
     return cast("T", _clean(value))
 

@@ -301,7 +301,7 @@ def test_names_are_shown_without_tricks(here: Path) -> None:
     odd_names(here)
     done = compare("--at", "x[bold]y", "--at", "red\x1b[31m", "--at", "two, words", cwd=here)
     assert done.code == 0, done
-    assert re.search(r"^#8  red\[31m +Elu +t red\[31m ", done.out, re.MULTILINE)
+    assert re.search(r"^#8  red +Elu +t red ", done.out, re.MULTILINE)
     assert re.search(r"^#9  x\[bold\]y +Abs +t x\[bold\]y ", done.out, re.MULTILINE)
     assert "\x1b" not in done.out + done.err
     assert [row["node"] for row in compare("--json", cwd=here).document["rows"]][8] == "red\x1b[31m"

@@ -786,14 +786,14 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
     lines = result.text.splitlines()
     header = next(line for line in lines if line.startswith("  #"))
     rows = [line for line in lines if line.startswith("  #")]
-    assert [row.split()[1] for row in rows[1:]] == ["evil[31mname", "n"]
+    assert [row.split()[1] for row in rows[1:]] == ["evilname", "n"]
     assert {row.index("float32") for row in rows[1:]} == {header.index("type")}
     # it fits: only inputs show its symbols
     assert "declared" not in header and "N×3" in result.text
     assert has_line(lines[0], "IR 8", "17")
     for text in (inspect(str(path), "#0").text, inspect(str(path), start=["#0"], end=["n"]).text):
         assert "\x1b" not in text
-        assert "evil[31mname" in text
+        assert "evilname" in text
 
 
 def test_long_table_has_its_ends_and_all_of_it_on_request(tmp_path: Path) -> None:
