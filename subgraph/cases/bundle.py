@@ -266,8 +266,7 @@ def _iter_unchanged(
 ) -> Iterator[str]:
     """Yield everything that goes along as the user wrote it, or as the candidate said it."""
     if found_with:
-        identity = found_with["request"]["identity"]
-        options = identity["options"].items()
+        options = found_with["request"]["identity"]["options"].items()
         yield f"candidate: {found_with['request']['candidate']}"
         yield from (
             f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED

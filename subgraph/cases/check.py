@@ -74,8 +74,7 @@ def check(
         return CheckResult("identical", f"the cut alone gives {expected}: bit-identical", 0.0, ())
     worst = max(differences, key=lambda d: _restore_infinity(d.relative))
     error = _restore_infinity(worst.max_abs)
-    scale = _restore_infinity(worst.scale)
-    how = f"'{worst.name}' differs by {error:.1e} of {scale:.3g}"
+    how = f"'{worst.name}' differs by {error:.1e} of {_restore_infinity(worst.scale):.3g}"
     if not worst.comparable:
         how = f"'{worst.name}' has {worst.why}"
     if (
@@ -182,8 +181,7 @@ def at_opset(
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
     try:
-        model = deepcopy(cut.model)
-        converted, _ = convert_model(model, cut.graph.path, version)
+        converted, _ = convert_model(deepcopy(cut.model), cut.graph.path, version)
         protobuf.write(converted, cut.graph.path, path, external=False)
         return replace(target, file=path.name, check=check(path) if check else None)
     except SubcutError as e:

@@ -233,8 +233,7 @@ def log_steps(bisection: Bisection) -> Result:
             last_estimate_at = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})
     found = bisection.result
-    terminal = shutil.get_terminal_size((COLUMNS, 0)).columns
-    text = render(found, min(terminal, COLUMNS))
+    text = render(found, min(shutil.get_terminal_size((COLUMNS, 0)).columns, COLUMNS))
     return Result(bisection.document, text.rstrip("\n"), found.exit_code)
 
 
@@ -317,8 +316,7 @@ def bisect_loop(
         document = search.run()
         log.info("%s", render_text(document).split("\n")[0])
         if document.found.outcome == "step":
-            spent = time.monotonic() - begin
-            document = _search(search, document, limits, spent, force=force)
+            document = _search(search, document, limits, time.monotonic() - begin, force=force)
         elif document.found.outcome == "agree":
             try:
                 document = _search_inside(search, document, limits, begin, force=force)

@@ -270,8 +270,7 @@ def _compare(
                 else []
             )
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
-            command = command_line()
-            found = document(trials, comparison, setup.criterion, command)
+            found = document(trials, comparison, setup.criterion, command_line())
             if found.exit_code == 1:
                 found = replace(
                     found, next=[make_bisect_command(setup.candidate.name if several else "")]

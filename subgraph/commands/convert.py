@@ -390,8 +390,7 @@ def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
     from subgraph.runtime.reference_values import ReferenceValues
 
     with Reference() as reference:
-        samples = feeding.plan(graph, graph.inputs)
-        values = ReferenceValues(graph, reference, samples, folder)
+        values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), folder)
         values.need(graph.inputs)
     records = tuple(values.records)
     return replace(feeding, records=records, labels=tuple(values.labels), shapes={})

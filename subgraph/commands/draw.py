@@ -90,12 +90,10 @@ def draw(
             code="option.unknown-value",
         )
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
-    graph = load(asked.model_path)
-    drawn = _draw_inside(graph, shown, marked)
+    drawn = _draw_inside(load(asked.model_path), shown, marked)
     document = replace(drawn.document, file=output)
     if output is None:
-        inline = replace(document, svg=drawn.text)
-        return Result(to_json(inline), drawn.text.rstrip("\n"))
+        return Result(to_json(replace(document, svg=drawn.text)), drawn.text.rstrip("\n"))
     path = Path(output)
     table.write(path, drawn.text, "choose another -o FILE")
     return Result(to_json(document), "\n".join([*drawn.lines, clean(str(path))]))

@@ -160,8 +160,7 @@ def _across(xs: Sequence[float]) -> _Axis:
 
 
 def _ends(across: _Axis) -> list[Label]:
-    ends = dict.fromkeys((across.low, across.high))
-    return [Label(across.at(x), f"{x:g}") for x in ends]
+    return [Label(across.at(x), f"{x:g}") for x in dict.fromkeys((across.low, across.high))]
 
 
 def _path(places: Iterable[tuple[float, float]]) -> str:

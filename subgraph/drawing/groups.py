@@ -362,8 +362,7 @@ class Tree:
                     row = edges.setdefault((other, m), [])
                     if name not in row:
                         row.append(name)
-        firsts = {m: min(self.leaves(m)) for m in members}
-        return topological(members, edges, firsts), edges
+        return topological(members, edges, {m: min(self.leaves(m)) for m in members}), edges
 
 
 def topological(

@@ -86,8 +86,7 @@ def layered(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> P
     """
     limit = max([limit, *(item.left + item.right for item in items)])
     trunk = _trunk(items, edges)
-    ranks = _ranks(items, edges, limit)
-    rows = _Rows(items, edges, ranks, set(trunk), limit)
+    rows = _Rows(items, edges, _ranks(items, edges, limit), set(trunk), limit)
     rows.order()
     x = rows.places()
     left = min((x[i] - rows.left[i] for i in range(len(x))), default=0.0)

@@ -152,8 +152,7 @@ def level(
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
     label = _labels(tree, number, members, NAME if room > NARROW else NAME_NARROW)
     while True:
-        tensors = chain.from_iterable(named.values())
-        texts = distinct([clean(name) for _, name in tensors], STUB)
+        texts = distinct([clean(name) for _, name in chain.from_iterable(named.values())], STUB)
         cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in members]
         items = [
             _item(
@@ -197,8 +196,7 @@ def crossing(tree: Tree, number: int) -> Crossing:
                     named.setdefault(m, {})["in", name] = None
             elif maker not in at and m not in (row := entering.setdefault(name, [])):
                 row.append(m)
-    leaving = _leaving(tree.network, at, named)
-    return Crossing(order, edges, entering, leaving, named)
+    return Crossing(order, edges, entering, _leaving(tree.network, at, named), named)
 
 
 def _leaving(

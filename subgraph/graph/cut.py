@@ -132,8 +132,7 @@ class Cut:
     def parameters(self) -> int:
         """Number of elements of all initializers except frozen tensors, and of Constant nodes."""
         held = [t for t in self.model.graph.initializer if t.name not in self.frozen]
-        in_nodes = in_constants(self.graph, self.region)
-        return in_nodes + sum(map(protobuf.element_count, held))
+        return in_constants(self.graph, self.region) + sum(map(protobuf.element_count, held))
 
     def declared(self, name: str) -> DeclaredTensor:
         """The declaration of an input or output."""

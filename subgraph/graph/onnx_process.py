@@ -152,8 +152,7 @@ class OnnxProcess:
             self._child.end()
             self._child = None
         child = self._child = self._child or self._start(len(data))
-        seconds = SECONDS + len(data) // BYTES_PER_SECOND
-        child.process.allow(seconds)
+        child.process.allow(SECONDS + len(data) // BYTES_PER_SECOND)
         reply = child.ask({"call": call, **options}, data)
         if reply is None:
             self._child = None

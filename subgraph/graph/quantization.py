@@ -229,8 +229,7 @@ def unpack_blocks(
         points = _split_bytes(points, bits) if zeros.dtype == np.uint8 else points
     values -= points[:, :blocks].astype(np.float64)[..., None]
     steps = np.broadcast_to(scales.reshape(rows, blocks, 1).astype(np.float64), values.shape)
-    real = (values * steps).reshape(rows, -1)[:, :columns]
-    return real, steps.reshape(rows, -1)[:, :columns]
+    return (values * steps).reshape(rows, -1)[:, :columns], steps.reshape(rows, -1)[:, :columns]
 
 
 def _split_bytes(codes: Array, bits: int) -> Array:

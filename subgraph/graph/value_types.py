@@ -90,8 +90,7 @@ def read_type(type_proto: TypeProto) -> DeclaredType:
         )
     tensor = inner.tensor_type
     dtype = dtypes.name_of(tensor.elem_type, "undefined")
-    sizes = tensor.shape.dim
-    dims = [d.dim_value if _is_size(d) else (d.dim_param or None) for d in sizes]
+    dims = [d.dim_value if _is_size(d) else (d.dim_param or None) for d in tensor.shape.dim]
     return DeclaredType(form or "tensor", dtype, dims if tensor.HasField("shape") else None)
 
 

@@ -44,8 +44,7 @@ def render_sweep(document: SweepDocument) -> str:
         _iter_refusals(document),
         _iter_notes(document),
     ]
-    texts = ["\n".join(part) for part in parts]
-    return "\n\n".join(filter(None, texts)) + "\n"
+    return "\n\n".join(filter(None, ["\n".join(part) for part in parts])) + "\n"
 
 
 def _make_suffix(document: SweepDocument, name: str, word: str) -> str:

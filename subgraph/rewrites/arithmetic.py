@@ -140,8 +140,7 @@ def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "fmod", 0):
         new.formula(signed)
         return "a Mod of absolute values and the dividend's sign instead of"
-    r = new.formula(signed, "")
-    new.formula("Where(Less(Mul(r, y), 0), Add(r, y), r)", r=r)
+    new.formula("Where(Less(Mul(r, y), 0), Add(r, y), r)", r=new.formula(signed, ""))
     return "a Mod with fmod=1, and the divisor's sign, instead of"
 
 

@@ -61,8 +61,7 @@ def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
     value = source.value(name)
     if value is not None:
         return new.weight(value[k : k + 1])
-    bounds = [new.integers([n]) for n in (k, k + 1, 0)]
-    return new.node("Slice", [name, *bounds])
+    return new.node("Slice", [name, *[new.integers([n]) for n in (k, k + 1, 0)]])
 
 
 def _run(

@@ -88,8 +88,7 @@ def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 11 or not element or not is_constant or argument(node, 2):
         return ""
     axes = [argument(node, 3)] if argument(node, 3) else []
-    zero = new.weight(0, element)
-    new.copy(node).input[:] = [*node.input[:2], zero, *axes]
+    new.copy(node).input[:] = [*node.input[:2], new.weight(0, element), *axes]
     return "the default value written out in"
 
 

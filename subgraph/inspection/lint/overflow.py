@@ -59,7 +59,6 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         if trouble.exponent is not None:
             reason += f"; divided by 2^{trouble.exponent}, it is in range"
             fix = SCALE.format(precision=precision.value)
-        issue = warning(context.at(place), reason, fix, name)
-        yield replace(issue, exponent=trouble.exponent)
+        yield replace(warning(context.at(place), reason, fix, name), exponent=trouble.exponent)
     for failure in context.measured.failures:
         yield unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")
