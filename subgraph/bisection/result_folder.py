@@ -125,7 +125,7 @@ def _add_case(
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
     region = regions.build_region(trials.graph, nodes)
-    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
+    request = CaseRequest.make_for_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
     return evidence.add_case(
         trials.graph, region, request, place, trials.model.reference, trials.values
     )
@@ -198,7 +198,9 @@ def add_small_case(
             return finding
         model = small.trials.model
         whole = model.whole()
-        request = CaseRequest.of_nodes(model.graph, whole.nodes, Feeding(), freeze=model.freeze)
+        request = CaseRequest.make_for_nodes(
+            model.graph, whole.nodes, Feeding(), freeze=model.freeze
+        )
         place = ResultPlace(folder, SMALL)
         if not evidence.add_case(model.graph, whole, request, place, model.reference, model.values):
             return finding

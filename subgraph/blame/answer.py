@@ -17,7 +17,7 @@ from subgraph.blame.attributes import describe_node
 from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.blame.maker import Maker
 from subgraph.cases.case import as_json
-from subgraph.cases.evidence import rendered_reports
+from subgraph.cases.evidence import render_reports
 from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON, RUN_JSON
 from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
@@ -287,7 +287,7 @@ def _add_to_report(
     cause = replace(finding.cause, blame=lines)
     findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
     document = replace(search, findings=findings)
-    texts = {RUN_JSON: as_json(to_json(document)).decode(), **rendered_reports(document)}
+    texts = {RUN_JSON: as_json(to_json(document)).decode(), **render_reports(document)}
     with folders.scratch(folder) as work:
         for name, text in texts.items():
             (work / name).write_text(text, encoding="utf-8")

@@ -1,13 +1,16 @@
 """A case <-> one zip that a stranger can read, check and run.
 
-TOP/README.txt  environment.json  bundle.json    what a stranger reads first; the machine; sizes and
-digests TOP/…                                            the case or the bisection, redacted
-(`contents`) TOP/candidate_files/                             files of the candidate that the user
-names (`scripts`)
+Files of a bundle:
+    TOP/README.txt: The description that a stranger reads first.
+    TOP/environment.json: The machine.
+    TOP/bundle.json: Sizes and digests.
+    TOP/…: The case or the bisection, redacted (`contents`).
+    TOP/candidate_files/: Files of the candidate that the user names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +20,7 @@ from pathlib import Path
 
 from subgraph.cases import case, contents, redact, zip_archive
 from subgraph.cases.case import CaseOutcome
-from subgraph.cases.contents import CaseFiles, collect, data_of
+from subgraph.cases.contents import CaseFiles, PackedFiles, collect, data_of
 from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
 from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, readme
@@ -43,7 +46,7 @@ from subgraph.types import Fields, JsonObject, frozen
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
-# ends the folder of the agreeing neighbor that a bisection keeps beside each finding
+# ends the folder of the agreeing neighbor of a finding
 AGREES = "-agrees"
 MAX_NAME = 80  # characters of a bundle's name
 MAX_LIST = 64 << 20  # bytes of the list of files
@@ -54,13 +57,15 @@ class BundleRequest:
     """The case that is packed, and the options.
 
     Attributes:
-        folder: a case, a bisection or a sweep. target: the zip; its one folder has the same name.
-        identity: what is packed, in a word: a bundle may overwrite one with the same identity.
-        candidate_files: files of the candidate that go along; bases: folders that their names are
-            relative to.
-        keep: fields and text files whose free texts go along; "all" for all of them.
-        source: lines of the user's source code, with their paths, go along in models and documents.
-        metadata: other metadata and documentation of models go along.
+        folder: A case, a bisection or a sweep.
+        target: The zip; its one folder has the same name.
+        identity: A word for the contents: a bundle can overwrite one with the same identity.
+        candidate_files: Files of the candidate that are packed.
+        bases: Folders to which the names of these files are relative.
+        force: Whether the bundle can overwrite any file.
+        keep: Fields and text files whose free texts are packed; "all" for all of them.
+        source: Whether models and documents keep lines of the user's source code and their paths.
+        metadata: Whether models keep their other metadata and documentation.
     """
 
     folder: Path
@@ -84,10 +89,12 @@ class Packed:
     """A bundle that was written.
 
     Attributes:
-        files: name in the bundle → size and digest. warnings: what to look at before it is sent.
-        unchanged: what goes along as the user wrote it, a line each.
-        left: files of the folder that are not in the bundle. left_texts: fields and text files that
-            are left out.
+        path: The zip.
+        files: The size and digest of each file, by its name in the bundle.
+        warnings: Private details that the bundle may have, a line each.
+        unchanged: Texts that are packed as the user wrote them, a line each.
+        left: Files of the folder that are not in the bundle.
+        left_texts: Fields and text files that are omitted.
     """
 
     path: Path
@@ -99,13 +106,13 @@ class Packed:
 
 
 def name_of(path: Path) -> str:
-    """A case's bundle is named after its folder, and after the folder around where that alone says nothing.
+    """Return the name of a case's bundle: the folder's, with the outer folder's if it is no name.
 
     Commands in the name are redacted.
 
     >>> name_of(Path("subcut_out/manual-device/todo/5"))
     'manual-device-5'
-    """  # noqa: E501
+    """
     path = path.resolve()
     own, above = (case.read_plain_manifest(p) for p in (path, path.parent))
     if own and is_evidence(own["schema"]):
@@ -117,8 +124,8 @@ def name_of(path: Path) -> str:
     )
 
 
-def _redact_name(path: Path, evidence: Fields | None) -> str:
-    request = evidence.get("request") if evidence else None
+def _redact_name(path: Path, evidence: Fields) -> str:
+    request = evidence["request"]
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
     plain = redact.this_machine(_find_secrets(evidence)).spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
@@ -127,16 +134,17 @@ def _redact_name(path: Path, evidence: Fields | None) -> str:
 
 
 def plain_name(path: Path) -> str:
-    """The folder that a bundle is unpacked to where none is named: its own name without the end."""
+    """Return the default folder of an unpacked bundle: the name of the zip without its suffix."""
     return path.stem if path.suffix.lower() == SUFFIX else f"{path.name}-unpacked"
 
 
 def require_free(target: Path, identity: str, *, force: bool = False) -> None:
-    """Check that a bundle can go there: nothing is there, or an earlier bundle of the same
+    """Check that a bundle can be written: no file exists, or an earlier bundle of the same
     identity.
 
     Raises:
-        ResultExists: something else stands there. UsageError: its name does not end in .zip.
+        ResultExists: Another file exists.
+        UsageError: The name does not end in .zip.
     """
     if target.suffix.lower() != SUFFIX:
         raise UsageError(
@@ -152,47 +160,45 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
         )
     if force or not target.exists():
         return
-    try:
-        with zip_archive.open_archive(target) as archive:
-            is_earlier = json.loads(archive.read(BUNDLE_LIST, MAX_LIST)).get("what") == digest(
-                identity
-            )
-    except (InputError, ValueError, AttributeError, RecursionError):
-        is_earlier = False
-    if not is_earlier:
-        raise ResultExists(
-            f"{target} is not an earlier bundle of {identity}",
-            "--force replaces it; -o FILE.zip puts the new one elsewhere",
-            code="output.exists",
-        )
+    with (
+        contextlib.suppress(InputError, ValueError, AttributeError, RecursionError),
+        zip_archive.open_archive(target) as archive,
+    ):
+        if json.loads(archive.read(BUNDLE_LIST, MAX_LIST)).get("what") == digest(identity):
+            return
+    raise ResultExists(
+        f"{target} is not an earlier bundle of {identity}",
+        "--force replaces it; -o FILE.zip puts the new one elsewhere",
+        code="output.exists",
+    )
 
 
 # ------------------------------------------------------------ packing
 
 
 def pack(request: BundleRequest) -> Packed:
-    """Write the bundle of a case. The same case gives the same bytes on the same machine.
+    """Write the bundle of a case. The same case has the same bytes on the same machine.
 
     Raises:
-        UsageError: there is no case that can be run. ResultExists: another file is in the way.
-        UnknownName: the case has no text that is to be kept.
-        InputError: a file is missing, or not ours to send. OutputError: it cannot be written.
+        UsageError: There is no case that can be run.
+        ResultExists: Another file is in the way.
+        UnknownName: The case has no text of a name in `keep`.
+        InputError: A file is missing or cannot be sent.
+        OutputError: The bundle cannot be written.
     """
-    case_files = contents.of(request.folder)
+    case_files = contents.find_files(request.folder)
     require_free(request.target, request.identity, force=request.force)
     evidence = case_files.evidence
     redactor = replace(
-        redact.this_machine(_find_secrets(evidence)), names=contents.names(case_files)
-    )
-    scripts = collect(request.candidate_files, request.bases, redactor)
-    redactor = replace(
-        redactor,
+        redact.this_machine(_find_secrets(evidence)),
+        names=contents.names(case_files),
         keep=frozenset(request.keep),
         source=request.source,
         metadata=request.metadata,
     )
+    scripts = collect(request.candidate_files, request.bases, redactor)
     found_with = _redact_manifest(evidence, redactor) if evidence else None
-    files = contents.redacted(case_files, redactor, found_with)
+    files = contents.redact_files(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
         stripped = []
@@ -201,19 +207,18 @@ def pack(request: BundleRequest) -> Packed:
             files[name] = strip_source_code(path, work, f"{k}.onnx", not request.metadata)
             if files[name] != path and request.metadata:
                 stripped.append(f"{clean(name)}: its source code is left out (--keep-source)")
-        packed = _write_zip(request, case_files, files, redactor, evidence, found_with)
+        packed = _write_zip(request, case_files, files, redactor, found_with)
         return replace(packed, warnings=[*packed.warnings, *stripped])
 
 
 def _write_zip(
     request: BundleRequest,
     case_files: CaseFiles,
-    files: dict[str, Path | bytes],
+    files: PackedFiles,
     redactor: Redactor,
-    evidence: Fields | None,
     found_with: Fields | None,
 ) -> Packed:
-    """Add what tells of the files, and write the zip."""
+    """Add the files that describe the others, and write the zip."""
     outcome = _read_outcome(request.folder)
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
@@ -244,7 +249,7 @@ def _write_zip(
     files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
     warnings = [
-        *_iter_missing_scripts(evidence, files),
+        *_iter_missing_scripts(case_files.evidence, files),
         *_iter_suspicious(request.name, files, redactor),
     ]
     return Packed(
@@ -262,9 +267,9 @@ def _redact_manifest(evidence: Fields, redactor: Redactor) -> JsonObject:
 
 
 def _iter_unchanged(
-    files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Fields | None
+    files: PackedFiles, redactor: Redactor, found_with: Fields | None
 ) -> Iterator[str]:
-    """Yield everything that goes along as the user wrote it, or as the candidate said it."""
+    """Yield all texts that are packed as the user wrote them or the candidate printed them."""
     if found_with:
         options = found_with["request"]["identity"]["options"].items()
         yield f"candidate: {found_with['request']['candidate']}"
@@ -286,10 +291,8 @@ def _iter_unchanged(
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
-def _iter_missing_scripts(
-    evidence: Fields | None, files: Mapping[str, Path | bytes]
-) -> Iterator[str]:
-    """Code that the candidate's command names and that does not go along."""
+def _iter_missing_scripts(evidence: Fields | None, files: PackedFiles) -> Iterator[str]:
+    """Yield a warning for each script of the candidate's command that is not packed."""
     for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
         goes = (
             f"{CANDIDATE_FILES}/{Path(normpath(word)).as_posix()}" in files
@@ -303,7 +306,7 @@ def _iter_missing_scripts(
 
 
 def _read_outcome(folder: Path) -> CaseOutcome | None:
-    """The candidate's outcome on a case of a bisection or a sweep; None where there is none."""
+    """Return the candidate's outcome on a case of a bisection or a sweep; None without one."""
     folder = folder.resolve()
     if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
         why = f"the nearest neighbor of {folder.name.removesuffix(AGREES)}"
@@ -326,11 +329,8 @@ def _find_secrets(evidence: Fields | None) -> list[str]:
     ]
 
 
-def _iter_suspicious(
-    top: str, files: Mapping[str, Path | bytes], redactor: Redactor
-) -> Iterator[str]:
-    """Private details that are left: in names, and in models and scripts, which are packed
-    unchanged."""
+def _iter_suspicious(top: str, files: PackedFiles, redactor: Redactor) -> Iterator[str]:
+    """Yield private details in names, and in models and scripts, which are packed unchanged."""
     if kinds := redactor.leaks(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
     for name, source in sorted(files.items()):
@@ -358,13 +358,12 @@ def _iter_suspicious(
 
 
 def unpack(path: Path, place: Path) -> bool:
-    """Check a bundle and put its folder at `place`, whole or not at all; False where it stands
-    there already.
+    """Check a bundle and write its complete folder to `place`; return False if it exists already.
 
     Raises:
-        InputError: it is not a bundle, is damaged, or has what no bundle has. ResultExists:
-            something else stands
-            at `place`. OutputError: it cannot be written.
+        InputError: The file is not a bundle, is damaged, or has entries that no bundle has.
+        ResultExists: Another folder or file is at `place`.
+        OutputError: The folder cannot be written.
     """
     with zip_archive.open_archive(path) as archive:
         checksums, data = _read_list(archive)
@@ -383,20 +382,22 @@ def unpack(path: Path, place: Path) -> bool:
 
 
 def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
-    """The checksums in the bundle's list of files, and the bytes of that list.
+    """Return the checksums in the bundle's list of files, and the bytes of that list.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: The list is missing or damaged.
     """
     data = archive.read(BUNDLE_LIST, MAX_LIST)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as e:
-        raise zip_archive.damaged(
+        raise zip_archive.make_damage_error(
             archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}"
         ) from e
     if isinstance(document, dict) and (schema := str(document.get("schema"))) != BUNDLE_SCHEMA:
-        raise zip_archive.no_bundle(archive.path, f"its list is of another kind, {schema[:80]}")
+        raise zip_archive.make_kind_error(
+            archive.path, f"its list is of another kind, {schema[:80]}"
+        )
     listed = from_json(
         BundleList,
         document,
@@ -407,7 +408,7 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
     for name in checksums:
         folder, _, last = name.rpartition("/")
         if last.lower() in FILE_NAMES and folder.partition("/")[0] != CANDIDATE_FILES:
-            raise zip_archive.refused(
+            raise zip_archive.make_refusal(
                 archive.path, f"{name} would set what subcut does in that folder"
             )
     return checksums, data

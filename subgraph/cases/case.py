@@ -1,5 +1,4 @@
-"""Result folders of every kind: where they go, what may be replaced, and what stands in their
-manifests."""
+"""Result folders of every kind: their places, their replacement, and their manifests."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ class NodeEntry:
 
 @frozen
 class RegionEntry:
-    """The region of a case: `Region`, with what its cut changed."""
+    """The region of a case: `Region`, with the changes of its cut."""
 
     start: Sequence[Name]
     end: Sequence[Name]
@@ -165,12 +164,12 @@ class OutputDifference:
     """The difference between an output of the cut and the captured one.
 
     Attributes:
-        comparable: floating values whose NaN and infinities stand in the same places; else `why`
-            says what differs.
-        max_abs, scale: largest difference, and largest magnitude captured. None stands for
-            infinity.
-        relative: the difference as a share of the scale; None for infinity, or where it is not
-            comparable.
+        name: The tensor.
+        comparable: Whether the values are floating with NaN and infinities in the same places.
+        max_abs: The largest difference; None for infinity.
+        scale: The largest captured magnitude; None for infinity.
+        relative: The difference as a share of the scale; None for infinity or no comparison.
+        why: The difference in words if the values are not comparable.
     """
 
     name: str
@@ -183,7 +182,7 @@ class OutputDifference:
 
 @frozen
 class CheckResult:
-    """Whether the cut alone gives the captured outputs.
+    """Whether the isolated cut returns the captured outputs.
 
     Attributes:
         status: "identical", "rounding", "unrepeatable", "different", "not run", "refused" (it does
@@ -249,10 +248,11 @@ class CaseManifest(WrittenManifest):
     test.
 
     Attributes:
-        above: how many nodes of the model lie above the region. losses: what conversions lost, in
-            words.
-        target_opset: the cut at another opset (`cases.check`).
-        expected, found: the operator test that a case was made from, and the candidate's outcome.
+        above: The number of nodes of the model upstream of the region.
+        losses: The losses of conversions, in words.
+        target_opset: The cut at another opset (`cases.check`).
+        expected: The operator test that the case was made from.
+        found: The candidate's outcome.
     """
 
     schema: Word = CASE_SCHEMA
@@ -297,8 +297,7 @@ class CaseOutcome:
 
 @frozen
 class ExpectedTest:
-    """The operator test whose expected outputs a case holds, in place of the reference's: its name
-    and tolerance."""
+    """The name and tolerance of the operator test that expects the outputs of a case."""
 
     test: Name
     rtol: float
@@ -369,7 +368,7 @@ Case: TypeAlias = ResultFolder[CaseManifest]
 
 
 def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> ResultPlace:
-    """Return the place of a result: `place`, or beside it with a number if another result is there.
+    """Return the place of a result: `place`, with a number if another result is there.
 
     Replaced are only results of subcut from the same model or folder, in which nothing was added,
     and with `place.force` every result of subcut. Never: a folder that subcut did not write, the
@@ -377,8 +376,7 @@ def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = 
     costs a folder.
 
     Raises:
-        ResultExists: something stands there that is not a result, or that is in use; or too many
-            results stand there.
+        ResultExists: The path is not a result, or is in use; or it has too many results.
     """
     for number in range(1, MAX_NUMBER + 1):
         numbered = place if number == 1 else replace(place, name=f"{place.name}-{number}")
@@ -462,20 +460,20 @@ def _is_ours(path: Path, manifest: Manifest, source: ModelSource) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in a folder; None where there is none that subcut wrote.
+    """Return the manifest in a folder; None if subcut wrote no manifest there.
 
     Raises:
-        InputError: subcut wrote it, and it is damaged; names the key.
+        InputError: The manifest is damaged; the error names the key.
     """
     document = read_plain_manifest(path)
     return None if document is None else from_json(Manifest, document)
 
 
 def read_plain_manifest(path: Path) -> JsonObject | None:
-    """The same as JSON, checked: for what may leave in a bundle.
+    """Return the manifest in a folder as checked JSON; None if subcut wrote no manifest there.
 
     Raises:
-        InputError: as `read_manifest`.
+        InputError: The manifest is damaged; the error names the key.
     """
     file = path / MANIFEST
     try:
@@ -509,7 +507,7 @@ def as_json(document: object) -> bytes:
 
 
 def plain(request: object) -> Any:
-    """A request as JSON gives it back (tuples as lists), to compare with a manifest's."""
+    """Return a request as JSON reads it (tuples as lists), to compare it with a manifest's."""
     return json.loads(json.dumps(request))
 
 
@@ -536,10 +534,11 @@ def reference_of(reference: Reference) -> ReferenceEntry:
 
 def sample_of(sample: Captured) -> SampleEntry:
     """One sample: its label and what was fed."""
-    fed = [(record, sample.origins[record.name]) for record in sample.fed.values()]
-    return SampleEntry(
-        sample.label, [FedInput(r.name, r.dtype, r.shapes, str(o), o.kind) for r, o in fed]
-    )
+    fed = []
+    for record in sample.fed.values():
+        origin = sample.origins[record.name]
+        fed.append(FedInput(record.name, record.dtype, record.shapes, str(origin), origin.kind))
+    return SampleEntry(sample.label, fed)
 
 
 def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:

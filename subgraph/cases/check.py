@@ -28,13 +28,13 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Records, list_arrays, load, measure_distance
 
-# onnxruntime keeps float32 between float16 nodes at every optimization level, and where it inserts
-# its Casts depends on what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of
-# the scale); a few may add up.
+# onnxruntime keeps float32 between float16 nodes at every optimization level. The places of its
+# Casts depend on the neighboring nodes. Largest difference seen: one rounding (4.9e-4 of the
+# scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
 FLOATING = frozenset((1, FLOAT16, 11, 16))  # float, float16, double, bfloat16
-TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # in what onnx's inference says
+TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # errors of onnx's inference
 REFUSED = "refused"  # status of a cut that onnx refuses
 
 Rerun = Callable[
@@ -158,12 +158,13 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
 def at_opset(
     cut: Cut, version: int, work: Path, check: Callable[[Path], CheckResult] | None = None
 ) -> TargetOpset | None:
-    """The cut at another opset, beside the cut itself; None for version 0.
+    """Write the cut at another opset to a second file; None for version 0.
 
-    `check`: runs a model in the cut's place on the captured values; None where nothing is captured.
+    Args:
+        check: Runs a model instead of the cut on the captured values; None without such values.
 
     Raises:
-        UsageError: there is no such version.
+        UsageError: There is no such version.
     """
     if not version:
         return None

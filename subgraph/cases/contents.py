@@ -1,9 +1,8 @@
-"""A case's folder -> its files as they may leave this machine: what its manifests list, with texts
-redacted.
+"""A case's folder -> its files as they may leave this machine: those of its manifests, redacted.
 
 Tensors and models are packed unchanged. Documents are redacted (`redact`); reports are rendered
-anew from the redacted document; logs stay here unless the user keeps them. Files that no manifest
-lists are left out.
+again from the redacted document; logs stay here unless the user keeps them. Files that no manifest
+lists are omitted.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from subgraph import results
-from subgraph.cases import case, zip_archive
-from subgraph.cases.evidence import rendered_reports
+from subgraph.cases import case
+from subgraph.cases.evidence import render_reports
 from subgraph.cases.find_case import bundle_root, result_in
 from subgraph.cases.layout import (
     BLAME,
@@ -45,6 +44,7 @@ from subgraph.graph import protobuf
 from subgraph.text import clean
 from subgraph.types import Fields, Strings
 
+PackedFiles: TypeAlias = dict[str, Path | bytes]  # by name in the bundle
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
 LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data", ".tflite"), FROM_DEVICE: (".npy", ".bin")}
 SKIPPED = ("__pycache__",)  # folders of the candidate, besides hidden ones
@@ -69,11 +69,12 @@ class CaseFiles:
     """The files of a case, a bisection or a sweep.
 
     Attributes:
-        files: name in the folder → file.
-        evidence: the manifest that names the candidate, if any: the folder's own (`is_evidence`),
-            or that above it.
-        cases: the folders of the cases in it, "" for itself; the most telling one comes first.
-        left: files that no manifest lists.
+        folder: The folder.
+        files: The path of each file, by its name in the folder.
+        evidence: The manifest that names the candidate, if any: that of the folder or its parent.
+        is_evidence: Whether `evidence` is the manifest of the folder.
+        cases: The folders of the cases in it, "" for itself; the most important one comes first.
+        left: Files that no manifest lists.
     """
 
     folder: Path
@@ -84,12 +85,12 @@ class CaseFiles:
     left: Strings
 
 
-def of(folder: Path) -> CaseFiles:
-    """The files of the case in a folder.
+def find_files(folder: Path) -> CaseFiles:
+    """Return the files of the case in a folder.
 
     Raises:
-        UsageError: there is no case, or none that can be run. InputError: a file is missing, or is
-            none of the case.
+        UsageError: There is no case that can be run.
+        InputError: A file is missing, or does not belong to the case.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -132,8 +133,8 @@ def _make_hint(folder: Path) -> str:
 
 
 def _iter_later(folder: Path) -> Iterator[str]:
-    """Files that were put beside a case after its manifest was written; the whole models of `blame`
-    stay here."""
+    """Yield files that were added to a case after its manifest; full models of `blame` stay
+    here."""
     found = [
         path
         for path in sorted(folder.glob(f"**/{BLAME}/*"))
@@ -149,23 +150,20 @@ def _iter_later(folder: Path) -> Iterator[str]:
 def _find_file(folder: Path, name: str) -> Path:
     """A listed file; a manifest may come from anywhere."""
     path = folder / name
-    where = folder
-    if why := zip_archive.name_problem(name):
+    if why := name_problem(name):
         raise InputError(
-            f"{where} lists '{name}', which cannot be sent: {why}",
+            f"{folder} lists '{name}', which cannot be sent: {why}",
             "make the case anew",
             code="bundle.unsafe-name",
         )
-    if any(
-        p.is_symlink()
-        for p in (path, *(folder / q for q in PurePosixPath(name).parents if str(q) != "."))
-    ):
+    parts = (PurePosixPath(name), *PurePosixPath(name).parents)
+    if any((folder / part).is_symlink() for part in parts[:-1]):
         raise InputError(
-            f"{where}: {name} is a link", "put the file itself there", code="bundle.link"
+            f"{folder}: {name} is a link", "put the file itself there", code="bundle.link"
         )
     if not path.is_file():
         raise InputError(
-            f"{where} lacks {name}, which its manifest lists",
+            f"{folder} lacks {name}, which its manifest lists",
             "make the case anew",
             code="case.file-missing",
         )
@@ -173,10 +171,10 @@ def _find_file(folder: Path, name: str) -> Path:
 
 
 def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Fields) -> Strings:
-    """The folders of the cases, the most telling first.
+    """Return the folders of the cases, the most important first.
 
     Raises:
-        UsageError: there is none, or one has no tensors.
+        UsageError: There is no case, or one has no tensors.
     """
     inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}"))
     first = [name for name in FINDING_FOLDERS if name in inner]
@@ -225,17 +223,17 @@ def data_of(source: Path | bytes) -> bytes:
 # ------------------------------------------------------------ redacted
 
 
-def redacted(
-    case_files: CaseFiles,
-    redactor: Redactor,
-    found_with: Fields | None,
-) -> dict[str, Path | bytes]:
-    """All files as they may leave.
+def redact_files(
+    case_files: CaseFiles, redactor: Redactor, found_with: Fields | None
+) -> PackedFiles:
+    """Return all files as they may leave.
 
     Args:
-        found_with: the redacted manifest that names the candidate.
+        case_files: The files.
+        redactor: The rules of redaction.
+        found_with: The redacted manifest that names the candidate.
     """
-    files: dict[str, Path | bytes] = {}
+    files: PackedFiles = {}
     document_name = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
     for name, path in case_files.files.items():
         last = PurePosixPath(name).name
@@ -259,7 +257,7 @@ def redacted(
     if document_name:
         document = json.loads(data_of(files[document_name]))
         with contextlib.suppress(SubcutError, TypeError):  # one of another version has no reports
-            texts = rendered_reports(results.parse(document))
+            texts = render_reports(results.parse(document))
             files |= {file: text.encode() for file, text in texts.items()}
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
@@ -273,7 +271,7 @@ def redacted(
 
 
 def _redact_document(name: str, document: Any, redactor: Redactor) -> Any:
-    """A document of ours; paths of its cases become relative to the bundle's folder."""
+    """Redact a document of subcut; paths of its cases become relative to the bundle's folder."""
     redacted_document = redactor.document(document)
     if name == RUN_JSON:
         redacted_document |= (

@@ -55,9 +55,12 @@ class CaseValue:
     """The files of a tensor of one sample in a case: numbers, of type `dtype`.
 
     Attributes:
-        source: whose value `given` is: the candidate's, which ran the case alone; "" for the record
-            of a device, which
-            ran the whole model. given: None where it is not there.
+        tensor: The tensor.
+        sample: The label of the sample.
+        source: The candidate that ran the case; "" for a device that ran the full model.
+        dtype: The element type.
+        reference: The file of the reference.
+        given: The file of `source`; None without one.
     """
 
     tensor: str
@@ -92,7 +95,7 @@ class EvidenceManifest(WrittenManifest):
     versions: Mapping[str, Version] = field(default_factory=versions)
 
 
-def rendered_reports(document: results.Document) -> dict[str, str]:
+def render_reports(document: results.Document) -> dict[str, str]:
     """File name → text of the reports of a document, of those forms that render it."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
     return {
@@ -132,7 +135,7 @@ def case_values(folder: Path, tensor: str) -> list[CaseValue]:
 
 
 def _inside(folder: Path, file: str) -> Path | None:
-    """A file of a folder; None where there is none, or it leads elsewhere."""
+    """Return a file of a folder; None if it does not exist, or leads elsewhere."""
     path = folder / file
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
@@ -165,7 +168,7 @@ def save_document(
 def write_document(document: results.Document, work: Path, name: str = RUN_JSON) -> None:
     """Write a document and its reports into a folder."""
     (work / name).write_bytes(case.as_json(to_json(document)))
-    for file, text in rendered_reports(document).items():
+    for file, text in render_reports(document).items():
         (work / file).write_text(text, encoding="utf-8")
 
 
@@ -195,8 +198,7 @@ def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
 def add_candidate(
     case_folder: Path, labels: Sequence[str], samples: Sequence[Records], outcome: CaseOutcome
 ) -> None:
-    """Add the candidate's outputs to a case, beside the reference's, and the outcome to its
-    manifest."""
+    """Add the candidate's outputs to a case, and the outcome to its manifest."""
     for into, tensors in zip(
         sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
     ):
@@ -206,8 +208,8 @@ def add_candidate(
 
 
 def copy_tensors(tensors: Records, stems: StringMap, folder: Path) -> None:
-    """Copy the files of tensors, with absolute paths, into a folder that is made; `stems`: tensor →
-    file stem."""
+    """Copy the files of tensors, with absolute paths, into a new folder; `stems`: tensor → file
+    stem."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, record in tensors.items():
         copied(record, folder, stems[name])
@@ -215,7 +217,7 @@ def copy_tensors(tensors: Records, stems: StringMap, folder: Path) -> None:
 
 @frozen
 class DumpRequest:
-    """All that a dump depends on beside the model."""
+    """All settings on which a dump depends, in addition to the model."""
 
     tensors: Strings
     fed: FeedingOptions = part(default_factory=FeedingOptions)
@@ -247,11 +249,17 @@ def dump(
     """Run the ancestors of the tensors once per sample and write them, a folder per sample where
     there are several.
 
-    `feeding`: what the model is fed, where that is not as the request says. `command`: for the
-    manifest.
+    Args:
+        graph: The model.
+        request: The tensors and settings.
+        place: The folder of the dump.
+        reference: The runtime.
+        feeding: The inputs of the model; None for those of the request.
+        command: The command line for the manifest.
 
     Raises:
-        ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
+        ResultExists: Another result is in the way.
+        SubcutError: The inputs cannot be read, or the model cannot be run.
     """
     plain_request = to_json(request)
     source = case.source_of(graph)

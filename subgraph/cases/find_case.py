@@ -1,9 +1,9 @@
 """Folder -> the case in it, and the candidate that it was found with.
 
-A case lies in a folder that cut, bisect, sweep or manual left, or in an unpacked bundle. The
+A case is in a folder that cut, bisect, sweep or manual left, or in an unpacked bundle. The
 candidate is named by the manifest of the folder around it, or by the bundle's list; paths in a
-bundle's list are relative to the bundle. Whatever a manifest says is checked here: it may come from
-anywhere.
+bundle's list are relative to the bundle. All fields of a manifest are checked here: it may come
+from anywhere.
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ class FoundCase:
     """A case whose manifest was checked.
 
     Attributes:
-        labels: of its samples; none where the case holds no tensors.
-        inputs, outputs: by tensor a record per sample, of its .npy files with absolute paths.
-        source: the model that was cut, as the manifest identifies it.
-        found_with: None where no manifest names a candidate.
-        bundle: the unpacked bundle that the case lies in, if any.
+        place: The folder of the case.
+        labels: The labels of its samples; empty if the case holds no tensors.
+        inputs: By tensor a record per sample, of its .npy files with absolute paths.
+        outputs: The records of the outputs, as `inputs`.
+        source: The model that was cut, as the manifest identifies it.
+        expected: The operator test that the case was made from, if any.
+        found_with: The candidate's request; None if no manifest names a candidate.
+        bundle: The unpacked bundle of the case, if any.
     """
 
     place: Path
@@ -86,15 +89,15 @@ class FoundCase:
 
 
 def find_case(folder: Path, *, small: bool = False) -> FoundCase:
-    """The case in a folder; in a bisection's folder its most telling one.
+    """Return the case in a folder; of a bisection, its most important one.
 
     Args:
         folder: The folder.
         small: Whether to return the case with the small input that is inside it.
 
     Raises:
-        UsageError: there is none, or several and none is the most telling; or a manifest is
-            damaged; or the case has no small input.
+        UsageError: There is no case, or several of equal importance; or a manifest is damaged; or
+            the case has no small input.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -136,7 +139,7 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
 
 
 def result_in(folder: Path) -> Path:
-    """Return the only result in a folder that is none itself, as `-o FOLDER` leaves it; else it."""
+    """Return the only result in a folder without a manifest, as of `-o FOLDER`; else the folder."""
     if (folder / case.MANIFEST).is_file():
         return folder
     inner = [found.parent for found in folder.glob(f"*/{case.MANIFEST}")]
@@ -147,7 +150,7 @@ def _enter_small(place: Path) -> Path:
     """The case with the small input inside a case.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The case has no small input.
     """
     if not (place / SMALL / case.MANIFEST).is_file():
         raise UsageError(
@@ -160,7 +163,7 @@ def _enter_small(place: Path) -> Path:
 
 
 def bundle_root(folder: Path) -> Path | None:
-    """The unpacked bundle that a folder is, or lies in directly; None where it is none."""
+    """Return the unpacked bundle that is a folder or its parent; None for another folder."""
     return next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
 
 
@@ -168,8 +171,8 @@ def require_no_loop(folder: Path) -> None:
     """Check that the folder is not the result of `bisect --loop`.
 
     Raises:
-        UsageError: the folder is what `bisect --loop` left, which holds no case; that of the search
-            is named.
+        UsageError: The folder is the result of `bisect --loop`, without a case; the hint names that
+            of the search.
     """
     if not (folder / LOOP_JSON).is_file() or (folder / RUN_JSON).is_file():
         return
@@ -183,8 +186,11 @@ def require_no_loop(folder: Path) -> None:
         if isinstance(report, str)
         else "it has no case"
     )
-    shown = f"{LOOP_JSON} there is the whole of it"
-    raise UsageError(f"{folder} is of a loop, step by step; {shown}", inside, code="case.is-loop")
+    raise UsageError(
+        f"{folder} is of a loop, step by step; {LOOP_JSON} there is the whole of it",
+        inside,
+        code="case.is-loop",
+    )
 
 
 def _locate(folder: Path) -> tuple[Path, object]:
@@ -199,10 +205,9 @@ def _locate(folder: Path) -> tuple[Path, object]:
     if inner is None:
         names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
         if (folder / PLAN_JSON).is_file():
-            shown = folder
             raise UsageError(
-                f"{shown} is a plan, which holds no case",
-                f"open {shown}/report.html",
+                f"{folder} is a plan, which holds no case",
+                f"open {folder}/report.html",
                 code="case.is-plan",
             )
         if not names:
@@ -241,15 +246,9 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
     """
     if len(tensor.samples) < samples:
         raise ValueError(f"{tensor.name} has {len(tensor.samples)} of {samples} samples")
-    if bad := next(
-        (
-            f.file
-            for f in chain.from_iterable(s.files for s in tensor.samples)
-            if name_problem(f.file)
-        ),
-        None,
-    ):
-        raise ValueError(f"the file {bad!r}: {name_problem(bad)}")
+    for stored_file in chain.from_iterable(s.files for s in tensor.samples):
+        if why := name_problem(stored_file.file):
+            raise ValueError(f"the file {stored_file.file!r}: {why}")
     return tuple(
         Record(
             tensor.name,
@@ -320,7 +319,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
 def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     """The candidate with its files taken from the bundle, in which its commands run.
 
-    Its origin holds a digest of these files, so that a change of one of them asks for trust anew.
+    Its origin holds a digest of these files, so that a changed file requires trust again.
     """
     home = bundle / CANDIDATE_FILES
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":

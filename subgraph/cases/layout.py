@@ -1,5 +1,4 @@
-"""Names of files and folders in results, and the schema names that tell one kind of result from
-another."""
+"""Names of files and folders in results, and the schema names of the kinds of results."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ REPRO = "repro.py"
 LOG = "log.txt"
 CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
 SMALL = "small"  # in a case: a case with the smallest input that fails in the same way
-REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
+REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case without changes
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"
 FINDING_FOLDERS = (
@@ -28,13 +27,13 @@ FINDING_FOLDERS = (
     "flaky",
     "in-doubt",
     "interval",
-)  # of a bisection, the most telling first
+)  # of a bisection, the most important first
 RUN_JSON = "run.json"
 SWEEP_JSON = "sweep.json"
 PLAN_JSON = "plan.json"
 LOOP_JSON = "loop.json"
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
-# What `subcut blame` leaves in the folder of a case, beside models that it rewrote.
+# Files of `subcut blame` in the folder of a case, in addition to models that it rewrote.
 BLAME = "blame"
 BLAME_JSON = "blame.json"
 BLAME_ANSWER = "blame.md"
@@ -65,8 +64,8 @@ def is_evidence(schema: str) -> bool:
 
 
 def place_name(region: Region) -> str:
-    """`pool1__res2a_relu`; several starts or ends are joined by `+`; long ones are cut and told
-    apart by a hash."""
+    """Return `pool1__res2a_relu`; `+` joins several starts or ends; long names are cut, with a
+    hash."""
     start, end = ("+".join(map(safe_name, labels)) for labels in (region.start, region.end))
     name = f"{start}__{end}"
     if len(name) <= MAX_PLACE:

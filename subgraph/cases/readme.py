@@ -36,12 +36,13 @@ class ReadmeData:
     """The contents of a bundle, as its README describes them.
 
     Attributes:
-        name: of the bundle. files: names of all files in it.
-        cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the
-            most telling one first.
-        evidence: the manifest that names the candidate, if any.
-        outcome: of the candidate, if it ran.
-        unchanged: what went along as the sender wrote it, a line each.
+        name: The name of the bundle.
+        files: The names of all files in it.
+        cases: The manifest of each case, by its folder in the bundle ("" for the bundle itself);
+            the most important one first.
+        evidence: The manifest that names the candidate, if any.
+        outcome: The outcome of the candidate, if it ran.
+        unchanged: The texts that are as the sender wrote them, a line each.
     """
 
     name: str
@@ -53,7 +54,7 @@ class ReadmeData:
 
     @property
     def first(self) -> str:
-        """The folder of the most telling case."""
+        """The folder of the most important case."""
         return next(iter(self.cases))
 
 
@@ -120,7 +121,7 @@ def _iter_problem(data: ReadmeData) -> Iterator[str]:
 
 
 def _describe_verdict(data: ReadmeData, manifest: Fields) -> str:
-    """The verdict, in a line; "" where there is none."""
+    """Return the verdict, in a line; "" without one."""
     outcome = data.outcome or (
         from_json(CaseOutcome, found) if (found := manifest.get("found")) else None
     )
@@ -132,8 +133,7 @@ def _describe_verdict(data: ReadmeData, manifest: Fields) -> str:
 
 
 def _iter_files(data: ReadmeData, place: str) -> Iterator[str]:
-    """List the files of the most telling case and of the bundle that a stranger opens; then the
-    other cases."""
+    """Yield a line per file of the most important case and of the bundle, then the other cases."""
     for name, what in FILE_KINDS.items():
         for path in dict.fromkeys((place + name, name)):
             if any(

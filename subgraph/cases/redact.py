@@ -1,9 +1,9 @@
 """The redaction of documents that leave this machine: known fields leave, free text does not; and
 the facts of the machine.
 
-A field leaves if it holds names of the case, words of ours, versions, digests or numbers. A command
-line leaves without what is known to be private here. Any other text is left out: what a candidate
-printed, sentences, paths. With the user's consent (`keep`) it leaves as a command line does.
+A field leaves if it holds names of the case, words of subcut, versions, digests or numbers. A
+command line leaves without known private words. Any other text is omitted: the output of a
+candidate, sentences, paths. With the user's consent (`keep`) it leaves as a command line does.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ HOST = "HOST"
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins"
     " localhost subcut onnx model max min mean norm mark will may case cut page rich host data".split()  # noqa: E501
-)  # names of users and hosts that identify nobody, or that are words of ours
-MIN_LENGTH = 3  # letters of a user's or host's name; shorter ones are not looked for
+)  # names of users and hosts that identify nobody, or that subcut prints
+MIN_LENGTH = 3  # letters of the name of a user or host; shorter ones are not looked for
 MIN_SECRET_LENGTH = 6  # characters of a secret in the environment
 SECRET = re.compile(
     r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|[_-]key$|[_-]pat$|_pat$|cookie",
@@ -96,11 +96,16 @@ class Redactor:
     """The rules of redaction, and the private texts of this machine, which `this_machine` finds.
 
     Attributes:
-        names: of nodes, tensors and files of the case.
-        keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
-        source: the user lets lines of source code go, with their paths. metadata: the modules'
-            names, else.
-        kept, left: names of the fields and files with texts that were kept, and left out.
+        homes: The home folders of the user.
+        users: The names of the user.
+        hosts: The names of the machine.
+        secrets: Values of secrets, in the environment and in a candidate's options.
+        names: Names of nodes, tensors and files of the case.
+        keep: Names of fields and text files whose texts the user keeps; `ALL` for all of them.
+        source: Whether the user keeps lines of source code, with their paths.
+        metadata: Whether the user keeps the names of modules.
+        kept: Names of the fields and files with texts that were kept.
+        left: Names of the fields and files with texts that were omitted.
     """
 
     homes: Strings = ()
@@ -192,11 +197,8 @@ class Redactor:
             return self._mapping(value, key, inside or key in SPEC_KEYS)
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
-            return (
-                [v for v in kept if v != LEFT_OUT]
-                if isinstance(next(iter(value), None), str)
-                else kept
-            )
+            has_texts = isinstance(next(iter(value), None), str)
+            return [v for v in kept if not has_texts or v != LEFT_OUT]
         return self._value(value, key, inside) if isinstance(value, str) else value
 
     def _mapping(self, value: Fields, key: str, inside: bool) -> JsonObject:
@@ -206,9 +208,7 @@ class Redactor:
             return {self._name(word): digest for word, digest in value.items()}
         is_map = key in MAPS
         is_judged = value.get("status") == Status.AGREE or value.get("signature") in JUDGED
-        of_criterion = set[str]()
-        if is_judged or "status" not in value:
-            of_criterion.add("label")
+        of_criterion = {"label"} if is_judged or "status" not in value else set()
         if is_judged:
             of_criterion.add("why")
         redacted = {}
@@ -245,30 +245,16 @@ class Redactor:
         """Kinds of private details in a file that is packed unchanged; names of user and host only
         with `words`."""
         text = data.decode(errors="replace")
-        kinds = (
-            ["your home path"]
-            if any(_make_pattern(home).search(text) for home in self.homes)
-            else []
-        )
-        kinds += (
-            ["a secret of the environment"]
-            if any(secret.encode() in data for secret in self.secrets)
-            else []
-        )
-        kinds += ["what looks like a token"] if _TOKENS.search(text) else []
-        kinds += ["a URL with a password"] if _PASSWORD.search(text) else []
-        kinds += [
-            kind for kind, pattern in _ADDRESSES.items() if addresses and pattern.search(text)
-        ]
-        for kind, names in (
-            (("your user name", self.users), ("this machine's name", self.hosts)) if words else ()
-        ):
-            if any(
-                re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data)
-                for n in names
-            ):
-                kinds.append(kind)
-        return kinds
+        has_kind = {
+            "your home path": any(_make_pattern(home).search(text) for home in self.homes),
+            "a secret of the environment": any(s.encode() in data for s in self.secrets),
+            "what looks like a token": _TOKENS.search(text),
+            "a URL with a password": _PASSWORD.search(text),
+            **{kind: addresses and found.search(text) for kind, found in _ADDRESSES.items()},
+            "your user name": words and _has_word(self.users, data),
+            "this machine's name": words and _has_word(self.hosts, data),
+        }
+        return [kind for kind, found in has_kind.items() if found]
 
 
 @cache
@@ -285,7 +271,7 @@ def leaving_keys() -> Mapping[str, frozenset[str]]:
 
 
 def _find_name(word: str) -> str:
-    """The last part of an absolute path, also behind `=`; any other word as it is."""
+    """Return the last part of an absolute path, also after `=`; any other word unchanged."""
     head, sep, value = word.rpartition("=")
     path = PurePath(value)
     return f"{head}{sep}{path.name}" if path.is_absolute() else word
@@ -307,6 +293,11 @@ def _hide_words(words: Sequence[str]) -> Iterator[str]:
         else:
             yield word
         before = word
+
+
+def _has_word(names: Iterable[str], data: bytes) -> bool:
+    patterns = (rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()) for n in names)
+    return any(re.search(pattern, data) for pattern in patterns)
 
 
 def _hide_secret(match: re.Match[str]) -> str:

@@ -1,14 +1,14 @@
 """Region -> case folder: capture its tensors, cut the model, check the cut, write model, tensors
 and manifest.
 
-What a text report or `--json` says is read from the manifest; nothing is computed twice.
+Text reports and `--json` are rendered from the manifest; nothing is computed twice.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -53,7 +53,10 @@ OF_RECORDING = "what the reference makes of the recorded inputs"
 
 @frozen
 class CaseRequest:
-    """All that a case depends on beside the model: two equal requests give the same bytes."""
+    """All settings on which a case depends, in addition to the model.
+
+    Two equal requests result in the same bytes.
+    """
 
     start: Strings
     end: Strings
@@ -70,7 +73,7 @@ class CaseRequest:
     target_opset: int = 0
 
     @classmethod
-    def of_nodes(
+    def make_for_nodes(
         cls, graph: Graph, nodes: Sequence[int], feeding: Feeding, *, freeze: bool, **options: Any
     ) -> CaseRequest:
         """A request for the region of these nodes, named by the first and the last; `options`:
@@ -90,20 +93,12 @@ class CaseRequest:
             words += chain.from_iterable((flag, value) for value in values)
         for name, shape in self.fed.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-        settings: dict[str, Callable[[CaseRequest], object]] = {
-            "--seed": lambda r: r.fed.seed,
-            "--mean": lambda r: ",".join(map(str, r.fed.picture.mean)),
-            "--scale": lambda r: ",".join(map(str, r.fed.picture.scale)),
-            "--format": lambda r: ",".join(r.formats),
-            "--dtype": lambda r: r.tensor_format.dtype,
-            "--layout": lambda r: r.tensor_format.layout,
-            "--recorded": lambda r: r.recorded,
-            "--as": lambda r: "caffe" if r.as_caffe else "",
-            "--target-opset": lambda r: r.target_opset,
-        }
-        plain = CaseRequest(self.start, self.end)
-        for option, get in settings.items():
-            words += [option, str(get(self))] if get(self) != get(plain) else []
+        plain = CaseRequest(self.start, self.end)._settings()
+        words += chain.from_iterable(
+            (option, str(value))
+            for option, value in self._settings().items()
+            if value != plain[option]
+        )
         for flag, on in (
             ("--bgr", self.fed.picture.bgr),
             ("--dump=all", self.dump_all and not self.recorded),
@@ -114,6 +109,20 @@ class CaseRequest:
         ):
             words += [flag] if on else []
         return system.join(words)
+
+    def _settings(self) -> dict[str, object]:
+        """Return the values of the options with a value."""
+        return {
+            "--seed": self.fed.seed,
+            "--mean": ",".join(map(str, self.fed.picture.mean)),
+            "--scale": ",".join(map(str, self.fed.picture.scale)),
+            "--format": ",".join(self.formats),
+            "--dtype": self.tensor_format.dtype,
+            "--layout": self.tensor_format.layout,
+            "--recorded": self.recorded,
+            "--as": "caffe" if self.as_caffe else "",
+            "--target-opset": self.target_opset,
+        }
 
 
 class RecordedSource(Protocol):
@@ -127,11 +136,11 @@ class RecordedSource(Protocol):
     def recording(self) -> RecordingEntry: ...
 
     def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
-        """As `ReferenceValues.copy_to`."""
+        """Copy the values, as `ReferenceValues.copy_to` does."""
 
-    def dumped(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
-        """Per sample, the recorded tensors of the region's nodes, as files in `folder` with
-        absolute paths."""
+    def dump(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
+        """Write the recorded tensors of the region's nodes into `folder`; return them per sample,
+        with absolute paths."""
 
 
 def extract(
@@ -143,15 +152,21 @@ def extract(
 ) -> list[Case]:
     """Cut a region into case folders. A `place` without a name is named after the region.
 
-    `feeding`: what the model is fed, where that is not as the request says. Without a reference
-    nothing is run. Samples whose boundary tensors have other shapes, or other values of frozen
-    tensors, need a cut of their own: each group of equal samples gives a folder.
+    Samples whose boundary tensors have other shapes, or other values of frozen tensors, need a
+    separate cut: each group of equal samples has a folder.
+
+    Args:
+        graph: The model.
+        request: The region and settings.
+        place: The folder of the case.
+        reference: The runtime; None to run nothing.
+        feeding: The inputs of the model; None for those of the request.
 
     Raises:
-        ResultExists: another result stands in the way. SubcutError: as region, inputs, capture and
-            cut do.
+        ResultExists: Another result is in the way.
+        SubcutError: There is no such region, or it cannot be captured or cut.
     """
-    region, place = chosen(graph, request, place)
+    region, place = find_place(graph, request, place)
     if reference is None:
         cut = cut_region(graph, region, dynamic=request.dynamic)
         with folders.aside(place.path) as work:
@@ -166,8 +181,10 @@ def extract(
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
 
-def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Region, ResultPlace]:
-    """The region that is to be cut, and where its case goes.
+def find_place(
+    graph: Graph, request: CaseRequest, place: ResultPlace
+) -> tuple[Region, ResultPlace]:
+    """Return the region to cut, and the free place of its case.
 
     Raises: as `extract`.
     """
@@ -212,9 +229,7 @@ def write_region(
                 name: value.within(scratch / str(k)) for name, value in sample.tensors.items()
             }
             captured[k] = replace(sample, tensors=tensors)
-        dumped = (
-            device.dumped(stems, scratch / "device") if device else [c.tensors for c in captured]
-        )
+        dumped = device.dump(stems, scratch / "device") if device else [c.tensors for c in captured]
         recording = device.recording if device else None
         builder = CaseBuilder(
             graph,
@@ -276,10 +291,17 @@ class CaseBuilder:
     """The values that all groups of samples share; `build` makes the folder of one group.
 
     Attributes:
-        above: the nodes that the reference runs. stems: tensor → file stem. scratch: holds a folder
-            per sample.
-        captured, dumped: per sample, tensors with absolute paths; those of `dumped` go to
-            `dump_data`.
+        graph: The model.
+        region: The region.
+        above: The nodes that the reference runs.
+        request: The settings.
+        reference: The runtime.
+        scratch: A folder with a folder per sample.
+        samples: The inputs of the model.
+        captured: The captured tensors per sample, with absolute paths.
+        stems: The file stem of each tensor.
+        dumped: The tensors per sample for `dump_data`, with absolute paths.
+        recording: The recording that the case is cut from, if any.
     """
 
     graph: Graph
@@ -399,11 +421,8 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         ("subcut.end", ", ".join(cut.region.end)),
         ("subcut.version", __version__),
     ):
-        entry = cut.model.metadata_props.add()
-        entry.key = key
-        entry.value = value
-    problem = structure_problem(cut.model)
-    if problem:
+        cut.model.metadata_props.add(key=key, value=value)
+    if problem := structure_problem(cut.model):
         raise ModelError(
             f"the cut would be invalid: {problem}",
             f"subcut inspect {cut.graph.path}",

@@ -1,6 +1,6 @@
 """Files <-> one zip: the same files give the same bytes, and unpacking a zip from anywhere is safe.
 
-All names stand below one folder, `TOP/`. Python's zipfile reads; names, kinds and sizes are checked
+All names are in one folder, `TOP/`. Python's zipfile reads; names, kinds and sizes are checked
 before the first byte is written, sizes and digests again while bytes are read, and the folder is
 put in its place only when everything fits. The caller supplies the digests, from a list that is
 itself in the zip.
@@ -200,13 +200,13 @@ class Archive:
         self._zip = file
         entries = file.infolist()
         if len(entries) > MAX_ENTRIES:
-            raise refused(path, f"it has {len(entries):,} entries")
+            raise make_refusal(path, f"it has {len(entries):,} entries")
         files = [(name, info) for info in entries if (name := _check_entry(path, info)) is not None]
         require_names([name for name, _ in files], str(path))
         if len({name.partition("/")[0] for name, _ in files}) != 1 or any(
             "/" not in name for name, _ in files
         ):
-            raise no_bundle(path, "its files are not in one folder")
+            raise make_kind_error(path, "its files are not in one folder")
         self._infos = {name.partition("/")[2]: info for name, info in files}
         _require_size(path, [info.file_size for info in self._infos.values()])
 
@@ -223,9 +223,9 @@ class Archive:
         """
         info = self._infos.get(name)
         if info is None:
-            raise no_bundle(self.path, f"it has no {name}")
+            raise make_kind_error(self.path, f"it has no {name}")
         if info.file_size > limit:
-            raise damaged(self.path, f"its {name} has {info.file_size:,} bytes")
+            raise make_damage_error(self.path, f"its {name} has {info.file_size:,} bytes")
         return b"".join(self._chunks(name))
 
     def unpack(
@@ -246,7 +246,7 @@ class Archive:
                 if name in self._infos
                 else "lacks {}, which its list has"
             )
-            raise damaged(self.path, what.format(name))
+            raise make_damage_error(self.path, what.format(name))
         for name, data in read.items():
             (folder / name).write_bytes(data)
         for name in sorted(checksums):
@@ -258,30 +258,25 @@ class Archive:
                 target.chmod(0o755)
 
     def _copy(self, name: str, checksum: Checksum, out: IO[bytes]) -> None:
-        """Write the bytes of a file, never more than its checksum says."""
+        """Write the bytes of a file, at most as many as in its checksum."""
         hashed = hashlib.sha256()
         size = 0
         for chunk in self._chunks(name):
             size += len(chunk)
             if size > checksum.bytes:
-                raise damaged(self.path, f"{name} is larger than its list says")
+                raise make_damage_error(self.path, f"{name} is larger than its list says")
             hashed.update(chunk)
             out.write(chunk)
         if Checksum(size, hashed.hexdigest()) != checksum:
-            raise damaged(self.path, f"{name} is not what its list says")
+            raise make_damage_error(self.path, f"{name} is not what its list says")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
-        info = self._infos[name]
-        left = info.file_size
         try:
-            with self._zip.open(info) as file:
-                while chunk := file.read(min(CHUNK, left + 1)):
-                    left -= len(chunk)
-                    if left < 0:
-                        raise damaged(self.path, f"{name} is larger than it says")
+            with self._zip.open(self._infos[name]) as file:  # never more than its `file_size`
+                while chunk := file.read(CHUNK):
                     yield chunk
         except (OSError, *DAMAGE) as e:
-            raise damaged(self.path, _reason(e)) from e
+            raise make_damage_error(self.path, _reason(e)) from e
 
 
 @contextmanager
@@ -293,10 +288,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
     """
     try:
         if not zipfile.is_zipfile(path):
-            raise no_bundle(path, "it is not a zip, or its end is missing")
+            raise make_kind_error(path, "it is not a zip, or its end is missing")
         file = zipfile.ZipFile(path)
     except (OSError, *DAMAGE) as e:
-        raise damaged(path, _reason(e)) from e
+        raise make_damage_error(path, _reason(e)) from e
     with file:
         yield Archive(path, file)
 
@@ -305,7 +300,7 @@ def _reason(e: BaseException) -> str:
     return clean(" ".join(str(getattr(e, "strerror", None) or e).split()))[:200] or type(e).__name__
 
 
-def damaged(path: Path, why: str) -> InputError:
+def make_damage_error(path: Path, why: str) -> InputError:
     """The error for a bundle whose contents are not those that it lists."""
     return InputError(
         f"{clean(str(path))} is damaged: {why}",
@@ -314,7 +309,7 @@ def damaged(path: Path, why: str) -> InputError:
     )
 
 
-def no_bundle(path: Path, why: str) -> InputError:
+def make_kind_error(path: Path, why: str) -> InputError:
     """The error for another zip or file."""
     return InputError(
         f"{clean(str(path))} is not a bundle: {why}",
@@ -323,7 +318,7 @@ def no_bundle(path: Path, why: str) -> InputError:
     )
 
 
-def refused(path: Path, why: str) -> InputError:
+def make_refusal(path: Path, why: str) -> InputError:
     """The error for a zip that subcut never writes."""
     return InputError(
         f"{clean(str(path))} is refused: {why}",
@@ -340,13 +335,13 @@ def _check_entry(path: Path, info: zipfile.ZipInfo) -> str | None:
     """
     name = info.orig_filename  # unlike `filename` not cut at a NUL
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise refused(path, f"'{name[:200]}' is a link or a special file")
+        raise make_refusal(path, f"'{name[:200]}' is a link or a special file")
     if why := name_problem(name.removesuffix("/")):
-        raise refused(path, f"the name '{name[:200]}': {why}")
+        raise make_refusal(path, f"the name '{name[:200]}': {why}")
     return None if name.endswith("/") else name
 
 
 def _require_size(path: Path, sizes: Sequence[int]) -> None:
     own = path.stat().st_size
     if sum(sizes) > min(MAX_TOTAL, max(SMALL, MAX_RATIO * own)):
-        raise refused(path, f"its {own:,} bytes would become {sum(sizes):,}")
+        raise make_refusal(path, f"its {own:,} bytes would become {sum(sizes):,}")

@@ -291,11 +291,11 @@ def cut_recorded(
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device
     recorded."""
     from subgraph.cases.case import RecordingEntry
-    from subgraph.cases.write_case import chosen
+    from subgraph.cases.write_case import find_place
     from subgraph.recordings import device_runs, result_folder
     from subgraph.recordings.compare_recording import match_run
 
-    chosen(graph, request, place)  # a mistake there is reported before anything runs
+    find_place(graph, request, place)  # a mistake there is reported before anything runs
     with device_runs.open_runs(graph, recordings, request.feeding) as recorded:
         fed = recorded.feeding
         one = device_runs.RecordedRuns([device_runs.choose_device_run(recorded.runs)], fed)

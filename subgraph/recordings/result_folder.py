@@ -361,7 +361,7 @@ class RecordedValues:
                     code="recording.input-missing",
                 )
 
-    def dumped(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
+    def dump(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with
         absolute paths."""
         graph = self.judge.model.graph
@@ -391,7 +391,7 @@ def write_recorded_case(
     Raises:
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
     """
-    region, place = write_case.chosen(graph, request, place)
+    region, place = write_case.find_place(graph, request, place)
     judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
     values = RecordedValues(judge, matched, region, replace(recording, files=files))
@@ -448,7 +448,7 @@ def _write_case(
     fed = replace(
         feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs)
     )
-    request = CaseRequest.of_nodes(graph, region.nodes, fed, freeze=model.freeze)
+    request = CaseRequest.make_for_nodes(graph, region.nodes, fed, freeze=model.freeze)
     if not evidence.add_case(graph, region, request, place, model.reference, model.values):
         return False
     stems = folders.safe_names(region.outputs)

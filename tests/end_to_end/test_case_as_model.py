@@ -48,7 +48,7 @@ def test_folder_around_one_result_is_taken_for_it(model: Path, tmp_path: Path) -
     made = subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", "-o", "runs", cwd=tmp_path)
     assert made.code == 0
     runs = tmp_path / "runs"
-    assert find_case(runs).place == contents.of(runs).folder == runs / "mm__relu"
+    assert find_case(runs).place == contents.find_files(runs).folder == runs / "mm__relu"
     assert subcut("inspect", "runs", cwd=tmp_path).code == 0
     shutil.copytree(runs / "mm__relu", runs / "two")
     assert subcut("inspect", "runs", cwd=tmp_path).problem == "model.is-folder"

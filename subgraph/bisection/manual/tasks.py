@@ -183,7 +183,7 @@ def write_task(
     """
     region = task.region
     model = task.model
-    request = write_case.CaseRequest.of_nodes(
+    request = write_case.CaseRequest.make_for_nodes(
         model.graph,
         region.nodes,
         feeding,
