@@ -270,7 +270,7 @@ class Blame:
         """One release on the region."""
         if version == self._own():
             return self._tried(version, self.verdict)
-        candidate = self.trials.runtime.candidate.of_release(version, asked.sources)
+        candidate = self.trials.runtime.candidate.set_release(version, asked.sources)
         try:
             if candidate.installation and not candidate.installation.is_ready:
                 self.installs += 1
@@ -354,7 +354,7 @@ class Blame:
         if history and asked:
             package = candidate.package or releases.package(candidate.backend)[0]
             for version in _find_mended(history):
-                other = candidate.of_release(version, asked.sources)
+                other = candidate.set_release(version, asked.sources)
                 npm = f"npm install {package}@{version}"
                 install = npm if other.can.npm else f"pip install {package}=={version}"
                 yield prover.of_candidate("version", f"{package} {version}", install, other)

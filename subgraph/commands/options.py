@@ -246,14 +246,14 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_candidates(incomplete: str) -> list[str]:
     """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:`
     options."""
-    from subgraph.runtime.candidate import stated_options
+    from subgraph.runtime.candidate import find_options
     from subgraph.runtime.devices import DEVICES
 
     head, colon, rest = incomplete.partition(":")
     if colon:
         before, _, word = rest.rpartition(",")
         begin = f"{head}:{before}," if before else f"{head}:"
-        stated = stated_options(head).items()
+        stated = find_options(head).items()
         words = list[str]()
         for name, values in stated:
             if "*" not in name:

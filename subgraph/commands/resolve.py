@@ -231,16 +231,14 @@ class Asked:
         if reference is None:
             return Reference(limit=limit)
         require_trust(reference.code, self.result.trust)
-        from subgraph.runtime.worker_pool import installed
+        from subgraph.runtime.worker_pool import install
 
         limits: JsonObject = {
             "timeout": reference.timeout,
             "memory": reference.memory,
             "limit": limit,
         }
-        return Reference(
-            reference.backend, reference.options, python=installed(reference), **limits
-        )
+        return Reference(reference.backend, reference.options, python=install(reference), **limits)
 
     def described_reference(self) -> Candidate | None:
         """The reference; None for plain onnxruntime. Operators of TensorFlow Lite are run by

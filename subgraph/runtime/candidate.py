@@ -2,8 +2,8 @@
 
 A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`,
 `torch:path/to/module.py:FUNCTION`, or a name from the project file, whose table has either `spec`
-or `run` (and `convert`), and the settings below. A comma that no `key=` follows belongs to the
-value before it.
+or `run` (and `convert`), and other settings. A comma that no `key=` follows belongs to the value
+before it.
 
 Paths that the user types are relative to the working directory. Paths and commands in a project
 file are relative to that file's folder, as in make or npm, from whatever folder below it subcut
@@ -13,13 +13,14 @@ runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph import plugins, system
+from subgraph import plugins
 from subgraph.documents import Version
 from subgraph.environments import emulated, releases
 from subgraph.environments.installation import Installation
@@ -70,9 +71,7 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "tvm": (),
     "xnnpack": ("executorch",),
 }
-RUN = (
-    "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
-)
+RUN = "run"  # the setting of every candidate of command lines, in a table and in a SPEC
 COMMANDS = ("convert", RUN)  # in the order in which they run
 SPEC_OPTIONS: Options = {
     "package": (),
@@ -83,14 +82,14 @@ WITH_FORMS = re.compile(r"(\w+)\[([^\]]*)\]:(.*)", re.DOTALL)  # cmd[inputs=floa
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 
 
-def stated_options(head: str) -> Options:
-    """Return the options of a backend and its devices, by the name of any; empty for a name that is neither's.
+def find_options(head: str) -> Options:
+    """Return the options of a backend and its devices, by the name of any; empty for others.
 
-    >>> stated_options("mnn==3.6.1")["precision"]
+    >>> find_options("mnn==3.6.1")["precision"]
     ('normal', 'high', 'low')
-    """  # noqa: E501
+    """
     name = head.partition("==")[0]
-    device = _device(name)
+    device = _find_device(name)
     backend = device.spec.partition(":")[0] if device else name
     if backend not in plugins.own_names("backends"):
         return {}
@@ -106,7 +105,7 @@ class RuntimeBuild:
 
     Attributes:
         release: The release, "1.22.1", which runs in a separate environment; "" for the one that is
-            installed beside subcut. Of a command, the version that the user has switched it to.
+            installed with subcut. Of a command, the version that the user has switched it to.
         package: The package that holds another build, in a separate environment; "" for the usual.
         python: The interpreter of an environment of the user that has the runtime; "" for none.
         processor: Another processor, by whose kernels it computes under an emulator; "" for none.
@@ -130,21 +129,24 @@ class Candidate(RuntimeBuild):
     """The runtime that is compared with the reference. Its build: see `RuntimeBuild`.
 
     Attributes:
-        name: as the user typed it; shown in reports.
-        backend: a backend's name, or the path of a Python file.
-        options: of the backend's `load`.
-        sources: options for pip that say where the release comes from.
-        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
-            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
-        precision, multi: None: as the backend reports.
-        timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
-        origin: the project file that describes it; "" if the user typed it.
+        name: The name in reports, as the user typed it.
+        backend: The name of a backend, or the path of a Python file.
+        options: Options of the backend's `load`.
+        precision: The precision that it claims; None for the backend's report.
+        multi: Whether it takes several disconnected pieces; None for the backend's report.
+        timeout: Seconds for one load or one run.
+        memory: Bytes of the process tree; None without a limit.
+        origin: The project file that describes it; "" if the user typed it.
+        sources: Options for pip: the places of the release.
+        executor: The place of the runs, as a SPEC of `runtime.executors`; "" for this machine.
+        resources: The resources that each run takes of a worker there.
+        hosts: Boards that its commands reach as `{host}`; each takes one run at a time.
 
     >>> from subgraph import Candidate, compare, load
     >>> one_thread = Candidate("one thread", "ort", {"threads": 1}, timeout=60.0)
     >>> compare(load("resnet50.onnx"), one_thread, at=["prob"]).whole.status.value
     'agree'
-    """  # noqa: E501
+    """
 
     name: str
     backend: str
@@ -161,11 +163,10 @@ class Candidate(RuntimeBuild):
 
     @property
     def installation(self) -> Installation | None:
-        """The environment of its release, or of another build of its runtime; None for those that
-        are there.
+        """The environment of its release, or of another build of its runtime; None without one.
 
         Raises:
-            UsageError: the backend has no releases, or this is none.
+            UsageError: The backend has no releases, or not this one.
         """
         own = self.release or self.package or self.processor
         if self.python or self.runs_commands or self.can.npm or not own:
@@ -175,11 +176,11 @@ class Candidate(RuntimeBuild):
             self.backend, self.release, self.sources, self.package, beside, self.processor
         )
 
-    def of_release(self, version: str, sources: Strings = ()) -> Candidate:
-        """The same on a release of its runtime; `sources`: as the attribute.
+    def set_release(self, version: str, sources: Strings = ()) -> Candidate:
+        """Return the candidate on a release of its runtime; `sources`: as the attribute.
 
         Raises:
-            UsageError: the backend has no releases, or this is none.
+            UsageError: The backend has no releases, or not this one.
         """
         releases.parse(version)
         options = {**self.options, "version": version} if self.can.npm else self.options
@@ -187,7 +188,7 @@ class Candidate(RuntimeBuild):
 
     @property
     def has_process(self) -> bool:
-        """False where a person runs it, or it has run already."""
+        """Whether it runs in a process: no person runs it, and it has not run already."""
         return self.backend not in (BY_HAND, RECORDED)
 
     @property
@@ -209,61 +210,56 @@ class Candidate(RuntimeBuild):
 
     @property
     def commands(self) -> list[str]:
-        """Everything that it runs outside of subcut: command lines, a Python file, libraries, files
-        among the options."""
+        """Command lines, a Python file, libraries and files among the options: all foreign code."""
         if self.runs_commands:
             return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
-        files = [
-            str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))
-        ]
-        files += self.installation.requirements[:1] if self.installation else ()
-        files += (
-            [f"{releases.package(self.backend)[0]}@{self.release}"]
-            if self.can.npm and self.release
-            else []
-        )
-        files += [self.python] if self.python else []
-        files += (
-            [self.executor] if self.executor and "://" not in self.executor else []
-        )  # whose module is imported here
-        return [self.backend, *files] if self.backend.endswith(".py") else files
+        files = [self.backend] if self.backend.endswith(".py") else []
+        for name, value in self.options.items():
+            if name == "custom_ops" or is_file(Path(str(value))):
+                files.append(str(value))
+        if installation := self.installation:
+            files.append(installation.requirements[0])
+        if self.can.npm and self.release:
+            files.append(f"{releases.package(self.backend)[0]}@{self.release}")
+        if self.python:
+            files.append(self.python)
+        if self.executor and "://" not in self.executor:  # its module is imported here
+            files.append(self.executor)
+        return files
 
     @property
     def script(self) -> str:
-        """The Python file that runs in the worker's process; "" if there is none."""
-        return (
-            self.backend
-            if self.backend.endswith(".py")
-            else str(self.options.get(self.can.script, ""))
-        )
+        """The Python file that runs in the worker's process; "" without one."""
+        if self.backend.endswith(".py"):
+            return self.backend
+        return str(self.options.get(self.can.script, ""))
 
     @property
     def code(self) -> NamedCode:
         """The code that it runs outside of subcut, which needs trust."""
-        settings = self.identity("") | {
-            "installed": ""
-        }  # nobody is asked again after each `pip install`
+        # trust stays after each `pip install`
+        settings = self.identity("") | {"installed": ""}
         code = self._code()
         role = f"candidate {clean(self.name)}"
         return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete)
 
     def identity(self, version: str) -> JsonObject:
-        """All that its results depend on, as JSON: options, limits, version, and digests of files
-        and packages.
+        """Return all that its results depend on, as JSON.
 
-        `files`: what its commands name, by word; `code`: these and the code beside them
-        (`command_line`); `installed`: the packages of the Python interpreters among these.
+        These are options, limits, version, and digests of files and packages. `files`: the files
+        that its commands name, by word; `code`: these and the code near them (`command_line`);
+        `installed`: the packages of the Python interpreters among these.
 
-        Without name, origin, precision, multi, and where it runs, which change no result.
+        Name, origin, precision, multi and the place of the runs change no result.
         """
-        is_command = self.runs_commands
         code = self._code().files
-        folder = Path(str(self.options.get("folder", "")) if is_command else "")
-        words = list(self.commands)
-        if is_command:
-            words = list(chain.from_iterable(map(command_line.words_and_values, words)))
+        folder = Path()
+        words: Iterable[str] = self.commands
+        if self.runs_commands:
+            folder = Path(str(self.options.get("folder", "")))
+            words = chain.from_iterable(map(command_line.split_values, words))
         files = {word: contents(folder / word) for word in words}
-        interpreters = [*code, command_line.own_interpreter()] if self.script else code
+        interpreters = [*code, command_line.OWN_INTERPRETER] if self.script else code
         return {
             "backend": self.backend,
             "options": dict(self.options),
@@ -274,7 +270,7 @@ class Candidate(RuntimeBuild):
             **({"emulator": emulated.version(self.processor)} if self.processor else {}),
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
-            "installed": digest(command_line.installed(interpreters)),
+            "installed": digest(command_line.find_packages(interpreters)),
         }
 
     def _code(self) -> Code:
@@ -288,7 +284,9 @@ class Candidate(RuntimeBuild):
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
-    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands there.
+    """Return the candidate that a SPEC describes.
+
+    Its origin is the project file if that has the same SPEC.
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
@@ -296,17 +294,17 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     '1.22.1'
 
     Raises:
-        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
-    """  # noqa: E501
+        UnknownName: No such backend or candidate; carries the nearest names.
+        UsageError: A setting is not valid.
+    """
     if project is None or project.file is None:
         return _parse_spec(spec, "", [])
     table = project.values.get("candidates", {})
     if spec in table:
         return _read_table(spec, table[spec], project.file)
     if spec in (project.values.get("candidate"), project.values.get("reference")):
-        return replace(
-            _parse_spec(spec, str(project.file.parent), list(table)), origin=str(project.file)
-        )
+        found = _parse_spec(spec, str(project.file.parent), list(table))
+        return replace(found, origin=str(project.file))
     return _parse_spec(spec, "", list(table))
 
 
@@ -330,34 +328,43 @@ def _require_no_model(spec: str) -> None:
 
 
 def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
-    """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`:
-    names of tables."""
+    """Return the candidate of a SPEC that names no table.
+
+    Args:
+        spec: The SPEC.
+        folder: The folder that its files are relative to; "" for the working directory.
+        others: The names of tables, for a hint.
+    """
     head, _, rest = spec.partition(":")
-    forms: StringMap = {}
+    options: JsonObject = {}
     if m := WITH_FORMS.fullmatch(spec):
         head = m[1]
         rest = m[3]
-        forms = _options(spec, m[2], "")
+        options = _parse_options(spec, m[2], "")
     can = capabilities(head)
     if RUN in can.commands:
-        _check_command(f"candidate {clean(spec)}", RUN, rest)
-        _check_forms(f"candidate {clean(spec)}", forms)
-        return Candidate(spec, head, {RUN: rest, **forms} | ({"folder": folder} if folder else {}))
+        where = f"candidate {clean(spec)}"
+        command_line.split_command(where, RUN, rest)
+        _check_forms(where, options)
+        options[RUN] = rest
+        if folder:
+            options["folder"] = folder
+        return Candidate(spec, head, options)
     if can.script and rest:
-        return Candidate(spec, head, _module_options(spec, can.script, rest, folder))
+        return Candidate(spec, head, _parse_module(spec, can.script, rest, folder))
     backends = plugins.names("backends")
     backend, equals, release = head.partition("==")
     if backend in backends and not can.script:
-        known = _release(backend, release if equals else None)
+        known = _check_release(backend, release if equals else None)
         return _take_environment(
-            Candidate(spec, backend, _options(spec, rest, folder), release=known)
+            Candidate(spec, backend, _parse_options(spec, rest, folder), release=known)
         )
     if answer := FIELD_NAMES.get(backend.lower()):
         raise UsageError(f"no candidate '{head}'", answer, code="candidate.other-name")
     _require_no_model(spec)
-    if found := _device(backend):
+    if found := _find_device(backend):
         return _make_for_device(
-            spec, found, release if equals else None, _options(spec, rest, folder)
+            spec, found, release if equals else None, _parse_options(spec, rest, folder)
         )
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
@@ -367,28 +374,14 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
                 "a candidate can be a Python file with load(model, options)",
                 code="file.not-found",
             )
-        known = _release(str(path.resolve()), m[2])
-        return Candidate(
-            spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known
-        )
-    if recipe := next(
-        (name for name, words in RECIPES.items() if head.lower() in (name, *words)), None
-    ):
-        what = f"no candidate '{head}' here, but docs/candidates/{recipe}.md is a recipe for it"
-        own = (
-            f"; {plugins.help_of('backends', recipe).rstrip('.')}"
-            if capabilities(recipe).script
-            else ""
-        )
-        raise UsageError(
-            what,
-            f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}",
-            code="candidate.is-recipe",
-        )
+        file = str(path.resolve())
+        known = _check_release(file, m[2])
+        return Candidate(spec, file, _parse_options(spec, m[3] or "", folder), release=known)
+    _require_no_recipe(head)
     names = [*backends, *DEVICES, *others]
     hint = f"one of {', '.join(names)}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
-    close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
+    close = nearest(head, [*names, *files])[:1] if len(head) > 2 else []
     raise UnknownName(
         f"no candidate '{head}'",
         f"did you mean '{close[0]}'? {hint}" if close else hint,
@@ -397,25 +390,43 @@ def _parse_spec(spec: str, folder: str, others: list[str]) -> Candidate:
     )
 
 
-def _device(word: str) -> Device | None:
-    """The device that a word names: by its own name, or by the package of another build of a
-    backend's runtime."""
+def _require_no_recipe(head: str) -> None:
+    """Require that the documents have no recipe of this name.
+
+    Raises:
+        UsageError: They have one.
+    """
+    for recipe, words in RECIPES.items():
+        if head.lower() in (recipe, *words):
+            page = f"docs/candidates/{recipe}"
+            hint = f"copy the folder {page}, and the page's table into subcut.toml"
+            if capabilities(recipe).script:
+                hint += f"; {plugins.help_of('backends', recipe).rstrip('.')}"
+            raise UsageError(
+                f"no candidate '{head}' here, but {page}.md is a recipe for it",
+                hint,
+                code="candidate.is-recipe",
+            )
+
+
+def _find_device(word: str) -> Device | None:
+    """Return the device that a word names: by its name, or by a package of a backend's builds."""
     if word in DEVICES:
         return DEVICES[word]
-    begins = (
-        (backend, capabilities(backend).variants) for backend in plugins.own_names("backends")
-    )
-    of = next((backend for backend, begin in begins if begin and word.startswith(begin)), "")
-    return of_package(word, of) if of else None
+    for backend in plugins.own_names("backends"):
+        begin = capabilities(backend).variants
+        if begin and word.startswith(begin):
+            return of_package(word, backend)
+    return None
 
 
 def _make_for_device(
     spec: str, found: Device, release: str | None, options: StringMap
 ) -> Candidate:
-    """The candidate that a device's name stands for, with the user's options.
+    """Return the candidate that a device's name means, with the user's options.
 
     Raises:
-        UsageError: a build of onnxruntime whose provider is not known, or the release is none.
+        UsageError: The provider of a build of onnxruntime, or the release, is not known.
     """
     head, _, rest = found.spec.partition(":")
     if not found.name and not options.keys() & {"providers", "ep"}:
@@ -424,8 +435,8 @@ def _make_for_device(
             f"{found.package}:providers=NAME",
             code="candidate.no-provider",
         )
-    own = _options(spec, rest, "")
-    known = _release(head, release)
+    own = _parse_options(spec, rest, "")
+    known = _check_release(head, release)
     base = Candidate(
         spec, head, {**own, **options}, release=known, package=found.package, device=found.name
     )
@@ -433,10 +444,10 @@ def _make_for_device(
 
 
 def _take_environment(candidate: Candidate) -> Candidate:
-    """The candidate with `package`, `python` and `arch` taken out of its options.
+    """Return the candidate with `package`, `python` and `arch` taken out of its options.
 
     Raises:
-        UsageError: the interpreter is not there, its runtime has no packages, or the processor is
+        UsageError: The interpreter does not exist, its runtime has no packages, or the processor is
             not known.
     """
     options = dict(candidate.options)
@@ -449,7 +460,7 @@ def _take_environment(candidate: Candidate) -> Candidate:
             code="candidate.no-other-build",
         )
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
-        return candidate.of_release(version)
+        return candidate.set_release(version)
     package = str(options.pop("package", candidate.package))
     python = str(options.pop("python", ""))
     if package and not candidate.can.variants and package != releases.package(candidate.backend)[0]:
@@ -470,11 +481,11 @@ def _take_environment(candidate: Candidate) -> Candidate:
     return replace(candidate, options=options, package=package, python=path, processor=processor)
 
 
-def _release(backend: str, text: str | None) -> str:
-    """The release that a SPEC names; "" for None.
+def _check_release(backend: str, text: str | None) -> str:
+    """Return the release that a SPEC names; "" for None.
 
     Raises:
-        UsageError: the backend's releases are not known, or this is none.
+        UsageError: The backend's releases are not known, or not this one.
     """
     if text is not None:
         releases.package(backend)
@@ -486,8 +497,8 @@ def _check_forms(where: str, forms: StringMap) -> None:
     """Check the form of a command's tensors.
 
     Raises:
-        UnknownName: a setting that a command does not have. UsageError: its tensors cannot have
-            this form.
+        UnknownName: A setting that a command does not have.
+        UsageError: Its tensors cannot have this form.
     """
     for key, words in forms.items():
         if key not in FORMS:
@@ -504,27 +515,17 @@ def _check_forms(where: str, forms: StringMap) -> None:
             ) from e
 
 
-def _check_command(where: str, step: str, command: str) -> None:
-    try:
-        empty = not system.split(command)
-    except ValueError as e:
-        raise UsageError(
-            f"{where}: {command}: {e}", "quote it as for a shell", code="command.malformed"
-        ) from e
-    if empty:
-        raise UsageError(
-            f"{where}: which command?",
-            "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
-            code="command.missing",
-        )
-    command_line.check_places(where, step, command)
+def _parse_module(spec: str, option: str, text: str, folder: str) -> StringMap:
+    """Return `module.py:build` as options of a backend that runs a script.
 
-
-def _module_options(spec: str, option: str, text: str, folder: str) -> StringMap:
-    """`module.py:build` as options of a backend that runs a script; `option`: names the file.
+    Args:
+        spec: The SPEC of the candidate.
+        option: The option that names the file.
+        text: The file and the function.
+        folder: The folder that the file is relative to.
 
     Raises:
-        UsageError: it names no function, or no file.
+        UsageError: It names no function, or no file.
     """
     file, _, function = text.rpartition(":")
     path = Path(folder, file)
@@ -543,8 +544,8 @@ def _module_options(spec: str, option: str, text: str, folder: str) -> StringMap
     return {option: str(path.resolve()), "build": function}
 
 
-def _options(spec: str, text: str, folder: str) -> StringMap:
-    """Each `key=value`; a value that names a file below `folder` becomes that file's whole path."""
+def _parse_options(spec: str, text: str, folder: str) -> dict[str, str]:
+    """Return each `key=value`, with the full path of a file in `folder` that a value names."""
     options: dict[str, str] = {}
     for word in re.split(r",(?=[\w.-]+=|$)", text):
         key, sep, value = word.partition("=")
@@ -562,14 +563,15 @@ def _options(spec: str, text: str, folder: str) -> StringMap:
                 "say it once",
                 code="option.repeated",
             )
-        named = re.search(r"[\\/]", value)  # a bare word may be a device's name
-        is_path = folder and named and Path(folder, value).exists()
-        options[key] = str(Path(folder, value)) if is_path else value
+        path = Path(folder, value)
+        if folder and re.search(r"[\\/]", value) and path.exists():  # a word may be a device
+            value = str(path)
+        options[key] = value
     return options
 
 
 def _read_table(name: str, table: Any, file: Path) -> Candidate:
-    """A candidate from the project file."""
+    """Return a candidate from the project file."""
     where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
         raise UsageError(
@@ -580,13 +582,10 @@ def _read_table(name: str, table: Any, file: Path) -> Candidate:
         base = _parse_spec(table["spec"], str(file.parent), [])
     else:
         for step in COMMANDS:
-            _check_command(where, step, table.get(step, "true"))
-        forms = {key: table[key] for key in FORMS if key in table}
-        _check_forms(where, forms)
-        base = Candidate(
-            name, "cmd", {step: table[step] for step in COMMANDS if step in table} | forms
-        )
-        base = replace(base, options={**base.options, "folder": str(file.parent)})
+            command_line.split_command(where, step, table.get(step, "true"))
+        _check_forms(where, {key: table[key] for key in FORMS if key in table})
+        options = {key: table[key] for key in (*COMMANDS, *FORMS) if key in table}
+        base = Candidate(name, "cmd", {**options, "folder": str(file.parent)})
     return replace(
         base,
         name=name,
@@ -605,8 +604,8 @@ def _check(where: str, table: Fields) -> None:
     """Check the table of a candidate in a project file.
 
     Raises:
-        UnknownName: an unknown key. UsageError: a value of another type, or keys that exclude each
-            other.
+        UnknownName: An unknown key.
+        UsageError: A value of another type, or keys that exclude each other.
     """
     for key, value in table.items():
         if key not in SETTINGS:
@@ -632,7 +631,7 @@ def _check(where: str, table: Fields) -> None:
             'run = "./run.sh {model} {inputs} {outputs}"',
             code="candidate.no-spec",
         )
-    if (alone := [key for key in ("convert", *FORMS) if key in table]) and "run" not in table:
+    if "run" not in table and (alone := [key for key in ("convert", *FORMS) if key in table]):
         raise UsageError(
             f"{where}: '{alone[0]}' goes with 'run'",
             "put it into the backend that 'spec' names",
@@ -641,10 +640,10 @@ def _check(where: str, table: Fields) -> None:
 
 
 def parse_precision(where: str, text: str | None) -> str | None:
-    """A claimed precision.
+    """Return a claimed precision.
 
     Raises:
-        UsageError: it is none of `PRECISIONS`.
+        UsageError: It is unknown.
     """
     if text is not None and text not in PRECISIONS:
         raise UsageError(
@@ -656,17 +655,16 @@ def parse_precision(where: str, text: str | None) -> str | None:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of `8G`, `500M`, `1.5GiB` …
+    """Return the bytes of `8G`, `500M`, `1.5GiB` …
 
     >>> parse_memory("1.5G") == 3 << 29
     True
 
     Raises:
-        UsageError: the text is not a size.
+        UsageError: The text is not a size.
     """
-    m = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    decimals = (m and m[2]) or ""
-    size = int(m[1] + decimals) * UNITS[m[3]] // 10 ** len(decimals) if m else 0
+    m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    size = int(Decimal(m[1]) * UNITS[m[2]]) if m else 0
     if not size:
         raise UsageError(
             f"memory limit {text}: expected a size", "8G, 500M", code="option.malformed"

@@ -1,9 +1,9 @@
 """A command line: its words, the placeholders that are filled in, and the code that it reaches.
 Nothing is run.
 
-What a command line reaches is known only in part: the files and programs that it names, and all
-code below the folders of its scripts and below the folder that it runs in. What else its answers
-depend on is noticed when an answer is repeated.
+The reach of a command line is known only in part: the files and programs that it names, and all
+code in the folders of its scripts and in the folder that it runs in. Other dependencies are noticed
+when a run is repeated.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, product
 from pathlib import Path
 
 from subgraph import system
-from subgraph.errors import UnknownName
+from subgraph.errors import UnknownName, UsageError
 from subgraph.plugins import HOME
 from subgraph.text import nearest
 from subgraph.types import StringMap, frozen
@@ -27,6 +27,7 @@ PLACES = {
     "convert": ("model", "converted", "keep", "host"),
     "run": ("model", "converted", "inputs", "outputs", "keep", "host"),
 }
+OWN_INTERPRETER = Path(sys.executable)  # runs the backends
 SCRIPTS = (".py", ".sh", ".bat", ".cmd", ".ps1")
 CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
 MAX_FILES = 500  # of code: reading them takes a second
@@ -48,12 +49,30 @@ _LIBRARIES = ("site-packages", "dist-packages")
 # ------------------------------------------------------------ places
 
 
-def check_places(where: str, step: str, command: str) -> None:
-    """Check the places that a command names.
+def split_command(where: str, step: str, command: str) -> list[str]:
+    """Return the words of a command line, whose places are known.
+
+    Args:
+        where: The candidate, for errors.
+        step: `convert` or `run`.
+        command: The command line.
 
     Raises:
-        UnknownName: the command names a place that its step (`convert` or `run`) does not have.
+        UsageError: It is empty, or has an open quote.
+        UnknownName: It names a place that its step does not have.
     """
+    try:
+        words = system.split(command)
+    except ValueError as e:
+        raise UsageError(
+            f"{where}: {command}: {e}", "quote it as for a shell", code="command.malformed"
+        ) from e
+    if not words:
+        raise UsageError(
+            f"{where}: which command?",
+            "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
+            code="command.missing",
+        )
     for m in _PLACE.finditer(command):
         if m[2] and m[2] not in PLACES[step]:
             close = nearest(m[2], PLACES[step])[0]
@@ -65,23 +84,28 @@ def check_places(where: str, step: str, command: str) -> None:
                 [close],
                 code="command.unknown-place",
             )
+    return words
 
 
 def fill(word: str, places: StringMap) -> str:
-    """A word with all its places filled at once, so that a `{…}` in a path stays; `{{x}}` becomes `{x}`.
+    """Return a word with all its places filled at once, so that a `{…}` in a path stays.
+
+    `{{x}}` becomes `{x}`.
 
     >>> fill("--in={inputs} {{x}} ${HOME}", {"inputs": "/tmp/in"})
     '--in=/tmp/in {x} ${HOME}'
-    """  # noqa: E501
+    """
     return _PLACE.sub(lambda m: f"{{{m[1]}}}" if m[1] else places.get(m[2], m[0]), word)
 
 
 # ------------------------------------------------------------ code
 
 
-def words_and_values(command: str) -> list[str]:
-    """The words of a command line, and the parts behind a `=` in them: `--config=net.json`."""
+def split_values(command: str) -> list[str]:
+    """Return the words of a command line, and the parts after a `=` in them: `--config=net.json`.
 
+    A command line with an open quote is one word.
+    """
     try:
         words = system.split(command)
     except ValueError:
@@ -92,7 +116,12 @@ def words_and_values(command: str) -> list[str]:
 
 @frozen
 class Code:
-    """Files of code, sorted; `complete`: there were not too many."""
+    """Files of code.
+
+    Attributes:
+        files: The files, sorted.
+        complete: Whether these are all.
+    """
 
     files: tuple[Path, ...] = ()
     complete: bool = True
@@ -101,36 +130,35 @@ class Code:
         return Code(tuple(sorted({*self.files, *other.files})), self.complete and other.complete)
 
 
-def code_of_command(command: str, folder: str = "") -> Code:
-    """The files that a command line names, and the code below the folders of its scripts; also
-    below `folder`, in which it runs, or where Python looks for modules by itself."""
+def code_of_command(command: str, folder: str) -> Code:
+    """Return the files that a command line names, and the code in the folders of its scripts.
+
+    Also the code in `folder`, in which it runs, or where Python looks for modules by itself.
+    """
     base = Path(folder or ".").absolute()
-    inner = (
-        base / word for word in _TOKEN.findall(command)
-    )  # of `sh -c`: other files may be written by it
-    named = {path for word in words_and_values(command) if is_file(path := base / word)}
-    named |= {
-        path
-        for path in inner
-        if is_file(path) and (os.access(path, os.X_OK) or path.suffix in CODE)
-    }
-    programs = (shutil.which(word) for word in _TOKEN.findall(command) if "/" not in word)
+    tokens = _TOKEN.findall(command)
+    named = {path for word in split_values(command) if is_file(path := base / word)}
+    for path in (base / word for word in tokens):  # of `sh -c`: it may write other files
+        if is_file(path) and (os.access(path, os.X_OK) or path.suffix in CODE):
+            named.add(path)
+    programs = filter(None, (shutil.which(word) for word in tokens if "/" not in word))
     folders = [base] if folder or _MODULE.search(command) else []
-    below = code_below([*folders, *(path.parent for path in named if _is_script(path))])
-    return Code((*named, *(Path(program).absolute() for program in programs if program))) + below
+    inner = _find_code([*folders, *(path.parent for path in named if _is_script(path))])
+    return Code((*named, *(Path(program).absolute() for program in programs))) + inner
 
 
 def code_of_python(file: Path) -> Code:
-    """A Python file, and the code below its folder."""
-    return Code((file.absolute(),)) + code_below([file.absolute().parent])
+    """Return a Python file, and the code in its folder."""
+    return Code((file.absolute(),)) + _find_code([file.absolute().parent])
 
 
-def code_below(folders: Iterable[Path]) -> Code:
-    """The files of code below some folders, and the interpreters of environments there; not in
-    hidden folders, and not subcut's own: its version is known."""
+def _find_code(roots: Sequence[Path]) -> Code:
+    """Return the files of code in some folders, and the interpreters of environments there.
+
+    Hidden folders are omitted, and subcut's own, whose version is known.
+    """
     found: list[Path] = []
-    roots = list(dict.fromkeys(folders))
-    waiting = list(roots)
+    waiting = list(dict.fromkeys(roots))
     looked = 0
     while waiting and looked < MAX_FOLDERS and len(found) <= MAX_FILES:
         folder = waiting.pop(0)
@@ -153,8 +181,7 @@ def code_below(folders: Iterable[Path]) -> Code:
 
 
 def contents(path: Path) -> str:
-    """Return the identity of a file's contents: its SHA-256, of a very large file size and time; ""
-    without a file."""
+    """Return the SHA-256 of a file, of a very large file size and time; "" without a file."""
     try:
         stat = path.stat()
         return _contents(path, stat.st_size, stat.st_mtime_ns) if path.is_file() else ""
@@ -171,9 +198,8 @@ def _contents(path: Path, size: int, changed: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def installed(files: Iterable[Path]) -> list[str]:
-    """The packages, with their versions, that are installed for the Python interpreters among these
-    files, sorted."""
+def find_packages(files: Iterable[Path]) -> list[str]:
+    """Return the packages, with versions, of the Python interpreters among some files, sorted."""
     interpreters = [f for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name)]
     homes = chain.from_iterable((f.parent, f.resolve().parent) for f in interpreters)
     found = set[Path]()
@@ -183,9 +209,8 @@ def installed(files: Iterable[Path]) -> list[str]:
     return sorted(info.stem for info in found if info.suffix in (".dist-info", ".egg-info"))
 
 
-def imported() -> StringMap:
-    """The files, with their contents' digests, of all modules that this process has imported from
-    outside subcut, Python and the installed packages, wherever they lie."""
+def find_imports() -> StringMap:
+    """Return the files of all modules of the user that this process has imported, with digests."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))
     return {str(path): contents(path) for path in own if is_file(path)}
@@ -193,29 +218,22 @@ def imported() -> StringMap:
 
 def is_users(name: str) -> bool:
     """Return whether a file has code outside subcut, Python and the installed packages."""
-    libraries = (
-        str(Path(os.__file__).parent),
-        str(Path(sys.base_prefix, "DLLs")),
-    )  # the other one on Windows
-    others = ("<", str(HOME), str(HOME.resolve()), *libraries)
-    return not name.startswith(others) and not any(word in name for word in _LIBRARIES)
+    # the folder DLLs is that of Windows
+    others = (HOME, HOME.resolve(), Path(os.__file__).parent, Path(sys.base_prefix, "DLLs"))
+    is_own = name.startswith(("<", *map(str, others)))
+    return not is_own and not any(word in name for word in _LIBRARIES)
 
 
 def place_of(error: BaseException) -> str:
-    """` (FILE, line N)`: where the user's own code was last when it raised; "" if it was not
-    there."""
+    """Return ` (FILE, line N)`, the innermost line of the user's own code; "" without one."""
     traceback = error.__traceback__
     place = ""
     while traceback:
         file = traceback.tb_frame.f_code.co_filename
-        place = f" ({Path(file).name}, line {traceback.tb_lineno})" if is_users(file) else place
+        if is_users(file):
+            place = f" ({Path(file).name}, line {traceback.tb_lineno})"
         traceback = traceback.tb_next
     return place
-
-
-def own_interpreter() -> Path:
-    """The interpreter that runs backends."""
-    return Path(sys.executable)
 
 
 def _is_script(file: Path) -> bool:

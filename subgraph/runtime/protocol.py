@@ -1,12 +1,12 @@
 """Requests to a worker's process and its replies, as dataclasses; on the pipe they are JSON lines.
 
 A reply is one of three kinds: the result; an error that the process reports (`ErrorReply`); or an
-error of subcut's own code in the process (`InternalReply`), which says nothing about a candidate.
+error of subcut's own code in the process (`InternalReply`), which is no result of a candidate.
 
 A backend's code runs in the worker's process and can write into every descriptor of it. So each
 reply begins with a random word, which went through the pipe before the backend was imported, and
-its number. A line without them is not believed: neither one made up nor one written again. This
-protects from faults and from code that writes blindly. Code that searches the process's memory for
+its number. A line without them is rejected: a forged line and a repeated one. This protects from
+faults and from code that writes blindly. Code that searches the process's memory for
 the word can still forge a reply.
 """
 
@@ -25,22 +25,27 @@ from subgraph.types import Fields, StringMap, Strings, frozen
 WORD_BYTES = 16
 # in a worker's environment: a folder for its temporary files, removed when it ends
 SCRATCH = "SUBCUT_SCRATCH"
-CHANNEL_LOST = (
-    76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
-)
+# exit code of a worker whose pipe to subcut was closed by the backend's code: EX_PROTOCOL
+CHANNEL_LOST = 76
 
 
 def seal(word: bytes, number: int) -> bytes:
-    """Return the first bytes of a reply's line, the `number`th of its process; `word`: the
-    process's own."""
+    """Return the first bytes of the line of a process's `number`th reply."""
     return b"%s %d " % (word, number)
 
 
 def process_end(
     lines: Sequence[str], signal: str | None = None, code: int | None = None
 ) -> dict[str, object]:
-    """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a
-    limit was exceeded. `lines`: the last of standard error."""
+    """Return `process` of `WorkerDied` and of a verdict: always these three keys.
+
+    `memory` is a fourth one if that limit was exceeded.
+
+    Args:
+        lines: The last lines of standard error.
+        signal: The name of the signal that ended the process; None if there is none.
+        code: Its exit code; None if there is none.
+    """
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 
 
@@ -172,14 +177,13 @@ class BackendInfo:
     """The properties of a backend, for some options.
 
     Attributes:
-        precision: what it computes in: fp32, tf32, fp16, bf16 or int8.
-        multi: it takes several disconnected pieces in one model.
-        caveat: what a user must know before anything runs; "" if nothing.
-        exact: the options with which it computes in full precision, or without optimizations; empty
-            where these do.
-        switches: by name, what it does that may make a difference -> the options with which it does
-            not.
-        passes: the option that turns passes of its optimizer off, `A+B`; "" if there is none.
+        version: The version of the runtime.
+        precision: The precision of the arithmetic.
+        multi: Whether it takes several disconnected pieces in one model.
+        caveat: A fact that a user must know before anything runs; "" for none.
+        exact: The options for full precision, or without optimizations; empty if these are.
+        switches: The options without each source of differences, by its name.
+        passes: The option that turns passes of its optimizer off, `A+B`; "" without one.
     """
 
     version: str = ""
@@ -191,13 +195,14 @@ class BackendInfo:
     passes: str = ""
 
 
-def not_thrown(switches: Mapping[str, Fields], options: Fields) -> dict[str, StringMap]:
-    """The switches that change something: without those that the options have thrown already."""
-    named = {str(name): _texts(changed) for name, changed in switches.items()}
-    return {name: changed for name, changed in named.items() if changed != _texts(options)}
+def list_switches(switches: Mapping[str, Fields], options: Fields) -> dict[str, StringMap]:
+    """Return the switches that change the options."""
+    named = {str(name): to_texts(changed) for name, changed in switches.items()}
+    return {name: changed for name, changed in named.items() if changed != to_texts(options)}
 
 
-def _texts(options: Fields) -> StringMap:
+def to_texts(options: Fields) -> StringMap:
+    """Return options with their values as texts."""
     return {str(k): str(v) for k, v in options.items()}
 
 
@@ -206,12 +211,11 @@ class ModelRun:
     """One run of a loaded model.
 
     Attributes:
-        tensors: the requested outputs that it gave, with files relative to the folder that was
-            written into.
-        fed: the inputs, without files; origins: by input, where its value came from, if a sample
-            was fed.
-        others: names of outputs that it gave and nobody requested.
-        seconds: for the run alone, without reading the inputs and writing the outputs.
+        tensors: The requested outputs, with files relative to the folder that was written into.
+        fed: The inputs, without files.
+        origins: The source of each input's value, if a sample was fed.
+        others: Names of outputs that nobody requested.
+        seconds: The duration of the run, without reading the inputs and writing the outputs.
     """
 
     tensors: tuple[Record, ...]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from subgraph.documents import absent, from_json, to_json
 from subgraph.errors import (
@@ -35,7 +36,7 @@ from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.tensors import Record, Records
-from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
+from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Records]  # per sample: records with absolute paths
@@ -48,12 +49,13 @@ class Job:
     """A model that is to be loaded, and run once per sample.
 
     Attributes:
-        feeds: per sample, its inputs, with absolute paths. outputs: names of the tensors that are
-            wanted.
-        into: the folder that these are written into.
-        fresh: in a process that has run nothing before.
-        options: of the backend's `load`; None for those of the candidate.
-        passes: how many times all samples are run, one pass behind the other, in the one session.
+        model: The file of the model.
+        feeds: The inputs of each sample, with absolute paths.
+        outputs: The names of the requested tensors.
+        into: The folder that these are written into.
+        fresh: Whether the process must have run nothing before.
+        options: Options of the backend's `load`; None for those of the candidate.
+        passes: The number of runs of all samples, one after another in the same session.
     """
 
     model: Path
@@ -65,7 +67,7 @@ class Job:
     passes: int = 1
 
     def within(self, folder: Path) -> Job:
-        """The same job, whose paths are relative to this folder."""
+        """Return the job with paths in a folder."""
         feeds = [[record.within(folder) for record in sample] for sample in self.feeds]
         return replace(self, model=folder / self.model, feeds=feeds, into=folder / self.into)
 
@@ -75,19 +77,19 @@ class RunResult:
     """The result of a candidate on a model.
 
     Attributes:
-        tensors: per sample, records by name; missing outputs are absent. Files are absolute, or
-            relative to the folder that was written into as long as the result is not stored.
-        others: per sample, names of outputs that it gave and nobody requested.
-        failure: why there are no tensors: a verdict without outputs.
-        build, run: seconds; `run` over all samples.
-        stored: it was found in the store, nothing was run.
-        made: when it was run, in seconds since 1970.
-        sources: files that the candidate imported, where it is a Python file: path → digest.
-        ended: its process did not survive it; not stored.
-        later: what further passes of its session gave, in their order; empty where they gave the
-            same bits.
-        number: of its pass in its session. first: what the first pass gave, where this is a later
-            one.
+        tensors: Records by name, per sample, without missing outputs. Files are absolute; until
+            the result is stored, they are relative to the folder that was written into.
+        others: Names of outputs that nobody requested, per sample.
+        failure: The verdict without outputs, if there are no tensors.
+        build: Seconds of the build.
+        run: Seconds of the runs of all samples.
+        stored: Whether it was found in the store and nothing was run.
+        made: The time of the run, in seconds since 1970.
+        sources: The digest of each file that a candidate in Python imported.
+        ended: Whether its process did not survive it; not stored.
+        later: The results of further passes of its session; empty if all bits are the same.
+        number: The number of its pass in its session.
+        first: The result of the first pass; None if this is the first.
     """
 
     tensors: tuple[Records, ...] = ()
@@ -118,13 +120,12 @@ class RunResult:
         later = self.later[min(number - 2, len(self.later) - 1)]
         return replace(later, number=number, first=replace(self, later=()))
 
-    def changed(self, change: Callable[[RunResult], RunResult]) -> RunResult:
-        """The result with a change made to each of its passes."""
+    def change(self, change: Callable[[RunResult], RunResult]) -> RunResult:
+        """Return the result with a change made to each of its passes."""
         return replace(change(self), later=tuple(map(change, self.later)))
 
     def differing(self, other: RunResult) -> set[str]:
-        """Names of the tensors that only one of two runs gave, or that differ in type, shape or any
-        bit."""
+        """Return the tensors that only one of two runs has, or that differ in a bit or the type."""
         different: set[str] = set()
         for one, two in zip(self.tensors, other.tensors, strict=True):
             different |= one.keys() ^ two.keys()
@@ -133,15 +134,10 @@ class RunResult:
             }
         return different
 
-    def to_json(self) -> JsonObject:
-        """The document that a store entry keeps; `from_entry` reads it."""
-        return dict(to_json(self.to_stored()))
-
     def to_stored(self) -> StoredResult:
         """Return the result as the document that is stored or sent."""
         v = self.failure
         samples = zip(self.tensors, self.others, strict=True)
-        later = tuple(one.to_stored() for one in self.later)
         return StoredResult(
             self.build,
             self.run,
@@ -149,13 +145,13 @@ class RunResult:
             StoredFailure(v.status, v.signature, v.why, v.process) if v else None,
             self.made,
             self.sources,
-            later or None,
+            tuple(one.to_stored() for one in self.later) or None,
         )
 
 
 @frozen
 class StoredSample:
-    """The outputs of one sample, and the names of those that were not asked for."""
+    """The outputs of one sample, and the names of those that nobody requested."""
 
     tensors: tuple[Record, ...]
     others: Strings
@@ -192,62 +188,46 @@ def _equal(one: Record, other: Record) -> bool:
 
 
 def from_entry(entry: StoreEntry) -> RunResult:
-    """The result that a store entry keeps, with absolute paths.
+    """Return the result that a store entry keeps, with absolute paths.
 
     Raises:
         InputError: The entry is damaged.
     """
     stored = from_json(StoredResult, entry.document, "a stored result")
-    return replace(within(from_stored(stored), entry.folder), stored=True, sources={})
+    return replace(from_stored(stored, entry.folder), stored=True, sources={})
 
 
-def within(result: RunResult, folder: Path) -> RunResult:
-    """The result, whose files are relative, with paths in this folder."""
-
-    def placed(one: RunResult) -> RunResult:
-        return replace(
-            one,
-            tensors=tuple(
-                {n: r.within(folder) for n, r in sample.items()} for sample in one.tensors
-            ),
-        )
-
-    return result.changed(placed)
-
-
-def from_stored(stored: StoredResult) -> RunResult:
-    """Return the result that `to_stored` has written, with files relative to their folder."""
+def from_stored(stored: StoredResult, folder: Path) -> RunResult:
+    """Return the result that `to_stored` has written, with files in a folder."""
     verdict = None
     if f := stored.failure:
         verdict = Verdict(f.status, f.signature, f.why, (), f.process, stored.build, stored.run)
-    tensors = tuple({record.name: record for record in sample.tensors} for sample in stored.samples)
-    others = tuple(sample.others for sample in stored.samples)
-    later = tuple(map(from_stored, stored.later or ()))
     return RunResult(
-        tensors,
-        others,
+        tuple({r.name: r.within(folder) for r in sample.tensors} for sample in stored.samples),
+        tuple(sample.others for sample in stored.samples),
         verdict,
         stored.build,
         stored.run,
         made=stored.made,
         sources=stored.sources,
-        later=later,
+        later=tuple(from_stored(one, folder) for one in stored.later or ()),
     )
 
 
-def unresolved(why: str) -> RunResult:
-    """The result of what was not run: nothing is known of the candidate."""
+def make_unresolved(why: str) -> RunResult:
+    """Return the result of a run that did not happen."""
     return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
 
 
 def run_model(worker: Worker, job: Job) -> RunResult:
-    """Load a model, run it once per sample and pass, and write its outputs. A failure is a result
-    as well.
+    """Load a model, run it once per sample and pass, and write its outputs.
+
+    A failure is a result as well.
 
     Raises:
-        BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
-            written.
-        OutOfTime: the worker's deadline came.
+        BackendError: The candidate cannot be used at all.
+        OutputError: Its outputs cannot be written.
+        OutOfTime: The worker's deadline came.
     """
     result = _run_model(worker, job)
     sources: StringMap = {}
@@ -255,48 +235,47 @@ def run_model(worker: Worker, job: Job) -> RunResult:
     if not worker.is_late and (worker.alive or not failed):
         try:
             sources = worker.sources()
-        except WorkerDied as e:  # just after its answer
-            failure = _failure(e, worker, result.build, result.run)
-            result = RunResult(failure=failure, build=result.build, run=result.run)
+        except WorkerDied as e:  # just after its reply
+            result = _fail(e, worker, result.build, result.run)
     return replace(result, made=time.time(), sources=sources)
 
 
 def _run_model(worker: Worker, job: Job) -> RunResult:
-    build = 0.0
     try:
         build = worker.load(MODEL, job.model, job.options or {})
     except (OutputError, OutOfTime):
         raise
     except SubcutError as e:
-        return RunResult(failure=_failure(e, worker, build, 0.0), build=build)
-    first = _run_pass(worker, job, build)
+        return _fail(e, worker, 0.0, 0.0)
+    first = last = _run_pass(worker, job, build)
     later = list[RunResult]()
-    with suppress(OutOfTime):  # what is known of the first pass stays known
-        while not (first, *later)[-1].failure and len(later) + 1 < job.passes:
-            later.append(_run_pass(worker, job, build, len(later) + 2, first.tensors))
-    return replace(
-        first, later=tuple(later) if any(one.tensors != first.tensors for one in later) else ()
-    )
+    with suppress(OutOfTime):  # the result of the first pass stays
+        while not last.failure and len(later) + 1 < job.passes:
+            last = _run_pass(worker, job, build, f"p{len(later) + 1}-", first.tensors)
+            later.append(last)
+    is_same = all(one.tensors == first.tensors for one in later)
+    return first if is_same else replace(first, later=tuple(later))
 
 
 def _run_pass(
-    worker: Worker,
-    job: Job,
-    build: float,
-    number: int = 1,
-    first: Sequence[Records] = (),
+    worker: Worker, job: Job, build: float, prefix: str = "", first: Sequence[Records] = ()
 ) -> RunResult:
-    """Run each sample once. A later pass keeps the files that the first one wrote, where it gives
-    the same bits."""
+    """Run each sample once.
+
+    Args:
+        worker: The process that has loaded the model.
+        job: The model, its samples and outputs.
+        build: Seconds that the build took.
+        prefix: The beginning of the files' names.
+        first: The tensors of the first pass, whose files serve for outputs of the same bits.
+    """
     seconds = 0.0
     runs = []
-    prefix = f"p{number - 1}-" if first else ""  # of the files' names
     try:
         for k, sample in enumerate(job.feeds):
             stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
-            runs.append(
-                worker.run(MODEL, job.into, stems, sample, first[k].values() if first else ())
-            )
+            earlier = first[k].values() if first else ()
+            runs.append(worker.run(MODEL, job.into, stems, sample, earlier))
             seconds += runs[-1].seconds
     except OutOfTime:
         raise
@@ -306,11 +285,11 @@ def _run_pass(
         why = (
             f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
         )
-        failure = _failure(ModelError(why, code="worker.no-values"), worker, build, seconds)
+        result = _fail(ModelError(why, code="worker.no-values"), worker, build, seconds)
         worker.close()  # its next run would fail as well
-        return RunResult(failure=failure, build=build, run=seconds)
+        return result
     except SubcutError as e:
-        return RunResult(failure=_failure(e, worker, build, seconds), build=build, run=seconds)
+        return _fail(e, worker, build, seconds)
     return RunResult(
         tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds
     )
@@ -325,37 +304,52 @@ def can_write(folder: Path) -> bool:
         return False
 
 
-def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdict:
-    """The verdict on a candidate that raised an error.
+def _fail(e: SubcutError, worker: Worker, build: float, run: float) -> RunResult:
+    """Return the result of a candidate that raised an error.
 
-    Refused is not a failure of its own (a lone Shape is refused by many); any other one is.
+    A refusal is unresolved, because many runtimes refuse a lone Shape; any other error fails.
 
     Raises:
-        BackendError: the candidate cannot be used at all. UsageError: it has no such option.
+        BackendError: The candidate cannot be used at all.
+        UsageError: It has no such option.
     """
-    if isinstance(e, WorkerDied):
-        return Verdict(Status.FAIL, Signature(e.signature), e.what, (), e.process, build, run)
-    if isinstance(e, BackendError) or (isinstance(e, UsageError) and not isinstance(e, InputError)):
-        raise e
+    status = Status.FAIL
+    signature = Signature.THROWS
     process = process_end(worker.last_lines())
-    if isinstance(e, Refused):
-        return Verdict(Status.UNRESOLVED, Signature.REFUSED, e.what, (), process, build, run)
-    signature = Signature.MEMORY if lacks_memory(e) else Signature.THROWS
-    return Verdict(Status.FAIL, signature, e.what, (), process, build, run)
+    if isinstance(e, WorkerDied):
+        signature = Signature(e.signature)
+        process = e.process
+    elif isinstance(e, BackendError | UsageError) and not isinstance(e, InputError):
+        raise e
+    elif isinstance(e, Refused):
+        status = Status.UNRESOLVED
+        signature = Signature.REFUSED
+    elif lacks_memory(e):
+        signature = Signature.MEMORY
+    failure = Verdict(status, signature, e.what, (), process, build, run)
+    return RunResult(failure=failure, build=build, run=run)
 
 
-def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
-    """The results of groups of samples as one; each part comes with the numbers of its samples."""
+Parts: TypeAlias = Sequence[tuple[Sequence[int], RunResult]]
+
+
+def merge(parts: Parts, samples: int) -> RunResult:
+    """Return the results of groups of samples as one.
+
+    Args:
+        parts: The result of each group, with the numbers of its samples.
+        samples: The number of all samples.
+    """
     passes = max((len(part.later) for _, part in parts), default=0)
-    first = _merge([(group, replace(part, later=())) for group, part in parts], samples)
-    later = [
-        _merge([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)
+    merged = [
+        _merge([(group, part.nth(n + 1)) for group, part in parts], samples)
+        for n in range(passes + 1)
     ]
-    return replace(first, later=tuple(later))
+    return replace(merged[0], later=tuple(merged[1:]))
 
 
-def _merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
-    """A pass of all parts; a failure of one is that of all."""
+def _merge(parts: Parts, samples: int) -> RunResult:
+    """Return one pass of all parts; a failure of one part is that of all."""
     if failed := next((part for _, part in parts if part.failure), None):
         return failed
     tensors: list[Records] = [{}] * samples
@@ -375,17 +369,17 @@ def _merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> Ru
 def load_or_run(
     store: Store, keys: Sequence[str], run: Callable[[Path], RunResult]
 ) -> tuple[RunResult, str]:
-    """The result under the first of `keys` that the store has, else that of a new run; and the key
-    that it has.
+    """Return the stored result of the first key that has one, else that of a new run; and its key.
 
-    A new result is stored under `keys[0]`, or the key that follows from it where files have changed
-    since. `run(folder)` writes tensors into `folder` and returns what `run_model` does. Where the
+    A new result is stored under `keys[0]`, or the key that follows from it if files have changed
+    since. `run(folder)` writes tensors into `folder` and returns the result of `run_model`. If the
     store's disk is full, it is called again with another folder: a result that cannot be stored is
-    still a result. Where the machine that runs the candidate does not answer, the result is
+    still a result. If the machine that runs the candidate does not answer, the result is
     unresolved and not stored.
 
     Raises:
-        OutputError: not even a temporary folder can be written. What `run` raises.
+        OutputError: Not even a temporary folder can be written.
+        SubcutError: Any error of `run`.
     """
     places = []
     for key in keys:
@@ -401,18 +395,16 @@ def load_or_run(
             folder = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
             result = run(folder)
     except Unreachable as e:  # nothing is known, so nothing is stored
-        return unresolved(e.what), places[0]
-    return replace(
-        from_entry(store.put(places[0], result.to_json(), folder)), stored=False
-    ), places[0]
+        return make_unresolved(e.what), places[0]
+    entry = store.put(places[0], to_json(result.to_stored()), folder)
+    return replace(from_entry(entry), stored=False), places[0]
 
 
 def _find(store: Store, key: str) -> tuple[StoreEntry | None, str]:
-    """The entry under a key that is good still, and its key; without one, the key under which a new
-    one belongs.
+    """Return the valid entry under a key, and its key; without one, the key of a new entry.
 
-    An entry is not good once a file that the candidate had imported has changed; the result for the
-    new contents stands under a key that follows from the old key and these contents.
+    An entry is invalid once a file that the candidate had imported has changed. The result for the
+    new contents has a key that follows from the old key and these contents.
     """
     while (entry := store.get(key)) is not None:
         sources = entry.document.get("sources", {})
@@ -424,10 +416,13 @@ def _find(store: Store, key: str) -> tuple[StoreEntry | None, str]:
 
 
 def keys_to_try(key: Callable[[bool], str], *, fresh: bool) -> list[str]:
-    """Keys for `load_or_run`, where `key(fresh)` names a result by whether its process had run
-    nothing before.
+    """Return the keys for `load_or_run`.
 
-    A result of a fresh process serves every caller; that of a used process serves only callers who
-    do not ask for a fresh one.
+    A result of a fresh process serves every caller; that of a used process serves only callers that
+    need no fresh one.
+
+    Args:
+        key: Returns the key of a result, for whether its process had run nothing before.
+        fresh: Whether only a fresh process serves.
     """
     return [key(True)] if fresh else [key(False), key(True)]

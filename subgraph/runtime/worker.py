@@ -1,13 +1,13 @@
 """A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors
 are .npy files. Replies are sealed (`runtime.protocol`).
 
-An error has one of three kinds. A `SubcutError` is one that the child reports. A `WorkerDied` says
-how its process ended, or what the code in it did to the pipe. An `InternalError` says that this
+An error has one of three kinds. A `SubcutError` is one that the child reports. A `WorkerDied` has
+the end of its process, or the damage of its code to the pipe. An `InternalError` is raised if this
 module cannot read a reply, or the child a request: that is no fault of a candidate.
 
-This is the parent's half, `worker_main` is the child's. The child leads a session (process group)
-of its own, so that killing the group kills all that it started. It ends when its lifeline or its
-standard input closes: a killed parent leaves no child behind, even in the middle of a run
+This is the parent's half, `worker_main` is the child's. The child leads a separate session (process
+group), so that killing the group kills all that it started. It ends when its lifeline or its
+standard input closes: no child outlives a killed parent, even in the middle of a run
 (`docs/why/lifeline.md`). The parent enforces the limits of time and memory. One loop does all the
 waiting: it sends, receives, keeps the end of the child's output, and checks the limits.
 """
@@ -74,9 +74,8 @@ SHOWN_LINES = 8  # of these bytes
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
-EXIT_SECONDS = (
-    1.0  # from the end of a pipe to the end of the process; processes close their files first
-)
+# from the end of a pipe to the end of the process; processes close their files first
+EXIT_SECONDS = 1.0
 START_SECONDS = 120.0  # for importing the runtime, before the first request's own time begins
 
 T = TypeVar("T")
@@ -84,21 +83,22 @@ CHANNEL = "the pipe to subcut"
 
 
 class Worker(Closable):
-    """One child process that loads models on one backend and runs them. Use it as a context
-    manager.
+    """A child process that loads models on one backend and runs them; use it as a context manager.
 
     The process starts with the constructor and imports the runtime while the parent goes on.
     Requests of several threads wait for each other; any thread may close the worker. Every request
-    raises WorkerDied if the process crashed, exceeded a limit or was closed; the error says how,
-    with the end of standard error.
+    raises WorkerDied if the process crashed, exceeded a limit or was closed; the error has the
+    reason and the end of standard error.
 
-    `timeout`: seconds per request, counted once the runtime is imported. `memory`: bytes of
-    resident memory of the child and all that it started. `bounded`: as `memory`, but of what the
-    child may allocate at all; it breaks runtimes that reserve addresses. `python`: of another
-    environment, with numpy and the runtime.
+    Args:
+        backend: The backend.
+        timeout: Seconds per request, counted once the runtime is imported.
+        memory: Bytes of resident memory of the child and all that it started.
+        bounded: Bytes that the child may allocate; it breaks runtimes that reserve addresses.
+        python: The interpreter of another environment, with numpy and the runtime.
 
     Raises:
-        BackendError: the process, or a folder for its files, cannot be created.
+        BackendError: The process, or a folder for its files, cannot be created.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Worker(Closable):
         return self._ask(AboutRequest(options), BackendInfo)
 
     def load(self, key: str, model: Path, options: Fields) -> float:
-        """Convert and build `model` under the name `key`; the seconds that it took.
+        """Convert and build `model` under the name `key`; return the seconds that it took.
 
         Raises:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
@@ -195,14 +195,14 @@ class Worker(Closable):
         feeds: Iterable[Record] | Sample,
         earlier: Iterable[Record] = (),
     ) -> ModelRun:
-        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are
-        relative to it.
+        """Run `key` once; write `outputs` (name → file stem) into the folder.
 
-        Of an output that is bit for bit as an `earlier` run of the same sample gave it, that record
-        is the answer.
+        Files of `feeds` are relative to it. The record of an `earlier` run of the same sample
+        replaces an output of the same bits.
 
         Raises:
-            InputError: an input does not fit. ModelError: the run failed.
+            InputError: An input does not fit.
+            ModelError: The run failed.
         """
         fed = feeds if isinstance(feeds, Sample) else tuple(feeds)
         with name_setting(getattr(feeds, "setting", "")):
@@ -214,7 +214,7 @@ class Worker(Closable):
         return self._ask(SourcesRequest(), Sources).sources if self._has_sources else {}
 
     def drop(self, key: str) -> None:
-        """Forget a model; its memory is free again. Once the time is used up, nothing is asked."""
+        """Forget a model, so that its memory is free again; nothing if the time is used up."""
         if not self.deadline.has_passed:
             self._ask(DropRequest(key), Done)
 
@@ -225,8 +225,7 @@ class Worker(Closable):
             SubcutError: The error that the child reports.
             WorkerDied: There is no reply, or code of the backend has written one.
             InternalError: The request or the reply cannot be read.
-            BackendError: The runtime, or what it has started, says that a disk is full. That tells
-                nothing about it.
+            BackendError: The runtime, or a process that it started, reports a full disk.
             OutOfTime: The deadline has passed. A request that was under way was ended.
         """
         self.deadline.require()
@@ -264,9 +263,7 @@ class Worker(Closable):
         if not isinstance(reply, ErrorReply):
             return reply
         error = error_from_json(reply.error)
-        if isinstance(
-            error, WorkerDied
-        ):  # a process that the child started; what it printed arrived here
+        if isinstance(error, WorkerDied):  # of a process that the child started, which prints here
             error.process = process_end(self.last_lines()) | error.process
         raise error
 
@@ -287,7 +284,7 @@ class Worker(Closable):
             document = None
         if document is None or not line.startswith(expected):
             how = f"wrote into {CHANNEL}: what it says cannot be believed"
-            raise self._died(how, code="worker.wrote-into-pipe")
+            raise self._end(how, code="worker.wrote-into-pipe")
         try:
             reply = from_json(ErrorReply | InternalReply | kind, document)  # type: ignore[arg-type]
         except InputError as e:
@@ -305,7 +302,7 @@ class Worker(Closable):
         return cast("T | ErrorReply", reply)
 
     def last_lines(self) -> list[str]:
-        """The last lines that the child and its processes printed during the last request."""
+        """Return the last lines that the child and its processes printed in the last request."""
         if not self._closed:
             self._read_stderr()
         return bytes(self._printed).decode(errors="replace").strip().splitlines()[-SHOWN_LINES:]
@@ -316,7 +313,7 @@ class Worker(Closable):
         return not self._pending and not self._ended and not self._process.has_exited()
 
     def _read_line(self, limit: float | None) -> bytes:
-        """The next line of the replies, after all of the request was sent.
+        """Return the next line of the replies, after all of the request was sent.
 
         A child that died is noticed although other processes may hold its pipes open.
         """
@@ -334,7 +331,7 @@ class Worker(Closable):
                     self.is_late = True
                     self.deadline.require()
                 how = f"was stopped after {limit or 0:g} s"
-                raise self._died(how, code="worker.died", signature="timeout")
+                raise self._end(how, code="worker.died", signature="timeout")
         line = bytes(self._received[: self._searched])
         del self._received[: self._searched + 1]
         self._searched = 0
@@ -368,10 +365,10 @@ class Worker(Closable):
             raise self._pipe_closed()
         self._received += chunk
         if len(self._received) > MAX_REPLY:
-            raise self._died(f"wrote into {CHANNEL} without an end", code="worker.wrote-into-pipe")
+            raise self._end(f"wrote into {CHANNEL} without an end", code="worker.wrote-into-pipe")
 
     def _read_stderr(self) -> None:
-        """Keep the end of what the child has printed by now."""
+        """Keep the end of the child's standard error."""
         for _ in range(BURST):
             if not (chunk := self._pipes.read_errors()):
                 return
@@ -381,7 +378,7 @@ class Worker(Closable):
     def _check_memory(self) -> None:
         if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
             how = f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}"
-            error = self._died(how, code="worker.died", signature="memory")
+            error = self._end(how, code="worker.died", signature="memory")
             error.process["memory"] = self.memory
             raise error
 
@@ -393,24 +390,19 @@ class Worker(Closable):
             time.sleep(0.001)
         if self._closing:
             how = "was stopped: its answer is no longer wanted"
-            return self._died(how, code="worker.stopped")
-        if not exited:
-            return self._died(f"closed {CHANNEL}", code="worker.closed-pipe")
-        self._kill()
-        ended = self._process.returncode
-        if ended == CHANNEL_LOST:
-            return self._died(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=ended)
+            return self._end(how, code="worker.stopped")
+        ended = None
+        if exited:
+            self._kill()
+            ended = self._process.returncode
+        if ended is None or ended == CHANNEL_LOST:
+            return self._end(f"closed {CHANNEL}", code="worker.closed-pipe", exit_code=ended)
         name = crash_name(ended)
         how = f"was ended by {name}" if name else f"ended with exit code {ended}"
-        return self._died(how, code="worker.died", exit_code=ended)
+        return self._end(how, code="worker.died", exit_code=ended)
 
-    def _died(
-        self,
-        how: str,
-        *,
-        signature: str = "crash",
-        code: str,
-        exit_code: int | None = None,
+    def _end(
+        self, how: str, *, signature: str = "crash", code: str, exit_code: int | None = None
     ) -> WorkerDied:
         """End the process, and return the error.
 
@@ -456,11 +448,10 @@ class Worker(Closable):
 
 
 def _import_path(python: Path | None, scratch: str) -> str:
-    """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same
-    code.
+    """Return $PYTHONPATH of a worker, with the folder of this package first.
 
-    The interpreter of another environment sees this package and what reads models, linked into a
-    folder, no more.
+    The child must run the same code. The interpreter of another environment sees only this package
+    and the packages that read models, linked into a folder.
     """
     if python:
         folder = Path(scratch, "import")

@@ -2,10 +2,10 @@
 standard input.
 
 Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the word
-that its replies begin with (`runtime.protocol`). The first line that it writes says that the
-runtime is imported; one reply per request follows. What a backend prints goes to standard error;
-its processes inherit neither the requests nor the replies. The process ends with its parent, even
-while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
+that its replies begin with (`runtime.protocol`). It writes the first line when the runtime is
+imported; one reply per request follows. Output of a backend goes to standard error; its processes
+inherit neither the requests nor the replies. The process ends with its parent, even while the
+backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ from subgraph.runtime.protocol import (
     RunRequest,
     Sources,
     SourcesRequest,
-    not_thrown,
+    list_switches,
     seal,
+    to_texts,
 )
 from subgraph.storage import tensors
 from subgraph.storage.tensors import Record, Value, Values
@@ -70,7 +71,7 @@ from subgraph.types import Fields, StringMap
 
 
 def main() -> None:
-    """Say when the runtime is imported; answer requests until standard input closes."""
+    """Report that the runtime is imported; reply to requests until standard input closes."""
     requests, replies = _take_pipes()
     system.adopt_orphans()
     # a backend's own commands may run another Python, without this package's folder
@@ -115,7 +116,7 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    # line by line: the last line before a crash says why
+    # line by line: the last line before a crash is its reason
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     system.buffer_lines()
@@ -170,8 +171,10 @@ def _limit_or_disk(e: OSError, request: Request) -> SubcutError:
 
 
 def _requests(pipe: int) -> Iterator[bytes]:
-    """Lines from the pipe. A thread reads them from now on, and ends the process group when the
-    pipe closes."""
+    """Return the lines of a pipe, which a thread reads from now on.
+
+    It ends the process group when the pipe closes.
+    """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -206,8 +209,9 @@ class Server:
         """The backend's module.
 
         Raises:
-            BackendError: it cannot be imported. UnknownName, UsageError: there is none, or it has
-                no `load`.
+            BackendError: It cannot be imported.
+            UnknownName: It does not exist.
+            UsageError: It has no `load`.
         """
         if self._module is None:
             try:
@@ -231,11 +235,16 @@ class Server:
     def _guard_backend(
         self, kind: type[SubcutError], fails: str, hint: str = "", *, code: str
     ) -> Iterator[None]:
-        """A block in which the backend's own code runs, which may raise anything, and fork.
+        """Guard a block in which the backend's code runs, which may raise anything, and fork.
+
+        Args:
+            kind: The kind of the error that replaces others than subcut's.
+            fails: The predicate of its sentence.
+            hint: Its hint.
+            code: Its code.
 
         Raises:
-            SubcutError: of this kind and code, and says what the backend `fails` to do; or as it
-                came.
+            SubcutError: As the block raises it, or of this kind and code.
         """
         try:
             try:
@@ -259,21 +268,20 @@ class Server:
         """Check an error of the runtime for a device that lacks a feature.
 
         Raises:
-            BackendError: The runtime's message says that the device lacks a feature.
+            BackendError: The runtime's message is that the device lacks a feature.
         """
         lacks: StringMap = getattr(self._module, "DEVICE_LACKS", {})
-        if missing := next(
-            (feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""
-        ):
-            raise BackendError(
-                f"not measurable on this device (no {missing}): {str(error)[:400]}",
-                f"run it on a device that has {missing}; or convert the model to types that this"
-                " device computes",
-                code="backend.lacks-feature",
-            ) from error
+        for pattern, feature in lacks.items():
+            if re.search(pattern, str(error)):
+                raise BackendError(
+                    f"not measurable on this device (no {feature}): {str(error)[:400]}",
+                    f"run it on a device that has {feature}; or convert the model to types that"
+                    " this device computes",
+                    code="backend.lacks-feature",
+                ) from error
 
     def warm(self) -> None:
-        """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
+        """Import the runtime ahead of the first model; `load` reports an error."""
         with contextlib.suppress(Exception, SystemExit):
             getattr(self.module, "warm", lambda: None)()
 
@@ -289,7 +297,10 @@ class Server:
             case NamesRequest():
                 return self.names(request)
             case SourcesRequest():
-                self._sources = {**command_line.imported(), **self._sources}  # as first seen here
+                self._sources = {
+                    **command_line.find_imports(),
+                    **self._sources,
+                }  # as first seen here
                 return Sources(self._sources)
             case DropRequest():
                 self.models.pop(request.key, None)
@@ -302,25 +313,23 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
+
+        def call(name: str, default: Any) -> Any:
+            function = getattr(module, name, None)
+            return function(options) if function else default
+
         with self._guard_backend(
             BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
         ):
             version: Callable[..., object] = getattr(module, "version", lambda: "")
             takes = getattr(version, "__code__", None)
-            exact = (module.exact(options) or {}) if hasattr(module, "exact") else {}
             return BackendInfo(
                 str(version(options) if takes and takes.co_argcount else version()),
-                (
-                    Precision(module.precision(options))
-                    if hasattr(module, "precision")
-                    else Precision.FP32
-                ),
+                Precision(call("precision", Precision.FP32)),
                 bool(getattr(module, "MULTI", False)),
-                str(module.caveat(options) if hasattr(module, "caveat") else ""),
-                {k: str(v) for k, v in exact.items()},
-                not_thrown(
-                    module.switches(options) if hasattr(module, "switches") else {}, options
-                ),
+                str(call("caveat", "")),
+                to_texts(call("exact", {}) or {}),
+                list_switches(call("switches", {}), options),
                 str(getattr(module, "PASSES", "")),
             )
 
@@ -363,9 +372,9 @@ class Server:
         return Names(tuple(sorted(map(str, names))))
 
     def run(self, request: RunRequest) -> ModelRun:
-        """Run a model once, and write the requested outputs that it gave.
+        """Run a model once, and write the requested outputs that it returned.
 
-        An output that is bit for bit as the earlier run gave it is not written again.
+        An output of the same bits as in the earlier run is not written again.
 
         Raises:
             InputError: A feed does not fit.
@@ -421,8 +430,9 @@ class Server:
         """Write one output, which may be any object, unless an earlier record holds it.
 
         Raises:
-            ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError:
-                the disk is full.
+            ModelError: It is not a tensor.
+            InputError: Its declared type cannot be stored.
+            OSError: The disk is full.
         """
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
@@ -445,10 +455,10 @@ class Server:
 
 
 def _array(value: Any) -> Any:
-    """The value as one array, in this machine's byte order.
+    """Return the value as one array, in this machine's byte order.
 
     Raises:
-        TypeError: it holds other objects than texts.
+        TypeError: It holds other objects than texts.
     """
     array = np.asarray(value)
     if array.dtype.kind == "O" and (
@@ -459,7 +469,7 @@ def _array(value: Any) -> Any:
 
 
 def _type_of(value: Any, declared: str, form: str) -> str:
-    """The type of a value: the declared one if the value has it, or is empty and tells no type."""
+    """Return the declared type of a value that has it, or is empty; else the type of its arrays."""
     if declared and (value is None or (isinstance(value, list) and not value)):
         return declared
     text = tensors.type_of(value)
@@ -469,7 +479,7 @@ def _type_of(value: Any, declared: str, form: str) -> str:
 
 
 def _one_line(e: BaseException) -> str:
-    """Type and text of a backend's error on one line, with its place in the user's own file."""
+    """Return an error's type and text on one line, with its place in the user's own file."""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}{command_line.place_of(e)}"
 
 

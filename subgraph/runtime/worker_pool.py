@@ -1,6 +1,6 @@
 """Warm workers of one candidate: borrowed, returned, replaced.
 
-A long-lived process can go wrong silently (one runtime does after some 360 models), so each is
+A long-lived process can fail silently (one runtime does after some 360 models), so each is
 replaced after a number of loads. A run that must not depend on earlier ones gets a fresh process.
 Boards that a command reaches by name are lent to one run at a time; one that does not answer is
 avoided.
@@ -42,8 +42,10 @@ POLL = 0.2  # seconds between two looks whether anybody still waits
 
 
 class Cancel:
-    """Lets another thread end the run of this one: in its block, what `borrow` lent ends, and
-    nothing more is lent."""
+    """The means of another thread to end the run of this one.
+
+    In its block, the worker that `borrow` lent ends, and no other is lent.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
@@ -63,7 +65,7 @@ class Cancel:
         """`set` calls `end` during this block.
 
         Raises:
-            WorkerDied: it was set, before or in the block: what the block gave means nothing.
+            WorkerDied: It was set, before or in the block, whose result means nothing.
         """
         with self._lock:
             self._end = end
@@ -74,7 +76,7 @@ class Cancel:
             with self._lock:
                 self._end = None
         if self.is_set:
-            raise stopped()
+            raise make_stopped_error()
 
     def __enter__(self) -> Cancel:
         _this_thread.cancel = self
@@ -94,11 +96,11 @@ def is_cancelled() -> bool:
 
 
 @contextmanager
-def ended_by_cancel(end: Callable[[], None]) -> Iterator[None]:
-    """`end` is called if this thread's run is cancelled during the block.
+def end_on_cancel(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` if this thread's run is cancelled during the block.
 
     Raises:
-        WorkerDied: it is.
+        WorkerDied: It is.
     """
     cancel: Cancel | None = getattr(_this_thread, "cancel", None)
     with cancel.ends(end) if cancel else nullcontext():
@@ -170,7 +172,7 @@ class Workers(Closable):
         self._lock = threading.Lock()
         self._closed = False
         self._hosts = Hosts(candidate.hosts)
-        self._python = installed(candidate, self.deadline) if start else None
+        self._python = install(candidate, self.deadline) if start else None
         if start and candidate.has_process:
             # imports the runtime while the caller still reads the model
             self._spare.append((self._start(), 0))
@@ -195,17 +197,17 @@ class Workers(Closable):
             ) from e
         if not processor:
             return about
-        told = (
+        caveat = (
             f"computed by the kernels for {processor} under {emulated.version(processor)}, not on"
             " such a processor"
         )
-        return replace(about, caveat="; ".join(filter(None, (about.caveat, told))))
+        return replace(about, caveat="; ".join(filter(None, (about.caveat, caveat))))
 
     def tensors(self, model: Path) -> frozenset[str] | None:
-        """The tensors of a model that the backend has values of; None for all.
+        """Return the tensors of a model that the backend has values of; None for all.
 
         Raises:
-            BackendError: it cannot be used.
+            BackendError: It cannot be used.
         """
         if not plugins.defines("backends", self.candidate.backend, "tensors"):
             return None
@@ -213,18 +215,20 @@ class Workers(Closable):
             return frozenset(worker.names("tensors", model, self.candidate.options))
 
     def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
-        """As `run_model`, with the candidate's options where the job has none.
+        """Run a job, as `run_model`; with the candidate's options if the job has none.
 
-        `turns`: what the run waits for and holds: a semaphore where more threads run jobs than may
-        run at once.
+        A candidate with hosts runs on one that is free. If that does not answer, or takes too long,
+        another is tried: a model that takes too long does so on two of them.
 
-        A candidate with hosts runs on one that is free. Where it does not answer, or takes too
-        long, another is tried: only a model that takes too long on two of them takes too long.
+        Args:
+            job: The job.
+            turns: A semaphore that the run holds, if more threads run jobs than may run at once.
 
         Raises:
-            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
-                written.
-            Unreachable: no host that was tried answered. WorkerDied: as `borrow`.
+            BackendError: The candidate cannot be used at all.
+            OutputError: Its outputs cannot be written.
+            Unreachable: No host that was tried answered.
+            WorkerDied: As `borrow`.
         """
         options = self.candidate.options if job.options is None else job.options
         tried: list[str] = []
@@ -259,7 +263,7 @@ class Workers(Closable):
     def _run_here(self, job: Job, turns: Turns) -> RunResult:
         with turns, self.borrow(loads=1, fresh=job.fresh) as worker:
             result = run_model(worker, job)
-            if job.fresh and worker.alive:  # it stays, and the next fresh one runs beside it
+            if job.fresh and worker.alive:  # it stays in addition to the next fresh one
                 with suppress(SubcutError):
                     worker.drop(MODEL)
             return replace(result, ended=not worker.alive)
@@ -271,35 +275,36 @@ class Workers(Closable):
             WorkerDied: nobody waits for this run any more.
         """
         if self._closed or is_cancelled():
-            raise stopped()
+            raise make_stopped_error()
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
-        """A worker for this block, which loads `loads` models in it; `fresh`: one that has loaded
-        none so far.
+        """Lend a worker for this block.
+
+        Args:
+            loads: The number of models that the block loads.
+            fresh: Whether the worker must have loaded no model.
 
         Raises:
-            WorkerDied: the workers were closed, before or in the block; a verdict made in it would
-                mean nothing.
+            WorkerDied: The workers were closed, before or in the block, whose result means nothing.
         """
         if self._closed:
-            raise stopped()
+            raise make_stopped_error()
         worker, loaded = self._take(fresh)
         worker.deadline = self.deadline
         try:
-            with ended_by_cancel(worker.close):
+            with end_on_cancel(worker.close):
                 yield worker
         finally:
-            enough = (
-                fresh and self._spare
-            )  # no more stay than runs at once need: each may hold memory
+            # no more stay than runs at once need: each may hold memory
+            enough = fresh and self._spare
             if enough or not worker.alive or loaded + loads >= RECYCLE or self._closed:
                 self._end(worker)
             else:
                 with self._lock:
                     self._spare.append((worker, loaded + loads))
         if self._closed:
-            raise stopped()
+            raise make_stopped_error()
 
     def _start(self) -> Worker:
         worker = Worker(
@@ -313,22 +318,21 @@ class Workers(Closable):
                 self._all.add(worker)
                 return worker
         worker.close()
-        raise stopped()
+        raise make_stopped_error()
 
     def _take(self, fresh: bool) -> tuple[Worker, int]:
-        """Return a worker that has loaded nothing, if it is to be `fresh`, else the spare one that
-        has loaded most; with the number of its loads."""
+        """Return the spare worker that has loaded most, a `fresh` one none; and its loads."""
         while True:
             with self._lock:
                 fit = [spare for spare in self._spare if not (fresh and spare[1])]
-                found = max(fit, key=itemgetter(1), default=None)
-                if found:
-                    self._spare.remove(found)
-            if found is None:
-                return self._start(), 0
+                if not fit:
+                    break
+                found = max(fit, key=itemgetter(1))
+                self._spare.remove(found)
             if found[0].alive:  # the system may have ended it meanwhile
                 return found
             self._end(found[0])
+        return self._start(), 0
 
     def _end(self, worker: Worker) -> None:
         with self._lock:
@@ -345,14 +349,13 @@ class Workers(Closable):
             worker.close()
 
 
-def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | None:
-    """The interpreter of its release, or of the user's; installed, after that was logged, where it
-    is not there.
+def install(candidate: Candidate, deadline: Deadline | None = None) -> Path | None:
+    """Return the interpreter of the candidate's release, or the user's; None without one.
 
-    None where it names none.
+    A missing release is installed, after that was logged.
 
     Raises:
-        BackendError: this machine lacks what it needs, or it cannot be installed.
+        BackendError: This machine lacks a part, or it cannot be installed.
     """
     lacks = DEVICES[candidate.device].missing() if candidate.device else ""
     if lacks:
@@ -372,8 +375,8 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
     return make(environment, (deadline or Deadline()).timeout(SECONDS))
 
 
-def stopped() -> WorkerDied:
-    """The error of a run that was ended because nobody waits for it."""
+def make_stopped_error() -> WorkerDied:
+    """Return the error of a run that was ended because nobody waits for it."""
     return WorkerDied(
         "the processes that run the candidate were stopped", "", code="worker.stopped"
     )

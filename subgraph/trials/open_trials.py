@@ -23,7 +23,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
-from subgraph.runtime.worker_pool import Workers, installed
+from subgraph.runtime.worker_pool import Workers, install
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
@@ -286,7 +286,7 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
 def open_reference(candidate: Candidate) -> Reference:
     """Return a reference's process, to be entered; `ort` without options is plain onnxruntime, and
     has no limits."""
-    python = installed(candidate)
+    python = install(candidate)
     is_plain = candidate.backend == PLAIN and not candidate.options and python is None
     return Reference(
         candidate.backend,

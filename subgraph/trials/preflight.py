@@ -33,7 +33,7 @@ from subgraph.inspection.validate import find_problems, node_title
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.runtime.python_objects import FULL_MODEL_ONLY
-from subgraph.runtime.run_result import Job, RunResult, within
+from subgraph.runtime.run_result import Job, RunResult, from_stored
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
@@ -445,7 +445,7 @@ def _run_here(
     into = judge.model.new_folder()
     options = judge.runtime.candidate.options
     job = Job(model, feeds, outputs, into, fresh=True, options=options, passes=passes)
-    return within(judge.runtime.workers.run(job), into.resolve())
+    return from_stored(judge.runtime.workers.run(job).to_stored(), into.resolve())
 
 
 def _why(result: RunResult) -> tuple[str, list[str]]:

@@ -23,8 +23,8 @@ from subgraph.runtime.run_result import (
     RunResult,
     keys_to_try,
     load_or_run,
+    make_unresolved,
     merge,
-    unresolved,
 )
 from subgraph.runtime.stretches import held_bytes, raw_bytes
 from subgraph.runtime.worker_pool import Turns
@@ -136,7 +136,7 @@ class MemoryLimit:
         if "memory" not in failure.process:
             return None
         self.outgrown[region.nodes] = f"at --memory, {failure.why}"
-        return unresolved(self.outgrown[region.nodes])
+        return make_unresolved(self.outgrown[region.nodes])
 
     def _bytes_held(self, weight: protobuf.TensorProto) -> int:
         """Bytes that a weight takes in the candidate's memory, at least."""
@@ -212,7 +212,7 @@ class RegionRuns:
             except (ModelError, NoRegion) as e:
                 if not own_model:
                     raise
-                return unresolved(e.what)  # its own model has no such region
+                return make_unresolved(e.what)  # its own model has no such region
             self.log.made[stored_key] = result.made
             values.watched.add(result.files)
             if own_model:
@@ -222,7 +222,7 @@ class RegionRuns:
                     reference_values=records,
                     new_folder=self.model.new_folder,
                 )
-                result = result.changed(translate)
+                result = result.change(translate)
             if result.failure:
                 return self.memory.result_beyond(job.region, result.failure) or result
             parts.append((samples, result))

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.run_result import Feeds, RunResult, unresolved
+from subgraph.runtime.run_result import Feeds, RunResult, make_unresolved
 from subgraph.runtime.worker_pool import NO_TURNS, Turns
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_runtime import CandidateRuntime, Form, FormsTried
@@ -342,7 +342,7 @@ class Processes(JudgeProperties):
         """
         self.model.capture(region)
         if why := self.too_large(region):
-            return unresolved(why)
+            return make_unresolved(why)
         form = self.form_of(region) if feeds is None else Form.CUT
         decides = form is Form.SHIPPED and not self.mode.tried.verdicts
         number = self.mode.pass_number

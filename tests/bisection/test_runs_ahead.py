@@ -10,7 +10,7 @@ import pytest
 from subgraph.bisection.oracle import Ran, RunsAhead
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.runtime.run_result import RunResult
-from subgraph.runtime.worker_pool import Cancel, ended_by_cancel
+from subgraph.runtime.worker_pool import Cancel, end_on_cancel
 from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.verdict import Status
 from tests.helpers.refusals import raises
@@ -31,7 +31,7 @@ class Runs:
     def run(self, query: Query) -> Ran:
         """One run."""
         self.begun[query].set()
-        with ended_by_cancel(self.may_end[query].set):
+        with end_on_cancel(self.may_end[query].set):
             self.may_end[query].wait(10)
         if query is THREE:
             raise BackendError("it cannot be used")
@@ -94,10 +94,10 @@ def test_the_end_ends_all_runs() -> None:
 def test_cancelled_run_gives_nothing() -> None:
     cancel = Cancel()
     ended = threading.Event()
-    with cancel, raises(WorkerDied, "worker.stopped"), ended_by_cancel(ended.set):
+    with cancel, raises(WorkerDied, "worker.stopped"), end_on_cancel(ended.set):
         cancel.set()
     assert ended.is_set()
-    with cancel, raises(WorkerDied, "worker.stopped"), ended_by_cancel(lambda: None):
+    with cancel, raises(WorkerDied, "worker.stopped"), end_on_cancel(lambda: None):
         raise AssertionError("it was cancelled before")
-    with ended_by_cancel(lambda: None):  # a thread that nobody can cancel
+    with end_on_cancel(lambda: None):  # a thread that nobody can cancel
         pass

@@ -13,7 +13,7 @@ from subgraph.environments import emulated
 from subgraph.environments.installation import Installation, make
 from subgraph.errors import BackendError, UsageError
 from subgraph.runtime.candidate import parse
-from subgraph.runtime.worker_pool import installed
+from subgraph.runtime.worker_pool import install
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 from tests.helpers.run_command import run_program, subcut
@@ -63,7 +63,9 @@ def test_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     # another one may differ
     assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22")
     assert candidate.code.shown == ["mnn==3.6.1"], "where a file names it, only with trust"
-    assert candidate.of_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
+    assert (
+        candidate.set_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
+    )
     with raises(UsageError, "environment.unknown-processor", "mips"):
         parse("mnn:arch=mips")
     for spec in (
@@ -90,7 +92,7 @@ def test_missing_tool_is_an_error_before_anything_is_fetched(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with raises(BackendError, "backend.no-device", "aarch64", "qemu-user-static"):
-        installed(parse("mnn:arch=aarch64"))
+        install(parse("mnn:arch=aarch64"))
     monkeypatch.setattr(emulated, "qemu", lambda _: "/usr/bin/qemu-aarch64")
     assert has_line(emulated.missing("aarch64"), "aarch64")
 

@@ -770,9 +770,9 @@ def test_command_line_is_words_and_no_shell(model: Path, shell: Shell, tmp_path:
 @pytest.mark.parametrize(
     ("options", "code", "about"),
     [
-        ({}, "command.missing", "run command"),
-        ({"run": ""}, "command.missing", "run command"),
-        ({"run": "  "}, "command.missing", "run command"),
+        ({}, "command.missing", "which command"),
+        ({"run": ""}, "command.missing", "which command"),
+        ({"run": "  "}, "command.missing", "which command"),
         ({"run": "./run.sh 'x"}, "command.malformed", "closing quotation"),
         ({"run": "true", "convert": 'x "'}, "command.malformed", "closing quotation"),
         ({"run": "true", "convrt": "x"}, "backend.unknown-option", "convrt"),

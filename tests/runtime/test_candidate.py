@@ -502,7 +502,7 @@ def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -
 )
 def test_packages_of_an_interpreter_are_listed(python: str, library: str, tmp_path: Path) -> None:
     (tmp_path / library / "tool-1.0.dist-info").mkdir(parents=True)
-    assert command_line.installed([tmp_path / python]) == ["tool-1.0"]
+    assert command_line.find_packages([tmp_path / python]) == ["tool-1.0"]
 
 
 def test_libraries_of_the_interpreter_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

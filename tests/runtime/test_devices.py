@@ -17,7 +17,7 @@ from subgraph.runtime import devices
 from subgraph.runtime.backends import _ort_providers, ort
 from subgraph.runtime.candidate import RECIPES, parse
 from subgraph.runtime.devices import DEVICES, FIELD_NAMES
-from subgraph.runtime.worker_pool import installed
+from subgraph.runtime.worker_pool import install
 from subgraph.system import hardware
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -72,7 +72,7 @@ def test_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: Path
     candidate = parse(f"ort:python={sys.executable},threads=1")
     assert candidate.python == sys.executable
     assert dict(candidate.options) == {"threads": "1"}
-    assert installed(candidate) == Path(sys.executable)
+    assert install(candidate) == Path(sys.executable)
     assert candidate.identity("")["python"] == sys.executable
     with raises(UsageError, "file.not-found"):
         parse(f"ort:python={tmp_path / 'none'}")
@@ -83,7 +83,7 @@ def test_missing_tool_of_this_machine_is_an_error_before_installation(
 ) -> None:
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     with raises(BackendError, "backend.no-device", "NVIDIA"):
-        installed(parse("cuda"))
+        install(parse("cuda"))
 
 
 def test_name_that_is_none_is_answered_with_the_nearest() -> None:

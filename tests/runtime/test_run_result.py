@@ -32,7 +32,7 @@ def result(*files: str) -> RunResult:
 
 
 def test_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
-    document = json.loads(json.dumps(result("s0-o0.npy").to_json()))
+    document = json.loads(json.dumps(to_json(result("s0-o0.npy").to_stored())))
     assert document == {
         "build": 0.5,
         "run": 0.25,
@@ -57,7 +57,7 @@ def test_failure_comes_back(signature: Signature, tmp_path: Path) -> None:
     status = Status.UNRESOLVED if signature is Signature.REFUSED else Status.FAIL
     verdict = Verdict(status, signature, "why", (), process_end(["last line"], "SIGABRT"), 0.5, 0.0)
     failed = RunResult(failure=verdict, build=0.5)
-    document = json.loads(json.dumps(failed.to_json()))
+    document = json.loads(json.dumps(to_json(failed.to_stored())))
     assert (
         list(document["failure"]) == ["status", "signature", "why", "process"]
         and document["samples"] == []

@@ -163,5 +163,5 @@ def test_release_is_an_option_and_is_asked_for() -> None:
         found = candidate.parse(spec)
         assert (found.release, found.options) == ("1.24.3", {"version": "1.24.3", "ep": "webgpu"})
         assert found.installation is None and "onnxruntime-web@1.24.3" in found.commands
-    other = found.of_release("1.25.0")
+    other = found.set_release("1.25.0")
     assert (other.release, other.options["version"]) == ("1.25.0", "1.25.0")

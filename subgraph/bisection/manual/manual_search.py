@@ -29,7 +29,7 @@ from subgraph.bisection.rewriting import Changes, ModelRewriter, RewritingOracle
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.rewrites import STRONGEST
-from subgraph.runtime.run_result import Feeds, RunResult, unresolved
+from subgraph.runtime.run_result import Feeds, RunResult, make_unresolved
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
 from subgraph.search.oracle import Ahead, ErrorShare
 from subgraph.storage.digest import digest
@@ -273,7 +273,7 @@ class Person(JudgeProperties):
         key = self.key(region, feeds)
         if key not in self.results:
             if not self.may_ask:
-                return unresolved("not run by hand")
+                return make_unresolved("not run by hand")
             raise Pending([self.task(region, feeds)])
         result = self.take(key)
         agrees = result.failure is not None and result.failure.agrees

@@ -365,7 +365,9 @@ def _keep_outputs(session: Session, number: int, place: TaskFolders) -> None:
         files = {
             name: store_entry.compute_checksum(room / name) for name in store_entry.list_names(room)
         }
-        store_entry.write(room, session.task(number).key, files, json.dumps(result.to_json()))
+        store_entry.write(
+            room, session.task(number).key, files, json.dumps(to_json(result.to_stored()))
+        )
         for path in (*room.iterdir(), room):
             flush(path)
 

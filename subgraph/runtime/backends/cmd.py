@@ -49,7 +49,7 @@ from subgraph.errors import (
 from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, _foreign
-from subgraph.runtime.command_line import PLACES, check_places, fill
+from subgraph.runtime.command_line import PLACES, fill, split_command
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import DeviceForm, find_axes, write_bin
 from subgraph.storage.folders import safe_names
@@ -96,26 +96,18 @@ class Output:
 
 
 def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
-    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
+    """Return the words of a command line, with places added to one that names none.
 
-    `converted`: there is a convert command, so the run gets its result instead of the model.
+    Args:
+        step: `convert` or `run`.
+        command: The command line.
+        converted: Whether the run gets the result of a convert command instead of the model.
 
     Raises:
-        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
-    """  # noqa: E501
-    try:
-        words = system.split(command)
-    except ValueError as e:
-        raise UsageError(
-            f"cmd: {command}: {e}", "quote it as for a shell", code="command.malformed"
-        ) from e
-    if not words:
-        raise UsageError(
-            f"cmd: no {step} command",
-            "-c 'cmd:./run.sh {model} {inputs} {outputs}'",
-            code="command.missing",
-        )
-    check_places("cmd", step, command)
+        UsageError: It is empty, or has an open quote.
+        UnknownName: It names an unknown place.
+    """
+    words = split_command("cmd", step, command)
     line = " ".join(words)
     if any(f"{{{place}}}" in line for place in PLACES[step] if place not in ("keep", "host")):
         return words

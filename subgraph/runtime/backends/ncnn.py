@@ -302,7 +302,7 @@ def _pnnx() -> list[str]:
             "pip install --no-deps pnnx --force-reinstall",
             code="backend.no-program",
         )
-    return [*emulated.around(command_line.own_interpreter()), str(program)]
+    return [*emulated.around(command_line.OWN_INTERPRETER), str(program)]
 
 
 def error_text(error: Exception) -> str:

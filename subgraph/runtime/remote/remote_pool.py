@@ -29,9 +29,9 @@ from subgraph.runtime.worker_pool import (
     NO_TURNS,
     Turns,
     Workers,
-    ended_by_cancel,
+    end_on_cancel,
     is_cancelled,
-    stopped,
+    make_stopped_error,
 )
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
@@ -92,7 +92,7 @@ class RemoteWorkers(Workers):
             BackendError: its processes are elsewhere. WorkerDied: the workers were closed.
         """
         if self._closed:
-            raise stopped()
+            raise make_stopped_error()
         raise BackendError(
             f"this takes a process of {self.candidate.name} on this machine",
             "leave --executor out",
@@ -107,7 +107,7 @@ class RemoteWorkers(Workers):
         """
         with task.leash(job.into) as token:
             request = replace(self._task, job=job, token=token)
-            with turns, ended_by_cancel(lambda: self._stop(job, token)):
+            with turns, end_on_cancel(lambda: self._stop(job, token)):
                 reply, files = self._run(request, job)
         if reply.result is None:
             raise Unreachable(
@@ -117,7 +117,7 @@ class RemoteWorkers(Workers):
             )
         for name, data in files.items():
             (job.into / Path(name).name).write_bytes(data)
-        return replace(from_stored(reply.result), ended=reply.ended)
+        return replace(from_stored(reply.result, Path()), ended=reply.ended)
 
     def _run(self, request: ClusterTask, job: Job) -> tuple[TaskReply, FileMap]:
         if not self._by_content:
@@ -208,7 +208,7 @@ class RemoteWorkers(Workers):
         while not wait([future], timeout=POLL).done:
             if self._closed or is_cancelled():
                 future.cancel()
-                raise stopped()
+                raise make_stopped_error()
             if not self._connection.alive:
                 raise CancelledError
             if self.deadline.has_passed:
