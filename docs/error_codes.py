@@ -27,7 +27,8 @@ Each error has a code, which stays the same from release to release, while the t
 `--json` prints it as `error.code`, `-v` prints it after the text, the page of `subcut view` shows it,
 and in Python it is `error.code` of a `subgraph.SubcutError`. The class of the error, `error.kind` in
 JSON, decides about the [exit code](scripts.md#exit-codes). If a plugin raises an error without a
-code, the code is `""`.
+code, the code is `""`. Each line has the meaning of a code and the remedy; if it has no remedy, the
+hint of the error is the remedy.
 
 <!-- `make errors` writes this page from errors.toml. -->
 """  # noqa: E501
@@ -40,7 +41,7 @@ class Meaning:
     Attributes:
         area: Heading of the section.
         means: What happened, a sentence.
-        advice: What to do, a sentence.
+        advice: The remedy, a sentence; "" if only the hint of the error has one.
     """
 
     area: str
@@ -55,7 +56,7 @@ def read_meanings() -> dict[str, Meaning]:
     for name, table in areas.items():
         title = table.pop("title")
         for problem, text in table.items():
-            found[f"{name}.{problem}"] = Meaning(title, text["means"], text["do"])
+            found[f"{name}.{problem}"] = Meaning(title, text["means"], text.get("do", ""))
     return found
 
 
@@ -88,11 +89,11 @@ def _text(node: ast.expr | None) -> str:
 
 
 def page() -> str:
-    """Return the text of docs/errors.md: a table for each area."""
+    """Return the text of docs/errors.md: a list for each area."""
     parts = [INTRODUCTION]
     for area, codes in groupby(read_meanings().items(), key=lambda item: item[1].area):
-        rows = [f"| `{code}` | {meaning.means} | {meaning.advice} |" for code, meaning in codes]
-        parts += [f"## {area}\n", "| code | means | what to do |\n|---|---|---|", *rows, ""]
+        rows = [f"- `{code}`: {meaning.means} {meaning.advice}".rstrip() for code, meaning in codes]
+        parts += [f"## {area}\n", *rows, ""]
     return "\n".join(parts)
 
 
