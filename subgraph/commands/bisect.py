@@ -1,6 +1,7 @@
-"""`subcut bisect`: a model that disagrees as a whole -> the smallest failing region, certified, as
-a case folder; with `--loop`, a decoder, step by step -> the step that goes wrong, and the piece of
-it."""
+"""`subcut bisect`: a model that fails -> the smallest failing region, certified, as a case folder.
+
+With `--loop`, a decoder, step by step -> the step that fails, and the smallest region in it.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +152,7 @@ def bisect(
             )
     with (
         asked.reference() as reference,
-        opened(
+        open_search(
             model_path, setup, reference, recordings, limits, within or "", result.force, begin
         ) as bisection,
     ):
@@ -160,7 +161,7 @@ def bisect(
 
 
 @contextmanager
-def opened(
+def open_search(
     model_path: Path,
     setup: Setup,
     reference: Reference,
@@ -170,10 +171,17 @@ def opened(
     force: bool,
     begin: float,
 ) -> Iterator[Bisection]:
-    """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to
-    try first.
+    """Open a search on a candidate; the nodes that recordings suspect are tried first.
 
-    `begin`: when the command began, by `time.monotonic`.
+    Args:
+        model_path: The model.
+        setup: The candidate, inputs and criterion.
+        reference: The reference.
+        recordings: The recordings; None without any.
+        limits: The limits of the search.
+        within: The two nodes of `--within`; "" for the full model.
+        force: Whether the result replaces another result.
+        begin: The time at which the command began, by `time.monotonic`.
     """
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
@@ -266,31 +274,36 @@ def bisect_loop(
     *,
     force: bool,
 ) -> Result:
-    """Search a loop, a decoder for example, for the step that goes wrong, and that step.
+    """Search a loop, a decoder for example, for the step that fails, and search that step.
 
-    `begin`: when the command began, by `time.monotonic`.
+    Args:
+        model_path: The model of one step.
+        loop: The file that describes the loop.
+        setup: The candidate, inputs and criterion.
+        reference: The reference.
+        limits: The limits of the search.
+        begin: The time at which the command began, by `time.monotonic`.
+        force: Whether the result replaces another result.
 
     Raises:
-        UsageError: the file, the inputs or what they are for cannot be made sense of.
-        ModelError: the reference cannot run a step. BackendError: the candidate cannot be used.
-        OutOfTime: it is used up before the candidate had run all steps.
+        UsageError: The file or the inputs do not fit the model.
+        ModelError: The reference cannot run a step.
+        BackendError: The candidate cannot be used.
+        OutOfTime: The time is used up before the candidate has run all steps.
     """
-    from subgraph.decoding import decoder as loop_files
-    from subgraph.decoding.decoder import resolve_decoder
+    from subgraph.decoding.decoder import read_loop_file, resolve_decoder
     from subgraph.decoding.inputs import read_inputs
     from subgraph.decoding.result_folder import find_free_place, render_text, save
     from subgraph.decoding.run_steps import trace_reference
     from subgraph.decoding.step_search import LoopSearch
     from subgraph.documents import to_json
-    from subgraph.graph.graph import load
     from subgraph.graph.model_file import copy_model
-    from subgraph.results.loop import EXIT_CODES, LoopOutcome
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage import folders
     from subgraph.trials.open_trials import open_trials
 
-    file = loop_files.read_loop_file(loop)
+    file = read_loop_file(loop)
     graph = load(model_path).prepare()
     named = {word.partition("=")[0] for word in setup.feeding.inputs}
     decoder = resolve_decoder(graph, file, named)
@@ -321,11 +334,8 @@ def bisect_loop(
             try:
                 document = _search_inside(search, document, limits, begin, force=force)
             except OutOfTime as e:
-                unresolved = LoopOutcome.UNRESOLVED
                 why = f"{e} before it was known whether each step is off by rounding"
-                document = replace(
-                    document.settle(outcome=unresolved, why=why), exit_code=EXIT_CODES[unresolved]
-                )
+                document = _leave_unresolved(document, why)
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
     )
@@ -340,9 +350,9 @@ def _search_inside(
     *,
     force: bool,
 ) -> LoopDocument:
-    """A loop that agrees, with what a search says of a step that is off by more than rounding, if
-    there is one."""
-    from subgraph.results.loop import LoopOutcome
+    """Search the step of an agreeing loop that deviates by more than rounding, if there is one."""
+    from subgraph import reports
+    from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
     k = search.step_beyond_rounding(document.found.seen)
     if k is None:
@@ -350,9 +360,6 @@ def _search_inside(
     log.info("step %d is off by more than rounding: looking inside", k)
     at = replace(document.settle(outcome=LoopOutcome.STEP, first_wrong=k, since=k), exit_code=1)
     searched = _search(search, at, limits, time.monotonic() - begin, force=force)
-    from subgraph import reports
-    from subgraph.results.loop import EXIT_CODES, LoopOutcome
-
     k = searched.found.first_wrong
     found = searched.found.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
@@ -361,11 +368,14 @@ def _search_inside(
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return searched.settle(why=why)
     why = f"step {k} is off by more than rounding, and it is not known why"
-    unresolved = LoopOutcome.UNRESOLVED
-    return replace(
-        searched.settle(outcome=unresolved, why=searched.found.why or why),
-        exit_code=EXIT_CODES[unresolved],
-    )
+    return _leave_unresolved(searched, searched.found.why or why)
+
+
+def _leave_unresolved(document: LoopDocument, why: str) -> LoopDocument:
+    from subgraph.results.loop import EXIT_CODES, LoopOutcome
+
+    outcome = LoopOutcome.UNRESOLVED
+    return replace(document.settle(outcome=outcome, why=why), exit_code=EXIT_CODES[outcome])
 
 
 def _search(

@@ -14,7 +14,7 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, command_line, options
-from subgraph.commands.bisect import log_steps, opened
+from subgraph.commands.bisect import log_steps, open_search
 from subgraph.commands.bundle import candidate_of_case, unpacked_folder
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
     from subgraph.blame.maker import Maker
-    from subgraph.runtime.candidate import Candidate
+    from subgraph.cases.find_case import FoundCase
     from subgraph.trials.candidate_model import CandidateModel
 
 PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
@@ -91,22 +91,30 @@ def blame(
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path = asked.model_path
     criterion = asked.criterion
-    # optimizations of what runs it would hide who made a fault
-    chosen = _find_candidate(asked, candidate or (PLAIN_SPEC if made_by else None))
+    case = _find_case(asked)
+    # optimizations of the runtime would hide the step that introduced a fault
+    spec = candidate or (PLAIN_SPEC if made_by else None)
+    if case and not spec:
+        chosen = candidate_of_case(asked, case, spec)
+    else:
+        chosen = asked.candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
         maker = None
-        own_model: Path | CandidateModel | None
+        own_model: Path | CandidateModel | None = None
         if made_by:
             from subgraph.blame.maker import open_maker
 
             making = open_maker(made_by, chosen, model_path, asked.feeding, asked.output)
             maker, own_model = stack.enter_context(making)
-        else:
-            own_model = _find_own_model(asked, model_path)
+        elif case:
+            from subgraph.cases.layout import CANDIDATE
+            from subgraph.trials.candidate_model import load_own_model
+
+            own_model = load_own_model(load(model_path).prepare(), case.place / CANDIDATE)
         setup = Setup(
             chosen,
             asked.feeding,
@@ -115,7 +123,7 @@ def blame(
             stored=asked.stored,
             candidate_model=own_model,
         )
-        search = opened(model_path, setup, reference, None, settings, "", result.force, began)
+        search = open_search(model_path, setup, reference, None, settings, "", result.force, began)
         bisection = stack.enter_context(search)
         log_steps(bisection)
         headline = clean(bisection.result.says)
@@ -129,33 +137,17 @@ def blame(
             ) from e
 
 
-def _find_candidate(asked: Asked, spec: str | None) -> Candidate:
-    """The candidate that is named; for a case, else that with which it was found."""
+def _find_case(asked: Asked) -> FoundCase | None:
+    """Return the case that is named as the model; None if a file is named."""
     from subgraph.cases.find_case import find_case
 
-    if not spec and asked.model and Path(asked.model).is_dir():
-        return candidate_of_case(asked, find_case(Path(asked.model)), spec)
-    return asked.candidate(spec, asked.model_path)
-
-
-def _find_own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
-    """The candidate's own model, if a case is named in which it ran another one than the
-    reference."""
-    from subgraph.cases.find_case import find_case
-    from subgraph.cases.layout import CANDIDATE
-    from subgraph.trials.candidate_model import load_own_model
-
-    if not asked.model or not Path(asked.model).is_dir():
-        return None
-    return load_own_model(
-        load(model_path).prepare(), find_case(Path(asked.model)).place / CANDIDATE
-    )
+    return find_case(Path(asked.model)) if asked.model and Path(asked.model).is_dir() else None
 
 
 def _parse_releases(
     versions: str | None, index_url: str | None, find_links: list[str] | None
 ) -> ReleasesAsked | None:
-    """Return the releases that the options request; None if there are none.
+    """Return the releases that the options request; None without such options.
 
     Raises:
         UsageError: an option is without its other half.
@@ -183,13 +175,10 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     from subgraph.runtime.deadline import if_time
 
     trials = bisection.oracle.trials
-    trials = replace(
-        trials, judge=trials.judge.without_evidence()
-    )  # the fault showed that the outputs tell something
-    setup = bisection.options.setup
-    setup = replace(
-        setup, criterion=bisection.result.setup.criterion, needs_evidence=False
-    )  # that found the fault
+    # the fault has shown that the outputs depend on the input
+    trials = replace(trials, judge=trials.judge.without_evidence())
+    criterion = bisection.result.setup.criterion  # with which the fault was found
+    setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = (
         regions.build_region(trials.graph, finding.indices) if finding else trials.model.whole()

@@ -128,8 +128,8 @@ def compare(
 
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     _ = asked.criterion
-    wanted = resolve.wanted_score(score)
-    chosen = OutputChoice.parse(**vars(compared))  # mistakes there are told first
+    wanted = resolve.read_score(score)
+    chosen = OutputChoice.parse(**vars(compared))  # mistakes in these options are reported first
     if part.at and (part.start or part.end):
         raise UsageError(
             "--at and --start or --end: which?", "give one of them", code="option.conflict"
@@ -158,9 +158,13 @@ def compare(
     model_path = asked.model_path
     specs: Sequence[str | None] = candidate or [None]
     setups = [
-        asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs
+        replace(
+            asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze),
+            score=wanted,
+            choice=chosen,
+        )
+        for spec in specs
     ]
-    setups = [replace(setup, score=wanted, choice=chosen) for setup in setups]
     with asked.reference() as reference:
         found = [
             _compare(
@@ -194,7 +198,7 @@ def _separate(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoic
 
 
 def _make_name(setup: Setup) -> str:
-    """The candidate's, as part of a folder's."""
+    """Return the candidate's name as a part of a folder's name."""
     from subgraph.storage.folders import safe_name
 
     return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
@@ -261,15 +265,12 @@ def _compare(
                 power=choice.power,
             )
             held = [] if choice.is_part or choice.outputs else list_bodies(graph)
-            unseen = (
-                [
+            if held:
+                note = (
                     f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME"
                     " compares it"
-                ]
-                if held
-                else []
-            )
-            comparison = replace(comparison, notes=(*comparison.notes, *unseen))
+                )
+                comparison = replace(comparison, notes=(*comparison.notes, note))
             found = document(trials, comparison, setup.criterion, command_line())
             if found.exit_code == 1:
                 found = replace(

@@ -101,7 +101,7 @@ def convert(
     check = Asked(
         settings, None, None, inputs, comparison, runtime, result, target, translated=True
     )
-    _ = no_check or (check.feeding, check.criterion)  # mistakes there are told first
+    _ = no_check or (check.feeding, check.criterion)  # mistakes in these are reported first
     python = find_python(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
@@ -141,7 +141,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
     graph = load(path)
     draft = convert_opset(graph, opset)
     with nullcontext() if no_check else check.reference() as reference, draft.write(target) as new:
-        lines, rows = edit.compared(graph, new, check.feeding, reference)
+        lines, rows = edit.compare_outputs(graph, new, check.feeding, reference)
     if no_check:
         lines = ["outputs  not run (--no-check)"]
     changes = [row["max_rel"] for row in rows if row["status"] != "same"]
@@ -268,7 +268,7 @@ def find_python(
 
 
 def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
-    """Of a format that subcut reads itself, the ONNX file that it works on."""
+    """Write the ONNX file on which subcut works for a format that it reads itself."""
     with folders.scratch(target.parent) as folder:
         written = _make_place(folder, target)
         copy_model(load(converted), written)
@@ -282,7 +282,7 @@ def _convert_own(source: Path, converted: Path, target: Path, *, force: bool) ->
 def _convert_by_command(
     template: str, source: Path, target: Path, check: Asked, *, no_check: bool
 ) -> Result:
-    """By the user's own command; without `no_check` the new model is loaded."""
+    """Convert by the user's own command; without `no_check` load the new model."""
     with folders.scratch(target.parent) as folder:
         written = _make_place(folder, target)
         words = conversion.fill_command(template, source.resolve(), written)
@@ -313,15 +313,18 @@ def _find_refusal(check: Asked, graph: Graph) -> str:
 
 
 def _make_unusable_result(target: Path, head: str, why: str) -> Result:
-    """A file that a converter wrote, and that does not load: nothing was converted."""
-    document = to_json(ConvertResult(exit_code=1, path=str(target), why=why))
+    """Return the result for a file that a converter wrote, and that does not load."""
     written = head.replace("converted  ", "written, and no runtime here loads it: ", 1)
-    return Result(document, f"{written}\n{clean(why)}\n{clean(str(target))}", 1)
+    return _make_result(target, f"{written}\n", why, 1)
 
 
 def _make_unchecked_result(target: Path, head: str, why: str) -> Result:
-    document = to_json(ConvertResult(exit_code=UNCHECKED, path=str(target), why=why))
-    return Result(document, f"{head}\nnot checked: {clean(why)}\n{clean(str(target))}", UNCHECKED)
+    return _make_result(target, f"{head}\nnot checked: ", why, UNCHECKED)
+
+
+def _make_result(target: Path, head: str, why: str, code: int) -> Result:
+    document = to_json(ConvertResult(exit_code=code, path=str(target), why=why))
+    return Result(document, f"{head}{clean(why)}\n{clean(str(target))}", code)
 
 
 def _compare(
@@ -360,31 +363,25 @@ def _compare(
 
 
 def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:
-    """The outputs of the model about which the comparison with the original says nothing, and
-    why."""
-
+    """Return the outputs that were not compared with those of the original, with the reasons."""
     rows = {row.tensor: row.runs[0] for row in document.tensors.rows}
     found = {}
     for name in graph.outputs:
         run = rows.get(name)
         judged = run.in_place if run else None
         if judged is None or judged.is_unresolved:
-            telling = judged or run
-            reason = telling.why if telling else ""
-            found[name] = (
-                reason
-                or unpaired
-                or ("the original has no value" if name in rows else "a constant")
-            )
+            with_reason = judged or run
+            default = "the original has no value" if name in rows else "a constant"
+            found[name] = (with_reason.why if with_reason else "") or unpaired or default
     return found
 
 
 def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
-    """The same samples as files in a folder, one `.npy` per input.
+    """Write the samples into a folder, one `.npy` per input.
 
     Raises:
-        InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape
-            is not known.
+        InputError: A value does not fit, is not a tensor of a type that numpy has, or an input's
+            shape is not known.
     """
     from subgraph.runtime.reference import Reference
     from subgraph.runtime.reference_values import ReferenceValues

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph import project
 from subgraph.cases import layout
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         TensorEntry,
     )
     from subgraph.cases.write_case import CaseRequest
+    from subgraph.graph.region import Region
 
 INCONCLUSIVE = 5
 RECORDING = options.title_of(options.RecordedOptions)
@@ -225,41 +227,41 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
 
     region = find_region(graph, request.start, request.end)
     path = place.parent / (place.name or layout.place_name(region))
-    planned = PlannedRegion(
-        region.start,
-        region.end,
-        [graph.label(i) for i in region.nodes],
-        [graph.label(i) for i in region.pulled],
-        [graph.label(i) for i in region.random],
+    nodes, pulled, random = (
+        [graph.label(i) for i in indices]
+        for indices in (region.nodes, region.pulled, region.random)
+    )
+    inputs, shapes, outputs = (
+        [BoundaryName(name, graph.producer_label(name)) for name in names]
+        for names in (region.inputs, region.shapes, region.outputs)
     )
     document = CutPlan(
         path=str(path),
-        region=planned,
-        inputs=[BoundaryName(n, graph.producer_label(n)) for n in region.inputs],
-        shapes=[BoundaryName(n, graph.producer_label(n)) for n in region.shapes],
-        outputs=[BoundaryName(n, graph.producer_label(n)) for n in region.outputs],
+        region=PlannedRegion(region.start, region.end, nodes, pulled, random),
+        inputs=inputs,
+        shapes=shapes,
+        outputs=outputs,
     )
-    lines = [
-        _make_headline(
-            region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs)
-        )
-    ]
-    for word, names in (("in", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
+    lines = [_make_headline(region, inputs, outputs)]
+    for word, tensors in (("in", inputs), ("shape", shapes), ("out", outputs)):
         lines += [
-            f"  {word:<5}  {clean(n)}   from {clean(graph.producer_label(n) or 'the model input')}"
-            for n in names
+            f"  {word:<5}  {clean(t.name)}   from {clean(t.producer or 'the model input')}"
+            for t in tensors
         ]
-    width = max(len(clean(graph.label(i))) for i in region.nodes)
+    width = max(len(clean(label)) for label in nodes)
     lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
     return Result(to_json(document), "\n".join(lines))
 
 
-def _make_headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
-    names = " → ".join(shorten_names(clean(", ".join(labels))) for labels in (start, end))
+def _make_headline(
+    region: Region | RegionEntry, inputs: Sequence[object], outputs: Sequence[object]
+) -> str:
+    ends = (region.start, region.end)
+    names = " → ".join(shorten_names(clean(", ".join(labels))) for labels in ends)
     return (
-        f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} ·"
-        f" {count(outputs, 'output')}"
+        f"region  {names}   {count(len(region.nodes), 'node')} · {count(len(inputs), 'input')} ·"
+        f" {count(len(outputs), 'output')}"
     )
 
 
@@ -285,9 +287,7 @@ def _make_text(case: Case) -> str:
     manifest = case.manifest
     region = manifest.region
     inputs = manifest.inputs
-    head = _make_headline(
-        region.start, region.end, len(region.nodes), len(inputs), len(manifest.outputs)
-    )
+    head = _make_headline(region, inputs, manifest.outputs)
     word = "parameter" if region.parameters == 1 else "parameters"
     lines = [f"{head} · {big(region.parameters)} {word}"]
     lines += _describe_changes(region)
@@ -328,7 +328,7 @@ def _describe_origin(manifest: CaseManifest) -> str:
 
 
 def _describe_opset(target: TargetOpset) -> list[str]:
-    """Which nodes need more than the opset asked for, and the converted cut."""
+    """Describe the nodes that need a later opset than the requested one, and the converted cut."""
     newer = [f"{clean(n.name)} ({clean(n.op)}, opset {n.since})" for n in target.newer]
     needs = f"newer: {list_some(newer, MAX_NEWER)}" if newer else "no node needs a newer one"
     lines = [f"opset   {target.version} of {target.of}: {needs}"]

@@ -248,12 +248,12 @@ def _find_region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Reg
 
 
 def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], dict[int, bool]]:
-    """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the
+    """Read a comparison or bisection: errors by tensor, the tensors that do not agree, and the
     nodes of findings with whether they are proven.
 
     Raises:
-        InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor
-            of this model.
+        InputError, UsageError: The file cannot be read, is of another schema, or has no tensor of
+            this model.
     """
     from subgraph import results
     from subgraph.reports import is_proven, list_judged_tensors
@@ -266,19 +266,16 @@ def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], 
     hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
     path = path / RUN_JSON if path.is_dir() else path
     found = results.read(path, hint)
-    if isinstance(found, (PlanDocument, SweepDocument)):
-        raise UsageError(
-            f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors"
-        )
-    rows = [row for row in list_judged_tensors(found) if row.tensor in graph.maker]
+    rows = []
+    if not isinstance(found, (PlanDocument, SweepDocument)):
+        rows = [row for row in list_judged_tensors(found) if row.tensor in graph.maker]
     values = {row.tensor: row.error for row in rows if row.error is not None}
     failed = {row.tensor for row in rows if row.status is Status.FAIL}
     known: Sequence[FindingDocument | IntervalFinding] = ()
     if isinstance(found, (BisectDocument, IntervalDocument)):
         known = found.findings
-    findings = sorted(known, key=is_proven)
     wrong: dict[int, bool] = {}
-    for finding in findings:
+    for finding in sorted(known, key=is_proven):
         wrong |= dict.fromkeys(finding.indices, is_proven(finding))
     if not (values or failed or wrong):
         raise UsageError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
 
 
-# What became of an output that cannot be compared.
+# Changes of an output that cannot be compared.
 CHANGES = {"gone": "no longer an output", "new": "a new output"}
 NOT_WRITTEN = "the new model was not written; --no-run writes it without a run"
 
@@ -113,10 +113,10 @@ def _require_absent(path: Path, flag: str, *, force: bool) -> None:
         )
 
 
-def compared(
+def compare_outputs(
     graph: Graph, path: Path, feeding: Feeding, reference: Reference | None
 ) -> tuple[list[str], list[JsonObject]]:
-    """Lines and rows: the outputs of the model before and after, on the reference."""
+    """Return lines and rows: the outputs of the model before and after, on the reference."""
     if reference is None:
         return ["outputs  not run (--no-run)"], []
     from subgraph.editing.effect import effect
@@ -144,18 +144,27 @@ def result(
     """The document and the text of an edit."""
     remarks = [f"note     {remark}" for remark in draft.remarks]
     nodes = len(draft.model.graph.node)
-    edit = EditResult(
+    document = EditResult(
         schema=f"subcut.{command}/1",
         path=str(path),
         nodes=nodes,
         outputs=rows,
         remarks=draft.remarks,
     )
-    document = to_json(edit) | more
     head, *rest = lines
-    return Result(
-        document, "\n".join([head, *remarks, *rest, f"{clean(str(path))}   {count(nodes, 'node')}"])
-    )
+    last = f"{clean(str(path))}   {count(nodes, 'node')}"
+    return Result(to_json(document) | more, "\n".join([head, *remarks, *rest, last]))
+
+
+def _ask(
+    model: str | None,
+    weights: str | None,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: bool,
+) -> Asked:
+    result = options.ResultOptions(trust=trust)
+    return Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit")
@@ -200,13 +209,7 @@ def replace(
             "--start pool1 --end res2a_relu",
             code="region.ends-missing",
         )
-    asked = Asked(
-        model=model,
-        weights=weights,
-        inputs=inputs,
-        runtime=runtime,
-        result=options.ResultOptions(trust=trust),
-    )
+    asked = _ask(model, weights, inputs, runtime, trust)
     path = asked.model_path
     piece_path = Asked(asked.settings, by).model_path
     new = free_path(file, path, [path, piece_path])
@@ -234,7 +237,7 @@ def replace(
         ends = [*(start or ()), *(end or ())]
         draft = body_edit.edit_inside(graph, ends, edit, temporary / "inside")
         with draft.write(new) as aside:
-            lines, rows = compared(graph, aside, feeding, reference)
+            lines, rows = compare_outputs(graph, aside, feeding, reference)
     nodes = (
         f"{count(replaced_nodes, 'node')} → {count(len(piece.nodes), 'node')} of"
         f" {clean(str(piece_path))}"
@@ -268,7 +271,7 @@ def merge(
     from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
 
-    settings = project.Project()  # what a project says of its model does not fit another
+    settings = project.Project()  # the settings of a project's model do not fit another model
     asked = Asked(
         settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
     )
@@ -349,13 +352,7 @@ def remove(
             "subcut remove MODEL --from NODE --tail tail.onnx",
             code="option.requires",
         )
-    asked = Asked(
-        model=model,
-        weights=weights,
-        inputs=inputs,
-        runtime=runtime,
-        result=options.ResultOptions(trust=trust),
-    )
+    asked = _ask(model, weights, inputs, runtime, trust)
     path = asked.model_path
     new = free_path(file, path, [path])
     feeding = asked.feeding
@@ -385,7 +382,7 @@ def remove(
             removed = count(len(cut.region.nodes), "node")
             head = f"removed  {removed} from {', '.join(map(clean, ends))} on"
         with draft.write(new) as aside:
-            lines, rows = compared(graph, aside, feeding, reference)
+            lines, rows = compare_outputs(graph, aside, feeding, reference)
     if kept:
         lines.append(
             f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))}"

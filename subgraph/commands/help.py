@@ -4,7 +4,7 @@ A page: a command's docstring and options -> plain text of at most 80 columns, i
 sections.
 
 typer's own sections need rich, which takes longer to load than the page to write. A docstring's
-paragraphs that begin with a word of `LAST` stand at the end of the page, examples as they are.
+paragraphs that begin with a word of `LAST` are at the end of the page, examples without changes.
 """
 
 from __future__ import annotations

@@ -159,8 +159,7 @@ def _make_document(
     fed: Feeding | None,
     runtime: Candidate | None,
 ) -> InspectDocument:
-    """The document of what was named; in a body, of that."""
-
+    """Return the document of the named nodes, of the model or of a body."""
     from subgraph.bodies.iterations import NotRun
     from subgraph.runtime.reference import default_for
 
@@ -245,13 +244,13 @@ def text(document: InspectDocument, *, every: bool = False) -> str:
     """Return the document for people: what is wrong first, then one table.
 
     Args:
-        document: What is shown.
+        document: The model, the nodes or the region.
         every: Show all rows with whole names. By default a table of many tensors has its first and
             last rows, without constants, and names are shortened to the width of the terminal.
     """
     from subgraph.inspection.describe import ModelDocument, NodesDocument, RegionDocument
 
-    view: Iterable[str] = ()  # of an invalid model there is none
+    view: Iterable[str] = ()  # an invalid model has no view
     form = _Form(None if every else shutil.get_terminal_size((WIDTH, 0)).columns)
     if isinstance(document, ModelDocument):
         view = _iter_model(document, form)
@@ -300,15 +299,11 @@ class _Form:
             declared = " ".join(word for word, real in pairs if word != real)
         if tensor.value is not None:
             shape += f" = {tensor.value}"
-        r = tensor.range
-        numbers = (
-            [_format_number(r.min), _format_number(r.max), _format_number(r.mean)]
-            if r
-            else [""] * 3
-        )
-        counts = [str(n or "") for n in (r.nan, r.inf, r.zeros)] if r else [""] * 3
-        kind = tensor.type or "?"
-        return [clean(tensor.name), kind, clean(shape), clean(declared), *numbers, *counts]
+        numbers = [""] * len(COLUMNS)
+        if r := tensor.range:
+            numbers = [_format_number(number) for number in (r.min, r.max, r.mean)]
+            numbers += [str(n or "") for n in (r.nan, r.inf, r.zeros)]
+        return [clean(tensor.name), tensor.type or "?", clean(shape), clean(declared), *numbers]
 
     def _shape(self, shape: Sequence[Any] | None) -> str:
         from subgraph.inspection.drawn_network import short_size
@@ -335,7 +330,7 @@ class _Form:
         Args:
             header: The titles.
             rows: The cells.
-            more: The line behind the first rows.
+            more: The line after the first rows.
         """
         kept = [k for k in range(len(header)) if any(row[k] for row in rows)]
         names = [header.index(word) for word in ("node", "tensor") if word in header]
@@ -365,9 +360,9 @@ class _Form:
                 return
             widths[max(long, key=lambda k: (header[k] != "shape", widths[k]))] -= 1
 
-    def wrapped(self, title: str, words: str) -> list[str]:
-        """Return words in lines, below each other behind a title; words that a no-break space
-        joins stay in one line."""
+    def wrap(self, title: str, words: str) -> list[str]:
+        """Return words in lines after a title; words that a no-break space joins stay in one
+        line."""
         lines = [title + words]
         if self.width is not None:
             lines = textwrap.wrap(
@@ -392,19 +387,16 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
 
 def _make_headline(document: InspectDocument) -> str:
     m = document.model
-    size = _format_size(m.bytes) + (
-        f" + {_format_size(m.external_bytes)} outside" if m.external_bytes else ""
-    )
+    size = _format_size(m.bytes)
+    if m.external_bytes:
+        size += f" + {_format_size(m.external_bytes)} outside"
     opsets = (
         ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
     )
     words = [size, f"IR {m.ir_version}", f"opset {opsets.removeprefix('ai.onnx ')}"]
     words += [f"by {clean(m.producer)}"] if m.producer else []
-    words += (
-        [f"signature {clean(m.metadata['tflite_signature'])}"]
-        if "tflite_signature" in m.metadata
-        else []
-    )
+    if "tflite_signature" in m.metadata:
+        words.append(f"signature {clean(m.metadata['tflite_signature'])}")
     return f"{clean(Path(m.path).name)}   {' · '.join(words)}"
 
 
@@ -422,13 +414,13 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     weights = document.weights
     kinds = "\xa0· ".join(f"{_name_op(op)}\xa0{op.count}" for op in ops)
     nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
-    yield from form.wrapped("ops      ", nodes)
+    yield from form.wrap("ops      ", nodes)
     parts = ", ".join(
         f"{w.type} {big(w.parameters)} ({_format_size(w.bytes)})" for w in weights.by_type
     )
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
     total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
-    yield from form.wrapped("weights  ", f"{total}: {parts}" if parts else total)
+    yield from form.wrap("weights  ", f"{total}: {parts}" if parts else total)
     for f in document.functions:
         name = ".".join(clean(part) for part in (f.domain, f.name, f.overload) if part)
         yield f"function {name}   {count(f.nodes, 'node')}, called {count(f.calls, 'time')}"
@@ -504,9 +496,7 @@ def _iter_boundary(
         for t in shapes
     ]
     for t in outputs:
-        readers = [_name_node(n) for n in t.read_by] + (
-            ["the model's output"] if t.is_output else []
-        )
+        readers = [*map(_name_node, t.read_by), *(["the model's output"] * t.is_output)]
         rows.append(["out", *form.tensor(t), f"to {', '.join(readers) or 'nobody'}"])
     return form.table(["", *_TENSOR, ""], rows)
 

@@ -18,11 +18,11 @@ import typer
 from subgraph import known as entries_of
 from subgraph import plugins, project
 from subgraph.commands import Result, options
-from subgraph.commands.options import Number, Text, Texts, option, with_option_groups
+from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UnknownName, UsageError
-from subgraph.graph.graph import Graph, load
+from subgraph.graph.graph import load
 from subgraph.known import Entry
 from subgraph.log import log
 from subgraph.reach import group_values
@@ -157,7 +157,7 @@ def _make_context(
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
-    """Does the model fix a dimension of this input at another size?"""
+    """Return whether the model fixes a dimension of this input at another size."""
     from subgraph.graph.value_types import read_type
 
     if name not in graph.inputs:
@@ -231,7 +231,7 @@ MAX_HINTS = 3  # nodes that are named before a search
 MAX_SAYS = 90  # characters of a line
 
 
-@with_option_groups()
+@options.with_option_groups()
 def known(
     *,
     name: Annotated[

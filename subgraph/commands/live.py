@@ -1,8 +1,8 @@
 """Log messages -> lines on standard error; on a terminal, messages of progress are one live line.
 
 A message with `extra={"live": {...}}` belongs to the live line. Elsewhere it is a plain line,
-unless it only says what is `asking`. `done` and `of` fill the bar; `left`, `estimate` and `asking`
-are texts beside it. A message with `step` and `of` is a progress bar over a known number of steps.
+unless it has the field of the running query. `done` and `of` fill the bar; the other fields are
+texts next to it. A message with `step` and `of` is a progress bar over a known number of steps.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
 
     def __init__(self, stream: Any, *, live: bool = True, verbose: bool = False) -> None:
         super().__init__(stream)
-        terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.live = live and terminal
+        self.live = live and _is_terminal(stream)
         self.verbose = verbose
         self.bar: Any = None
 
@@ -123,8 +122,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
 
 
 class EventHandler(logging.StreamHandler[Any]):
-    """A line of JSON per message, for `subcut view`: its text, and what it tells of the
-    progress."""
+    """A line of JSON per message, for `subcut view`: its text, and the fields of progress."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {key: vars(record)[key] for key in ("live", "step", "of") if key in vars(record)}
@@ -158,7 +156,7 @@ def colored(text: str, stream: Any) -> str:
 
 
 def shows_color(stream: Any) -> bool:
-    """By `--color`, else NO_COLOR, else FORCE_COLOR, else if it is a terminal."""
+    """Return whether a stream shows colors: by `--color`, NO_COLOR, FORCE_COLOR, or a terminal."""
     words = sys.argv[1:]
     options = (
         w.partition("=")[2] or next(iter(words[i + 1 :]), "")
@@ -170,8 +168,11 @@ def shows_color(stream: Any) -> bool:
         return option == "always"
     if os.environ.get("NO_COLOR"):
         return False
-    terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
-    return bool(terminal or os.environ.get("FORCE_COLOR"))
+    return bool(_is_terminal(stream) or os.environ.get("FORCE_COLOR"))
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 NAME_WIDTH = 24  # characters of a node's name in a line
@@ -236,6 +237,6 @@ def _format_error(step: Step) -> str:
 def _name_span(labels: Sequence[str]) -> str:
     """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
     names = map(clean, (*labels[:1], *labels[-1:]))
-    # the last characters of a long name tell more than the first: `…ers.3/attention/MatMul`
+    # names differ at their end: `…ers.3/attention/MatMul`
     shown = (name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}" for name in names)
     return " … ".join(dict.fromkeys(shown))

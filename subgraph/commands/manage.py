@@ -33,7 +33,7 @@ from subgraph.results.commands import (
     DoctorResult,
 )
 from subgraph.runtime import candidate
-from subgraph.runtime.backends import Options, capabilities
+from subgraph.runtime.backends import capabilities
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
@@ -83,7 +83,7 @@ def doctor() -> Result:
 
 
 def _start(name: str) -> BackendRow:
-    """Start a backend in a process of its own."""
+    """Start a backend in a separate process."""
     from subgraph.runtime.worker import Worker
 
     try:
@@ -136,13 +136,9 @@ def _describe_candidates() -> list[BackendRow]:
             rows.append(BackendRow(name, False, "", _describe_error(e), FAILS))
             continue
         folder = str(parsed.options.get("folder", ""))
-        programs = (
-            [system.split(command)[0] for command in parsed.commands]
-            if parsed.runs_commands
-            else []
-        )
         lacking = []
-        for program in programs:
+        for command in parsed.commands if parsed.runs_commands else ():
+            program = system.split(command)[0]
             place = Path(folder, program) if re.search(r"[\\/]", program) else program
             if shutil.which(place) is None:
                 lacking.append(program)
@@ -161,39 +157,33 @@ def backends() -> Result:
     settings = project.load()
     names = plugins.names("backends")
     rows = [
-        *(
-            _row(name, plugins.help_of("backends", name), capabilities(name).options)
-            for name in names
-        ),
-        *(_row(name, device.help, device.options) for name, device in DEVICES.items()),
+        BackendEntry(name, plugins.help_of("backends", name), "", capabilities(name).options)
+        for name in names
+    ]
+    rows += [
+        BackendEntry(name, device.help, "", device.options) for name, device in DEVICES.items()
     ]
     for name, table in settings.values.get("candidates", {}).items():
-        words = (
-            [str(table[k]) for k in ("convert", "run", "spec") if k in table]
-            if isinstance(table, dict)
-            else []
-        )
-        rows.append(BackendEntry(name, " ; ".join(words), str(settings.file)))
+        keys = ("convert", "run", "spec") if isinstance(table, dict) else ()
+        words = " ; ".join(str(table[key]) for key in keys if key in table)
+        rows.append(BackendEntry(name, words, str(settings.file)))
     width = max(len(clean(r.name)) for r in rows)
     lines = []
     for row in rows:
         origin = f"   ({clean(row.origin)})" if row.origin else ""
         lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
-        own = {name: values for name, values in row.options.items() if values is not None}
+        own = [
+            f"{name}={'|'.join(values)}" if values else name
+            for name, values in row.options.items()
+            if values is not None
+        ]
         if own:
-            words = [
-                f"{name}={'|'.join(values)}" if values else name for name, values in own.items()
-            ]
-            lines.append(f"{'':<{width}}  options: {', '.join(words)}")
+            lines.append(f"{'':<{width}}  options: {', '.join(own)}")
     lines.append(
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
     )
     return Result(to_json(BackendsResult(backends=rows)), "\n".join(lines))
-
-
-def _row(name: str, about: str, options: Options) -> BackendEntry:
-    return BackendEntry(name, about, "", options)
 
 
 DEFAULT_FOLDER = "subcut-demo"
@@ -263,23 +253,22 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
             changed files of the demo.
         OutputError: the folder cannot be written.
     """
-    shown = place
     hint = "name a folder that does not exist yet: subcut demo DIR"
     try:
         if place.exists() and not place.is_dir():
             raise UsageError(
-                f"the demo needs a folder, and {shown} is a file", hint, code="output.not-folder"
+                f"the demo needs a folder, and {place} is a file", hint, code="output.not-folder"
             )
         present = [name for name in contents if (place / name).exists()]
         if changed := [name for name in present if (place / name).read_bytes() != contents[name]]:
             raise ResultExists(
-                f"{shown}/{changed[0]} is not the demo's, or was changed; nothing was written",
+                f"{place}/{changed[0]} is not the demo's, or was changed; nothing was written",
                 hint,
                 code="output.not-ours",
             )
         if not present and place.is_dir() and any(place.iterdir()):
             raise ResultExists(
-                f"the folder {shown} is not empty; nothing was written",
+                f"the folder {place} is not empty; nothing was written",
                 hint,
                 code="output.not-empty",
             )
@@ -290,5 +279,5 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
             unfinished.rename(place / name)
     except OSError as e:
         raise OutputError(
-            f"cannot write the demo to {shown}: {e.strerror or e}", hint, code="output.unwritable"
+            f"cannot write the demo to {place}: {e.strerror or e}", hint, code="output.unwritable"
         ) from e

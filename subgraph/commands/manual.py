@@ -82,7 +82,7 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, manual_session
+    from subgraph.bisection.manual import advance
     from subgraph.bisection.manual import manual_session as sessions
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
@@ -95,7 +95,7 @@ def start(
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     claim = candidate.parse_precision("--precision", runtime.precision)
-    request = manual_session.ManualRequest(
+    request = sessions.ManualRequest(
         export=TaskFormat.parse(export).words,
         batch=batch,
         within=within or "",
@@ -117,13 +117,10 @@ def start(
         graph = load(model_path)
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=feeding.options, notes=notes)
-        identity = manual_session.ModelIdentity(
-            str(model_path.resolve()), advance.model_digest(graph)
-        )
-        manual = manual_session.Session(
+        manual = sessions.Session(
             folder=folder,
             request=request,
-            model=identity,
+            model=sessions.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph)),
             tasks=[],
             log=[],
             open=[],

@@ -83,7 +83,7 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
 
 
 class Option(typer.models.OptionInfo):
-    """An option, with what the command refuses.
+    """An option, with the values and modes in which it is refused.
 
     Attributes:
         flag: The first flag.
@@ -128,7 +128,7 @@ class Given(dict[str, Any]):
     """The options of a command by their first flag, with their values."""
 
     def refuse_beside(self, mode: str, text: str = "{} and {} do not go together") -> None:
-        """Refuse the options that are declared as refused beside an option.
+        """Refuse the options that are declared as refused together with an option.
 
         Args:
             mode: The flag of that option.
@@ -168,8 +168,8 @@ def _list_flags(info: Option) -> list[str]:
 
 @functools.cache
 def _list_options(group: type) -> list[inspect.Parameter]:
-    """The options, in a section of `--help` whose title is the first line of the group's
-    docstring."""
+    """Return the options, in a section of `--help` with the first line of the docstring as
+    title."""
     annotations = {}
     for cls in reversed(group.__mro__):
         annotations.update(inspect.get_annotations(cls, eval_str=True))
@@ -219,7 +219,7 @@ def words_of(group: object, *without: str) -> list[str]:
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Node names of the model on the command line, for TAB; tensor names behind `tensor:`."""
+    """Return node names of the model on the command line, for TAB; tensor names after `tensor:`."""
     from subgraph.graph import protobuf
 
     # In front of an option that lacks its value, typer leaves the arguments as they are.
@@ -244,8 +244,8 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_candidates(incomplete: str) -> list[str]:
-    """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:`
-    options."""
+    """Return backends, devices, candidates of the project file, and Python files, for TAB; after
+    `:` options."""
     from subgraph.runtime.candidate import find_options
     from subgraph.runtime.devices import DEVICES
 
@@ -253,9 +253,8 @@ def complete_candidates(incomplete: str) -> list[str]:
     if colon:
         before, _, word = rest.rpartition(",")
         begin = f"{head}:{before}," if before else f"{head}:"
-        stated = find_options(head).items()
         words = list[str]()
-        for name, values in stated:
+        for name, values in find_options(head).items():
             if "*" not in name:
                 words += [f"{name}={value}" for value in values or [""]]
         return [f"{begin}{option}" for option in words if option.startswith(word)]

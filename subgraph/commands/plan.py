@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from subgraph import project
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, option
-from subgraph.commands.resolve import Asked, log_random_inputs, wanted_score
+from subgraph.commands.resolve import Asked, log_random_inputs, read_score
 from subgraph.documents import to_json
 from subgraph.project import parse_seconds
 from subgraph.text import aligned, clean, count
@@ -80,8 +80,8 @@ def plan(
 
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     path = asked.model_path
-    _ = asked.criterion  # mistakes there are told first
-    wanted = wanted_score(score)
+    _ = asked.criterion  # mistakes in it are reported first
+    wanted = read_score(score)
     request = PlanRequest(
         to=to,
         unit=unit,
@@ -131,11 +131,8 @@ def text(document: PlanDocument) -> str:
         rows.append(("minimal", _describe_minimal(document)))
         others = list_names(document)[MAX_NAMED:]
         rows += [("", name) for name in others[:MAX_LISTED]]
-        rows += (
-            [("", f"and {len(others) - MAX_LISTED} more, as in the lists")]
-            if len(others) > MAX_LISTED
-            else []
-        )
+        if len(others) > MAX_LISTED:
+            rows.append(("", f"and {len(others) - MAX_LISTED} more, as in the lists"))
     if result.scales:
         rows += _list_scales(result.scales)
     if result.weights:

@@ -71,8 +71,7 @@ class TensorChoice:
         return bool(self.at or self.start or self.end)
 
     def inside(self, names: Sequence[str]) -> TensorChoice:
-        """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is
-        ""."""
+        """Return the choice with the names of a body's graph; "" for all of it."""
         at, start, end = split_names(tuple(names), len(self.at), len(self.start))
         return replace(self, at=at, start=start, end=end)
 
@@ -80,8 +79,7 @@ class TensorChoice:
         """Names and globs for `trials.compare_tensors`; empty for all tensors.
 
         Raises:
-            UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that
-                can be compared.
+            UsageError, UnknownName, NoRegion: No tensor between start and end can be compared.
         """
         from subgraph.graph.region import find_region
 
@@ -106,7 +104,7 @@ def recording_options(
     tensor_map: str | None = None,
     choice: OutputChoice | None = None,
 ) -> RecordingOptions:
-    """The folders with recordings, and what the command line says about them.
+    """Return the folders with recordings, and their description on the command line.
 
     Raises:
         UsageError: a layout or a precision is unknown, or the map cannot be read.
@@ -116,7 +114,7 @@ def recording_options(
     from subgraph.trials.matching.match_tensors import read_map
 
     precision = candidate.parse_precision("--precision", runtime.precision)
-    layout = known_layout(recorded.dump_layout)
+    layout = parse_layout(recorded.dump_layout)
     folders = tuple(map(_parse_folder, recorded.recorded or ()))
     mapped = read_map(Path(tensor_map)) if tensor_map else {}
     seeded = inputs.seed is not None
@@ -137,8 +135,8 @@ def _parse_folder(word: str) -> RecordedFolder:
     return RecordedFolder(Path(path), label, known or "")
 
 
-def known_layout(word: str | None) -> str:
-    """The layout's own name; empty for None.
+def parse_layout(word: str | None) -> str:
+    """Return the layout's own name; empty for None.
 
     Raises:
         UsageError: no layout has that name.
@@ -163,11 +161,15 @@ def compare_recorded(
     feeding: Feeding | None = None,
     following: Sequence[NextCommand] = (),
 ) -> Result:
-    """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the
-    reference's.
+    """Run `subcut compare MODEL --recorded DIR`: compare recorded tensors with the reference's.
 
-    `feeding`: what was fed, where that is not what was asked for. `following`: the commands that
-    follow where a recording is wrong.
+    Args:
+        asked: The options.
+        recordings: The folders.
+        choice: The tensors to compare.
+        csv_file: The file for the table, if any.
+        feeding: The inputs; None for those of the options.
+        following: The commands that follow if a recording is wrong.
     """
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
@@ -220,10 +222,9 @@ def compare_recorded(
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
-    """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a
+    """Run `subcut bisect MODEL --recorded DIR`: find the failing interval, and write it as a
     case."""
     from subgraph.cases import case, evidence
-    from subgraph.commands.recorded import next_commands
     from subgraph.recordings import device_runs, interval, result_folder
     from subgraph.recordings.interval import choose_run_to_narrow, compare_runs
 
@@ -275,7 +276,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
                     fed,
                     lambda saved: next_commands(saved, narrowed, fed),
                 )
-        if not intervals:  # beside an earlier finding, not in its place
+        if not intervals:  # an earlier finding stays
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
             document = evidence.save_document(document, aside, case.source_of(graph), reads)
     return table.compared(document, None)
@@ -288,8 +289,8 @@ def cut_recorded(
     reference: Reference,
     recordings: RecordingOptions,
 ) -> list[Case]:
-    """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device
-    recorded."""
+    """Run `subcut cut --recorded DIR`: the inputs of the cut and `dump_data` are the recorded
+    tensors."""
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import find_place
     from subgraph.recordings import device_runs, result_folder
@@ -314,8 +315,7 @@ def cut_recorded(
 
 
 def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
-    """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote
-    of a module."""
+    """Return the options for a translated model if `subgraph.torch.record` wrote a recording."""
     from subgraph.recordings.device_runs import is_of_module
 
     of_module = any(is_of_module(folder.path) for folder in recordings.folders)
@@ -323,7 +323,7 @@ def _mark_module(asked: Asked, recordings: RecordingOptions) -> Asked:
 
 
 def compare_recordings(judge: Judge, runs: Sequence[RecordedRun]) -> list[RunComparison]:
-    """Compare recordings that are to say where a search looks first."""
+    """Compare the recordings that choose the first nodes of a search."""
     from subgraph.recordings.compare_recording import compare_run
     from subgraph.recordings.device_runs import limit_samples
 
@@ -359,9 +359,8 @@ def next_commands(
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
     precision = compared.run.precision or document.setup.precision
     words += ["--precision", precision] if precision != Precision.FP32 else []
-    words += (
-        ["--criterion", document.setup.criterion] if document.setup.criterion != "noise" else []
-    )
+    if document.setup.criterion != "noise":
+        words += ["--criterion", document.setup.criterion]
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [
         NextCommand(
@@ -380,10 +379,7 @@ def _find_form(compared: RunComparison) -> tuple[str, str]:
     last = any(
         m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches
     )
-    layout = "NHWC" if last else ""
     dtype = floats.most_common(1)[0][0] if floats else ""
-    return (
-        ("", "")
-        if dtype in ("", "float32", "float64") and not layout
-        else (dtype or "float32", layout)
-    )
+    if last:
+        return dtype or "float32", "NHWC"
+    return "" if dtype in ("float32", "float64") else dtype, ""

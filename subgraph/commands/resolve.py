@@ -1,8 +1,8 @@
 """Options of a command line and the project's settings -> model, inputs, criterion, candidate and
 reference.
 
-A command makes one `Asked` of its options and takes from it what it needs, in the order in which
-mistakes are told.
+A command makes one `Asked` of its options and reads its values in the order in which mistakes are
+reported.
 """
 
 from __future__ import annotations
@@ -61,11 +61,16 @@ class Asked:
     its first use.
 
     Attributes:
-        model: as it was named. weights: of a model of Caffe's. path: the model's file, where that
-            is known.
-        origin: the file in which these options stand, "" if they are typed.
-        translated: is the question whether a translation of a model is right: an export, a
-            conversion?
+        settings: The project file.
+        model: The model as it was named.
+        weights: The weights of a model of Caffe.
+        inputs: The options for the inputs.
+        comparison: The options for the criterion.
+        runtime: The options for candidate and reference.
+        result: The options for the result.
+        path: The model's file if it is known.
+        origin: The file that holds these options, "" if they are typed.
+        translated: Whether the command compares an exported or converted model with its source.
     """
 
     settings: Project = field(default_factory=project.load)
@@ -99,7 +104,7 @@ class Asked:
         PyTorch's; logs how.
 
         Raises:
-            UsageError: there is none, or several, or it is a `.pt2` that is not trusted.
+            UsageError: There is no model, or several, or it is a `.pt2` that is not trusted.
             ModelError: it is of another kind and cannot be converted.
         """
         if self.path or self.case:
@@ -207,11 +212,10 @@ class Asked:
 
     @cached_property
     def criterion(self) -> str:
-        """As `criterion_words`, and the criterion is built once, so that a typo is reported before
-        anything starts.
+        """The words of the criterion, which is built once to report a typo before any run.
 
         Raises:
-            UsageError: as `criterion_words`, or the criterion cannot be read.
+            UsageError: As `criterion_words`, or the criterion cannot be read.
         """
         from subgraph.comparison import judge
 
@@ -269,16 +273,14 @@ class Asked:
     # ------------------------------------------------------------ what is judged
 
     def candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
-        """As `named_candidate`, for a process of subcut's own: what the candidate's processes leave
-        is its to end."""
+        """Return `named_candidate` for a process of subcut, which ends orphans of the candidate."""
         from subgraph.system import adopt_orphans
 
         adopt_orphans()
         return self.named_candidate(spec, model)
 
     def described_candidate(self, spec: str) -> Candidate:
-        """The candidate that a SPEC describes, of which nothing is run: whether its code is trusted
-        is not asked.
+        """Return the candidate that a SPEC describes; its code is not run and needs no trust.
 
         Raises:
             UnknownName, UsageError: the SPEC cannot be read.
@@ -318,11 +320,9 @@ class Asked:
         memory_limit = self._read(
             "memory_limit", runtime.memory_limit, lambda text: None if text is None else parse(text)
         )
-        own = (
-            self._read("memory", runtime.memory, parse_limit)
-            if not candidate.runs_commands
-            else None
-        )
+        own = None
+        if not candidate.runs_commands:
+            own = self._read("memory", runtime.memory, parse_limit)
         candidate = replace(
             candidate,
             timeout=candidate.timeout if timeout is None else timeout,
@@ -334,9 +334,8 @@ class Asked:
             ),
         )
         takes_tflite = candidate.can.tflite_operators or candidate.runs_commands
-        is_own = candidate.backend in plugins.own_names(
-            "backends"
-        )  # another finds model.tflite beside the model
+        # another backend finds model.tflite next to the model
+        is_own = candidate.backend in plugins.own_names("backends")
         if model and is_of_tflite(model) and is_own and not takes_tflite:
             raise UsageError(
                 f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators",
@@ -437,36 +436,28 @@ class Asked:
 def _find_onnx_file(
     path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False
 ) -> Path:
-    """The file, or what it was converted to."""
+    """Return the file, or the ONNX file that it was converted to."""
     family = find_family(path)
     if not weights and family is None:
         return path
     from subgraph.origins.load import find_onnx_file
 
-    weights = (
-        settings.get("weights", weights)
-        if settings and family is not Family.TORCH_PROGRAM
-        else weights
-    )
+    if settings and family is not Family.TORCH_PROGRAM:
+        weights = settings.get("weights", weights)
     return find_onnx_file(path, weights, trust)
 
 
 def log_random_inputs(feeding: Feeding) -> list[str]:
-    """Log that the inputs are random, where they are; the same for the document, as a list of
-    notes."""
-    notes = (
-        []
-        if feeding.inputs
-        else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
-    )
-    for note in notes:
-        log.info("%s (-i FILE)", note)
-    return notes
+    """Log that the inputs are random, if they are; return the note for the document, if any."""
+    if feeding.inputs:
+        return []
+    note = f"the inputs are random values, seed {feeding.seed}; real ones show more"
+    log.info("%s (-i FILE)", note)
+    return [note]
 
 
 def criterion_code(words: str, origin: str) -> NamedCode:
-    """The Python files that a criterion runs; `origin`: the file in which it stands, "" if the user
-    typed it.
+    """Return the Python files that a criterion runs; `origin`: its file, "" if the user typed it.
 
     Raises:
         UnknownName, UsageError: it cannot be read.
@@ -524,8 +515,7 @@ def usual_reference(model: Path | None) -> str:
 
 
 def log_caveat(runtime: CandidateRuntime) -> None:
-    """Log what the candidate's backend wants known before anything runs: that it computes in less
-    than float32, say.
+    """Log the caveat of the candidate's backend before any run: a low precision, for example.
 
     Raises:
         BackendError: it cannot be used.
@@ -553,7 +543,7 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     return value
 
 
-def wanted_score(options: ScoreOptions) -> Wanted | None:
+def read_score(options: ScoreOptions) -> Wanted | None:
     """The score that judges, with its limit; None where the criterion does.
 
     Raises:

@@ -61,11 +61,10 @@ def write(path: Path, text: str, hint: str) -> None:
 
 
 def result(document: JsonObject, text: str, csv_text: str, csv_file: str | None) -> Result:
-    """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE`
-    written as well.
+    """Return a command's result; write the table, with `--csv -` instead of the text.
 
     Raises:
-        OutputError: the file cannot be written.
+        OutputError: The file cannot be written.
     """
     if csv_file == "-":
         text = csv_text.rstrip("\n")
@@ -80,7 +79,7 @@ def compared(
     """Return the result of a comparison, or of recordings.
 
     Args:
-        document: What is shown on the terminal, as the report's text.
+        document: The comparison, which the terminal shows as the report's text.
         csv_file: Where `--csv` writes the table; None for nowhere.
         every_row: Show the table whole, not only what does not agree.
     """
@@ -129,16 +128,13 @@ def iter_next(document: Fields) -> Iterator[NextCommand]:
     kind = document["schema"].removeprefix("subcut.").partition("/")[0]
     if kind in NEXT:
         yield from NEXT[kind](document)
+    elif "path" in document and kind in NEXT_ON_FILE:
+        why, command = NEXT_ON_FILE[kind]
+        yield _make_next(why, command, document["path"])
 
 
-def _follow_edit(document: Fields) -> Iterator[NextCommand]:
-    if "path" in document:
-        yield NextCommand("check the model", ["subcut", "inspect", document["path"]])
-
-
-def _follow_bundle(document: Fields) -> Iterator[NextCommand]:
-    if "path" in document:
-        yield NextCommand("run it again", ["subcut", "replay", document["path"]])
+def _make_next(why: str, *words: str) -> NextCommand:
+    return NextCommand(why, ["subcut", *words])
 
 
 def _follow_demo(document: Fields) -> Iterator[NextCommand]:
@@ -146,28 +142,28 @@ def _follow_demo(document: Fields) -> Iterator[NextCommand]:
 
 
 def _follow_cut(document: Fields) -> Iterator[NextCommand]:
-    for made in document.get("results", ()):
-        yield NextCommand("run it", ["subcut", "replay", made["path"]])
+    for written in document.get("results", ()):
+        yield _make_next("run it", "replay", written["path"])
 
 
 def _follow_inspect(document: Fields) -> Iterator[NextCommand]:
     path = document["model"]["path"]
-    yield NextCommand("look for known troubles with targets", ["subcut", "lint", path])
+    yield _make_next("look for known troubles with targets", "lint", path)
 
 
-def _follow_doctor(document: Fields) -> Iterator[NextCommand]:
-    yield NextCommand("try it on a model with a fault", ["subcut", "demo"])
+def _follow_doctor(_document: Fields) -> Iterator[NextCommand]:
+    yield _make_next("try it on a model with a fault", "demo")
 
 
 def _follow_manual(document: Fields) -> Iterator[NextCommand]:
     if document["open"]:
-        yield NextCommand("when the device's outputs lie there", ["subcut", "manual", "take"])
+        yield _make_next("when the device's outputs lie there", "manual", "take")
 
 
 def _follow_replay(document: Fields) -> Iterator[NextCommand]:
     if document["exit_code"] == 1:
-        yield NextCommand("what it depends on", ["subcut", "blame", document["case"]])
-        yield NextCommand("for a bug report", ["subcut", "bundle", document["case"]])
+        yield _make_next("what it depends on", "blame", document["case"])
+        yield _make_next("for a bug report", "bundle", document["case"])
 
 
 def _follow_sweep(document: Fields) -> Iterator[NextCommand]:
@@ -175,7 +171,7 @@ def _follow_sweep(document: Fields) -> Iterator[NextCommand]:
         for candidate, found in zip(document["candidates"], row["results"], strict=True):
             if found["status"] == "wrong":
                 path = f"{candidate['folder']}/{row['test']}"
-                yield NextCommand("run it again", ["subcut", "replay", path])
+                yield _make_next("run it again", "replay", path)
 
 
 def _follow_lint(document: Fields) -> Iterator[NextCommand]:
@@ -193,19 +189,19 @@ def _follow_plan(document: Fields) -> Iterator[NextCommand]:
         yield NextCommand("find where it differs", convert_words("plan", "bisect"))
 
 
+# Kind of document → reason and command of the next step on the written file.
+NEXT_ON_FILE = {
+    "bundle": ("run it again", "replay"),
+    **dict.fromkeys(("convert", "merge", "remove", "replace"), ("check the model", "inspect")),
+}
 NEXT: Mapping[str, Callable[[Fields], Iterator[NextCommand]]] = {
-    "bundle": _follow_bundle,
-    "convert": _follow_edit,
     "cut": _follow_cut,
     "demo": _follow_demo,
     "doctor": _follow_doctor,
     "inspect": _follow_inspect,
     "lint": _follow_lint,
     "manual": _follow_manual,
-    "merge": _follow_edit,
     "plan": _follow_plan,
-    "remove": _follow_edit,
-    "replace": _follow_edit,
     "replay": _follow_replay,
     "sweep": _follow_sweep,
 }

@@ -16,7 +16,7 @@ import typer
 
 from subgraph.commands import Result, command_line, open_body, options
 from subgraph.commands.options import Text, Texts, declare, option
-from subgraph.commands.recorded import known_layout
+from subgraph.commands.recorded import parse_layout
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -77,7 +77,6 @@ def export(
       subcut export dumps -o device --tensor 'image=uint8:scale=0.03:zero=128'
     """
     from subgraph.cases.case import ResultPlace
-    from subgraph.graph.graph import load
     from subgraph.recordings import recording
     from subgraph.recordings.dumps import DumpHints
     from subgraph.recordings.export import Forms, find_scales
@@ -89,7 +88,7 @@ def export(
     forms = Forms(rest, own, find_scales(graph) if graph else {})
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
-    layout = known_layout(dump_layout)
+    layout = parse_layout(dump_layout)
     hints = recording.find_hints(graph, layout) if graph else DumpHints(layout=layout)
     kinds = parse_formats(form.formats or "bin")
     written = write_tensors(

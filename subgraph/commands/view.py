@@ -171,7 +171,7 @@ def offer_candidate(
 
     Args:
         typed: The options.
-        asked: The command's options.
+        asked: The options of the command.
         spec: The SPEC of the candidate; "" for none.
         place: The file that names it.
         trust: Whether the code is trusted from now on.
@@ -196,9 +196,7 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     """Return the known faults of the candidates in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
-        with contextlib.suppress(
-            SubcutError
-        ):  # a hint is no more: a run says what is wrong with words, model or files
+        with contextlib.suppress(SubcutError):  # a run reports mistakes in words, model or files
             for issue in hints(graph, asked.described_candidate(spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
@@ -279,7 +277,7 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
     name before others.
 
     Raises:
-        UsageError: there is none.
+        UsageError: There is no such model.
     """
     for path in (Path(file), *sorted(Path().glob("*.onnx"))):
         with contextlib.suppress(SubcutError):  # another file here may be damaged
@@ -309,10 +307,8 @@ def view_options(
     table: JsonObject = settings.get("candidates", None, {})
     candidates |= {name: [f"--candidate={name}"] for name in table if name not in candidates}
     default = str(settings.get("candidate", None, "ort"))
-    if default not in candidates:
-        candidates[
-            default
-        ] = []  # the command finds it as this one did, and asks for trust where a file names it
+    # the command finds the default as this command did, and requires trust if a file names it
+    candidates.setdefault(default, [])
     shared = options.words_of(inputs, "inputs")
     shared += [f"--weights={weights}"] * bool(weights) + ["--trust"] * runs.trust
     tested = options.words_of(runs, "candidates", "recorded", "trust")
