@@ -195,7 +195,7 @@ class RunOutcome(Graded):
     signature: Signature | None
     label: str
     why: str
-    process: Mapping[str, object]
+    process: Fields
     build_seconds: float
     run_seconds: float
     stored: bool
@@ -210,7 +210,7 @@ class VerdictDocument(RunOutcome):
     outputs: Sequence[Judgement] = field(kw_only=True)
 
 
-def name_failure(signature: Signature | None, process: Mapping[str, object]) -> str:
+def name_failure(signature: Signature | None, process: Fields) -> str:
     """Return how a candidate fails, with the signal that ended it: `dies of SIGSEGV`, `wrong`."""
     word = FAILURES.get(signature, "wrong") if signature else "wrong"
     signal = process.get("signal")

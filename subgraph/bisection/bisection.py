@@ -155,15 +155,16 @@ class Bisection:
                 "the same command with more time",
                 code="time.used-up",
             )
-        power = if_time(partial(self._measure_power, interim), None)
+        power = if_time(partial(_measure_power, self, interim), None)
         deadline.limit(progress.began, limit)
-        document = self._describe(
+        document = _describe(
+            self,
             interim,
             power,
             [*prepared.notes, age(interim.trials)],
             _stale_notes(self.options, interim, place),
         )
-        progress.result = self._save(interim, document, place)
+        progress.result = _save(self, interim, document, place)
 
     # ------------------------------------------------------------ progress
 
@@ -274,78 +275,81 @@ class Bisection:
 
     # ------------------------------------------------------------ result
 
-    def _measure_power(self, interim: Interim) -> PowerDocument | None:
-        """Return the planted faults that a right answer would have shown, if they cost little."""
-        options = self.options
-        is_narrow = options.within or options.body or options.limits.inside
-        if interim.findings.outcome is not Outcome.AGREE or is_narrow:
-            return None
-        try:
-            power = measure_power_in_time(interim.trials.judge, POWER_SECONDS)
-        except (ModelError, WorkerDied, OutputError, OSError) as e:  # a full disk, perhaps
-            log.debug("no faults were planted: %s", e)
-            return None
-        return power if power and power.planted else None
 
-    def _describe(
-        self,
-        interim: Interim,
-        power: PowerDocument | None,
-        session_notes: Sequence[str],
-        last_notes: Sequence[str],
-    ) -> BisectDocument:
-        """The document, without what is found in bodies. Notes that are "" are left out."""
-        settlement = interim.settlement
-        options = self.options
-        said = power.says if power else ""
-        notes = [said, *session_notes, settlement.note(interim.trials.graph)]
-        if interim.is_explained:
-            notes.append("no node was searched: --inside searches them")
-        document = describe(
-            interim.oracle,
-            interim.findings,
-            self.steps,
-            command=options.command,
-            criterion=interim.trials.judge.criterion,
-            seconds=self._progress.seconds,
-            notes=[*options.notes, *filter(None, notes), *last_notes],
-            within=options.within,
-        )
-        other_model = _costs_of_own_model(interim)
-        pieces = settlement.explanation or None
-        whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=power)
-        return replace(
-            document,
-            setup=replace(document.setup, other_model=other_model, body=options.body or None),
-            whole=whole,
-            search=replace(document.search, healing=interim.healing),
-        )
+def _save(
+    bisection: Bisection, interim: Interim, document: BisectDocument, place: ResultPlace
+) -> BisectDocument:
+    """Write the result: a finding with its cases, or a report next to an earlier finding."""
+    options = bisection.options
+    graph = interim.trials.graph
+    if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
+        aside = replace(place, name=f"{options.place.name}-report")
+        found = with_answer(document)
+        return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
+    limit = options.limits.max_trials
+    runs = InnerRuns(None if limit is None else limit - document.cost.trials)
+    bodies = InnerSearch(
+        interim.oracle, options, runs, lambda: bisection._progress.seconds, Bisection
+    )
+    document = bodies.extend(document) if interim.oracle.cuts else document
+    small_runs = 0 if options.keep_input else MAX_RUNS
+    if limit is not None:
+        small_runs = min(small_runs, limit - document.cost.trials)
+    if options.limits.max_time is not None:  # a case is checked on the reference
+        seconds = (1 + WRITING_SHARE) * options.limits.max_time
+        interim.trials.runtime.workers.deadline.limit(bisection._progress.began, seconds)
+    return result_folder.save(
+        interim.oracle, document, place, options.request, options.setup.feeding, small_runs
+    )
 
-    def _save(
-        self, interim: Interim, document: BisectDocument, place: ResultPlace
-    ) -> BisectDocument:
-        """Write the result: a finding with its cases, or a report next to an earlier finding."""
-        options = self.options
-        graph = interim.trials.graph
-        if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
-            aside = replace(place, name=f"{options.place.name}-report")
-            found = with_answer(document)
-            return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
-        limit = options.limits.max_trials
-        runs = InnerRuns(None if limit is None else limit - document.cost.trials)
-        bodies = InnerSearch(
-            interim.oracle, options, runs, lambda: self._progress.seconds, Bisection
-        )
-        document = bodies.extend(document) if interim.oracle.cuts else document
-        small_runs = 0 if options.keep_input else MAX_RUNS
-        if limit is not None:
-            small_runs = min(small_runs, limit - document.cost.trials)
-        if options.limits.max_time is not None:  # a case is checked on the reference
-            seconds = (1 + WRITING_SHARE) * options.limits.max_time
-            interim.trials.runtime.workers.deadline.limit(self._progress.began, seconds)
-        return result_folder.save(
-            interim.oracle, document, place, options.request, options.setup.feeding, small_runs
-        )
+
+def _describe(
+    bisection: Bisection,
+    interim: Interim,
+    power: PowerDocument | None,
+    session_notes: Sequence[str],
+    last_notes: Sequence[str],
+) -> BisectDocument:
+    """The document, without what is found in bodies. Notes that are "" are left out."""
+    settlement = interim.settlement
+    options = bisection.options
+    said = power.says if power else ""
+    notes = [said, *session_notes, settlement.note(interim.trials.graph)]
+    if interim.is_explained:
+        notes.append("no node was searched: --inside searches them")
+    document = describe(
+        interim.oracle,
+        interim.findings,
+        bisection.steps,
+        command=options.command,
+        criterion=interim.trials.judge.criterion,
+        seconds=bisection._progress.seconds,
+        notes=[*options.notes, *filter(None, notes), *last_notes],
+        within=options.within,
+    )
+    other_model = _costs_of_own_model(interim)
+    pieces = settlement.explanation or None
+    whole = replace(document.whole, pieces=pieces, precise=interim.precise, power=power)
+    return replace(
+        document,
+        setup=replace(document.setup, other_model=other_model, body=options.body or None),
+        whole=whole,
+        search=replace(document.search, healing=interim.healing),
+    )
+
+
+def _measure_power(bisection: Bisection, interim: Interim) -> PowerDocument | None:
+    """Return the planted faults that a right answer would have shown, if they cost little."""
+    options = bisection.options
+    is_narrow = options.within or options.body or options.limits.inside
+    if interim.findings.outcome is not Outcome.AGREE or is_narrow:
+        return None
+    try:
+        power = measure_power_in_time(interim.trials.judge, POWER_SECONDS)
+    except (ModelError, WorkerDied, OutputError, OSError) as e:  # a full disk, perhaps
+        log.debug("no faults were planted: %s", e)
+        return None
+    return power if power and power.planted else None
 
 
 def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:

@@ -32,7 +32,7 @@ from subgraph.search.oracle import QueryKind
 from subgraph.text import count
 from subgraph.trials.candidate_runtime import Form
 from subgraph.trials.compare_tensors import add_ranking, describe_model, iter_flaky_notes, ranking
-from subgraph.trials.judge import Judge
+from subgraph.trials.judge import Judge, iter_conversions
 from subgraph.trials.small_input import find_needed_makers
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
@@ -98,7 +98,7 @@ def describe(
             *forms.sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
-            *trials.judge.iter_conversions(result),
+            *iter_conversions(trials.judge, result),
             *_scope_notes(findings, looked_at, whole),
             *notes,
             *_notes(oracle, findings),

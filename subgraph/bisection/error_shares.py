@@ -42,7 +42,7 @@ from subgraph.trials.attribution import (
     whole_target,
 )
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.judge import Judge
+from subgraph.trials.judge import Judge, files_unchanged
 from subgraph.trials.propagation import locally_wrong
 from subgraph.trials.trial import Trials
 from subgraph.types import frozen
@@ -185,7 +185,7 @@ class SeenRuns:
         first = self.first.setdefault((query.kind, region.nodes), result)
         if first.failure or result.failure:
             return
-        with judge.files_unchanged(region, first, result):
+        with files_unchanged(judge, region, first, result):
             names = first.differing(result)
         if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)

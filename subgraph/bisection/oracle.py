@@ -104,12 +104,12 @@ class NodeOracle(NodeItems):
             BackendError: the candidate cannot be used at all. BudgetSpent: a run was ended, its
                 time is used up.
         """
-        self._log_asking(queries)
+        _log_question(self, queries)
         try:
             if self.seen.first:  # the first answer tells how the whole is run
                 self.ahead.wait_for(queries)
             is_pool = any(query.pool for query in queries)
-            return self._pooled(queries) if is_pool else list(map(self._answer, queries))
+            return _ask_pooled(self, queries) if is_pool else list(map(self._answer, queries))
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e
         except KeyboardInterrupt as e:
@@ -117,18 +117,6 @@ class NodeOracle(NodeItems):
                 raise
             self.stop()
             raise BudgetSpent("interrupted") from e
-
-    def _log_asking(self, queries: Sequence[Query]) -> None:
-        """Log the present run, for the live line."""
-        nodes = self.indices(queries[0].items)
-        ends = " … ".join(dict.fromkeys(self.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
-        more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
-        text = (
-            f"running {ends} ({count(len(nodes), 'node')}){more}"
-            if nodes
-            else f"running the whole model{more}"
-        )
-        log.info("%s", text, extra={"live": {"asking": text}})
 
     @cached_property
     def ahead(self) -> RunsAhead:
@@ -166,36 +154,12 @@ class NodeOracle(NodeItems):
                 self.seen.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
-            return replace(answer, detail=self._detail_of_whole(region, verdict))
+            return replace(answer, detail=_find_detail_of_whole(self, region, verdict))
         except (
             ModelError,
             NoRegion,
         ) as e:  # of the reference or of cutting: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
-
-    def _pooled(self, queries: Sequence[Query]) -> list[Answer]:
-        """One answer per region, of which all run side by side in one model; without shares."""
-        try:
-            regions = [self.region(query.items) for query in queries]
-            results = run_pooled(self.trials, regions, is_extra=False)
-        except (ModelError, NoRegion) as e:
-            return [Answer(Status.UNRESOLVED, why=e.what)] * len(queries)
-        not_run = Answer(Status.UNRESOLVED, why="it does not run next to other regions")
-        judge = self.trials.judge
-        return [
-            answer_of(replace(judge.verdict(region, result), pooled=True)) if result else not_run
-            for region, result in zip(regions, results, strict=True)
-        ]
-
-    def _detail_of_whole(
-        self, region: Region, verdict: Verdict
-    ) -> ClaimedAgreement | ContradictoryRuns | None:
-        if verdict.fails and self.trials.ask.contradicts_itself:
-            names = {j.name for j in verdict.outputs if j.fails}
-            self.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
-            return ContradictoryRuns()
-        claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
-        return ClaimedAgreement() if verdict.agrees and claims else None
 
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
@@ -227,6 +191,45 @@ class NodeOracle(NodeItems):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         self.seen.note(self.trials.judge, query, region, result)
         return result
+
+
+def _ask_pooled(oracle: NodeOracle, queries: Sequence[Query]) -> list[Answer]:
+    """One answer per region, of which all run side by side in one model; without shares."""
+    try:
+        regions = [oracle.region(query.items) for query in queries]
+        results = run_pooled(oracle.trials, regions, is_extra=False)
+    except (ModelError, NoRegion) as e:
+        return [Answer(Status.UNRESOLVED, why=e.what)] * len(queries)
+    not_run = Answer(Status.UNRESOLVED, why="it does not run next to other regions")
+    judge = oracle.trials.judge
+    return [
+        answer_of(replace(judge.verdict(region, result), pooled=True)) if result else not_run
+        for region, result in zip(regions, results, strict=True)
+    ]
+
+
+def _log_question(oracle: NodeOracle, queries: Sequence[Query]) -> None:
+    """Log the present run, for the live line."""
+    nodes = oracle.indices(queries[0].items)
+    ends = " … ".join(dict.fromkeys(oracle.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
+    more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
+    text = (
+        f"running {ends} ({count(len(nodes), 'node')}){more}"
+        if nodes
+        else f"running the whole model{more}"
+    )
+    log.info("%s", text, extra={"live": {"asking": text}})
+
+
+def _find_detail_of_whole(
+    oracle: NodeOracle, region: Region, verdict: Verdict
+) -> ClaimedAgreement | ContradictoryRuns | None:
+    if verdict.fails and oracle.trials.ask.contradicts_itself:
+        names = {j.name for j in verdict.outputs if j.fails}
+        oracle.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
+        return ContradictoryRuns()
+    claims = any(j.label in CLAIMED_LABELS for j in verdict.outputs)
+    return ClaimedAgreement() if verdict.agrees and claims else None
 
 
 def _has_crashed(result: RunResult) -> bool:

@@ -150,22 +150,6 @@ class ModelRewriter(NodeItems):
         """Return whether the full model agrees with these changes."""
         return self.verdict(changes).agrees
 
-    def _is_taken(self, changes: Changes) -> bool:
-        """Return whether the reference computes the same with these changes, and the candidate
-        returns outputs, or fails as without them."""
-        trials = self.trials
-        whole = trials.full_model
-        feeds = [[s[name] for name in self.graph.inputs] for s in trials.values.records]
-        try:
-            outputs = trials.model.run_model(self.model.make(changes), feeds, whole.outputs)
-        except ModelError as e:
-            log.debug("the reference does not run a rewritten model: %s", e.what)
-            return False
-        if trials.judge.verdict(whole, RunResult(tuple(outputs))).fails:
-            return False
-        own = trials.verdict(whole).signature
-        return not {self.verdict(changes).signature} & (NO_OUTPUT - {own})
-
     # ------------------------------------------------------------ means
 
     def find_means(self) -> bool:
@@ -186,14 +170,14 @@ class ModelRewriter(NodeItems):
 
     def _heals_all(self) -> bool:
         changes = self.rewrite_all_but(())
-        return bool(changes) and self._is_taken(changes) and self.heals(changes)
+        return bool(changes) and _is_taken(self, changes) and self.heals(changes)
 
     def _find_barrier(self) -> bool:
         """Take the strongest barrier that the candidate takes; return whether it heals."""
         self.has_barriers = True
         for self.model.barrier in range(len(STRONGEST)):
             changes = self.rewrite_all_but(())
-            if changes and self._is_taken(changes):
+            if changes and _is_taken(self, changes):
                 return self.heals(changes)
         self.has_barriers = False
         return False
@@ -214,15 +198,6 @@ class ModelRewriter(NodeItems):
 
     # ------------------------------------------------------------ cure
 
-    def depends_on_names(self, regions: Sequence[Items]) -> bool:
-        """Return whether a region no longer fails alone, or all of them fail when rewritten, with
-        other names of the inserted tensors: then the candidate's outcome depends on the file."""
-        self.model.word = "beside"
-        kept = [self.rewrite_all_but(region) for region in regions]
-        is_stable = not any(map(self.heals, kept)) and self.heals(self.rewrite_all_but(()))
-        self.model.word = "apart"
-        return not is_stable
-
     def heal(self, regions: Sequence[Items]) -> tuple[Healing, bool]:
         """Find changes that heal the full model, and do not with any one of them left out.
 
@@ -242,6 +217,33 @@ class ModelRewriter(NodeItems):
                 cure -= {one}
         words = [self.model.describe(one, self.graph.label) for one in sorted(cure)]
         return Healing(self.means, words, str(self.write(cure))), is_enough
+
+
+def _is_taken(rewriter: ModelRewriter, changes: Changes) -> bool:
+    """Return whether the reference computes the same with these changes, and the candidate
+    returns outputs, or fails as without them."""
+    trials = rewriter.trials
+    whole = trials.full_model
+    feeds = [[s[name] for name in rewriter.graph.inputs] for s in trials.values.records]
+    try:
+        outputs = trials.model.run_model(rewriter.model.make(changes), feeds, whole.outputs)
+    except ModelError as e:
+        log.debug("the reference does not run a rewritten model: %s", e.what)
+        return False
+    if trials.judge.verdict(whole, RunResult(tuple(outputs))).fails:
+        return False
+    own = trials.verdict(whole).signature
+    return not {rewriter.verdict(changes).signature} & (NO_OUTPUT - {own})
+
+
+def depends_on_names(rewriter: ModelRewriter, regions: Sequence[Items]) -> bool:
+    """Return whether a region no longer fails alone, or all of them fail when rewritten, with
+    other names of the inserted tensors: then the candidate's outcome depends on the file."""
+    rewriter.model.word = "beside"
+    kept = [rewriter.rewrite_all_but(region) for region in regions]
+    is_stable = not any(map(rewriter.heals, kept)) and rewriter.heals(rewriter.rewrite_all_but(()))
+    rewriter.model.word = "apart"
+    return not is_stable
 
 
 @contextmanager

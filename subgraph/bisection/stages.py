@@ -32,7 +32,12 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bisection.rewriting import ModelRewriter, RewritingOracle, open_rewriter
+from subgraph.bisection.rewriting import (
+    ModelRewriter,
+    RewritingOracle,
+    depends_on_names,
+    open_rewriter,
+)
 from subgraph.comparison import CLEAR, CLIPPED, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
 from subgraph.diagnosis.conclusions import Fact
@@ -207,7 +212,7 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
     log.info(
         "no region fails while shapes are constants: searching once more with shapes as inputs"
     )
-    trials = interim.trials.with_model(interim.trials.model.with_shapes_as_inputs())
+    trials = interim.trials.with_model(replace(interim.trials.model, freeze=False))
     return (yield from searcher.search(replace(interim, oracle=searcher.new_oracle(trials))))
 
 
@@ -251,7 +256,7 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     while rewriter.find_means():
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
         new = found.findings.findings
-        if new and rewriter.depends_on_names(_regions_of(new)):
+        if new and depends_on_names(rewriter, _regions_of(new)):
             reason = "whether a rewritten model fails depends on its names: no node is blamed"
             break
         culprits += new

@@ -33,7 +33,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
-from subgraph.types import JsonObject, StringMap, frozen
+from subgraph.types import Fields, JsonObject, StringMap, frozen
 from subgraph.version import versions
 
 MAX_NUMBER = 99  # results of one name, side by side
@@ -117,7 +117,7 @@ class ReferenceEntry:
     """The computation of the reference values."""
 
     runtime: Word
-    options: Mapping[str, object] | None = absent()
+    options: Fields | None = absent()
     provider: Word | None = absent()
     optimization: Word | None = absent()
     threads: object = absent()
@@ -339,7 +339,7 @@ class Manifest:
     samples: Sequence[SampleEntry] = ()
     region: RegionEntry | None = None
     versions: Mapping[str, Version] = field(default_factory=dict)
-    reference: Mapping[str, object] = field(default_factory=dict)
+    reference: Fields = field(default_factory=dict)
     found: CaseOutcome | None = None
     expected: ExpectedTest | None = None
 

@@ -158,7 +158,11 @@ def make_other_inputs(feeds: Arrays) -> list[dict[str, Array]]:
     longest axis. Integers are drawn from the input's own values, then permuted.
     """
     rng = np.random.default_rng(SEED)
-    varying = {name for name, value in feeds.items() if _varies(value)}
+    varying = {
+        name
+        for name, value in feeds.items()
+        if value.size > 1 and bool((value != value.reshape(-1)[0]).any())
+    }
     if not varying:
         return []
     drawn = {
@@ -168,10 +172,6 @@ def make_other_inputs(feeds: Arrays) -> list[dict[str, Array]]:
         name: _rearrange(value, rng) if name in varying else value for name, value in feeds.items()
     }
     return [drawn, moved]
-
-
-def _varies(value: Array) -> bool:
-    return value.size > 1 and bool((value != value.reshape(-1)[0]).any())
 
 
 def _is_float(value: Array) -> bool:

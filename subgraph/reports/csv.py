@@ -12,6 +12,7 @@ from subgraph.reports._compared import METRICS
 from subgraph.reports._words import HasNodes
 from subgraph.results.bisect import BisectDocument
 from subgraph.text import cell
+from subgraph.types import Fields
 
 FILE = "report.csv"
 SEARCHED = (
@@ -105,7 +106,7 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
     return _table((*first, *COMPARED), [first | row for row in rows])
 
 
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Fields]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

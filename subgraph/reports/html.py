@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -52,6 +52,7 @@ from subgraph.results.compare import IntervalDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
 from subgraph.text import count, short
+from subgraph.types import Fields
 from subgraph.verdict import Status
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _find_narrowed(document: ComparedDocument) -> str | None:
     return document.narrowed if isinstance(document, IntervalDocument) else None
 
 
-def _page(template: str, title: str, shown: Mapping[str, object]) -> str:
+def _page(template: str, title: str, shown: Fields) -> str:
     script = _source(SCRIPT)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {

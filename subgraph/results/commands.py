@@ -8,7 +8,7 @@ from typing import Literal
 
 from subgraph.documents import absent, keyed
 from subgraph.results.common import NextCommand
-from subgraph.types import StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ErrorResult:
 
     schema: Literal["subcut.error/1"] = "subcut.error/1"
     exit_code: int
-    error: Mapping[str, object]
+    error: Fields
     next: Sequence[NextCommand] = ()
 
 
@@ -60,7 +60,7 @@ class ReplayResult:
     exit_code: int
     case: str
     candidate: str
-    samples: Sequence[Mapping[str, object]]
+    samples: Sequence[Fields]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class KnownResult:
 
     schema: Literal["subcut.known/1"] = "subcut.known/1"
     exit_code: int = 0
-    entries: Sequence[Mapping[str, object]]
+    entries: Sequence[Fields]
 
 
 @frozen
@@ -214,7 +214,7 @@ class CutResult:
 
     schema: Literal["subcut.cut/1"] = "subcut.cut/1"
     exit_code: int
-    results: Sequence[Mapping[str, object]]
+    results: Sequence[Fields]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class EditResult:
     exit_code: int = 0
     path: str
     nodes: int
-    outputs: Sequence[Mapping[str, object]]
+    outputs: Sequence[Fields]
     remarks: Sequence[str]
 
 
@@ -245,7 +245,7 @@ class DrawnModel:
     file: str | None = None
     nodes: int
     region: Mapping[str, Sequence[str]] | None
-    layout: Mapping[str, object]
+    layout: Fields
     svg: str | None = absent()
 
 
@@ -281,7 +281,7 @@ class ManualProgress:
     answers: int
     trips: int
     open: Sequence[object]
-    result: Mapping[str, object] | None
+    result: Fields | None
 
 
 @dataclass(frozen=True, kw_only=True)

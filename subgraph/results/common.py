@@ -9,7 +9,7 @@ from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
-from subgraph.types import StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 MAX_MISSED = 4  # planted faults that are named
@@ -21,7 +21,7 @@ class RuntimeDocument:
 
     name: str
     backend: str
-    options: Mapping[str, object]
+    options: Fields
     version: Version
     precision: Word
 
@@ -42,7 +42,7 @@ class PreciseSetting:
         computes_in: What the runtime computes in without it.
     """
 
-    options: Mapping[str, object]
+    options: Fields
     precision: Word
     computes_in: Word
 

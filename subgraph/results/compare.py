@@ -21,7 +21,7 @@ from subgraph.results.common import (
     ScoreDocument,
     WholeDocument,
 )
-from subgraph.types import frozen
+from subgraph.types import Fields, frozen
 from subgraph.verdict import Judgement, RunOutcome, Signature, Status
 from subgraph.version import versions
 
@@ -44,7 +44,7 @@ class NotJudged:
     status: Status
     signature: Signature | None
     why: str
-    process: Mapping[str, object]
+    process: Fields
 
 
 @frozen

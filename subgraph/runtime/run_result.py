@@ -10,7 +10,7 @@ import filecmp
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -164,7 +164,7 @@ class StoredFailure:
     status: Status
     signature: Signature | None
     why: str
-    process: Mapping[str, object]
+    process: Fields
 
 
 @frozen

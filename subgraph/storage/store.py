@@ -26,7 +26,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -216,9 +216,7 @@ class Store(Closable):
             return None
         return StoreEntry(document, place)
 
-    def memo(
-        self, key: str, make: Callable[[Path], Mapping[str, object]]
-    ) -> tuple[JsonObject, Path]:
+    def memo(self, key: str, make: Callable[[Path], Fields]) -> tuple[JsonObject, Path]:
         """The document and the folder under a key; where there is none, `make(folder)` runs, once
         for all threads.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -63,7 +63,7 @@ from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candida
 from subgraph.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
-from subgraph.types import frozen
+from subgraph.types import Fields, frozen
 from subgraph.verdict import Verdict
 
 
@@ -206,7 +206,7 @@ class SweepRequest:
     """What the cases of a candidate depend on."""
 
     candidate: str
-    identity: Mapping[str, object]
+    identity: Fields
     precision: str | None
     criterion: str
     only: Sequence[str]

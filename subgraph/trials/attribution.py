@@ -23,7 +23,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Records
 from subgraph.trials.judge import Judge
 from subgraph.trials.propagation import propagate, region_of
-from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.reference_model import ReferenceModel, has_forms_of
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, frozen
 from subgraph.verdict import ENDED, Verdict
@@ -124,7 +124,7 @@ def attribute(
         or lacks_output(trials.model, region, result)
     ):
         return None
-    if died or not trials.model.has_forms_of(result.tensors, region.outputs):
+    if died or not has_forms_of(trials.model, result.tensors, region.outputs):
         gain = _gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
     patched = error_alone(trials.judge, region, result)

@@ -25,7 +25,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.reference_model import ReferenceModel, region_key
 from subgraph.types import Fields, JsonObject, frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Verdict
 from subgraph.version import __version__
@@ -325,4 +325,4 @@ class ModelWriter:
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
             return digest(__version__, shipped.key, form, *values, *self.model.choice.ignored)
-        return self.model.region_key(region, records)
+        return region_key(self.model, region, records)

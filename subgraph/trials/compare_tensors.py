@@ -71,7 +71,7 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
-from subgraph.trials.judge import Judge
+from subgraph.trials.judge import Judge, iter_conversions, score_of
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.pooled_runs import ParallelRuns
 from subgraph.trials.power import measure_power
@@ -557,7 +557,7 @@ def _compare(
             filter(
                 None,
                 (
-                    *trials.judge.iter_conversions(whole_result),
+                    *iter_conversions(trials.judge, whole_result),
                     *iter_flaky_notes(flaky, model.whole()),
                     age(trials),
                     NOT_ALONE if only_in_place else "",
@@ -566,7 +566,7 @@ def _compare(
         ),
         forms=trials.ask.forms,
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
-        score=trials.judge.score_of(whole_result, whole),
+        score=score_of(trials.judge, whole_result, whole),
         flaky_outputs=flaky,
         precise=precise,
         settlement=settlement,

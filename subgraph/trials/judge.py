@@ -7,7 +7,6 @@ threads may use both at the same time.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,8 @@ import numpy as np
 from subgraph.comparison import CLEAR
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Rule
 from subgraph.comparison.evidence import explain_mute
-from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
+from subgraph.comparison.judge import judge as judge_values
+from subgraph.comparison.judge import judge_missing, judge_nothing, parse_criterion
 from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_batch
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError
@@ -137,10 +137,10 @@ class Judge:
             BackendError: a file of the result, or of the reference, was overwritten while the
                 candidate ran.
         """
-        verdict = self._verdict_of_pass(region, result)
+        verdict = _judge_pass(self, region, result)
         if not result.first or not verdict.fails:
             return verdict
-        first = self._verdict_of_pass(region, result.first)
+        first = _judge_pass(self, region, result.first)
         right = {(j.name, j.sample) for j in first.outputs if j.agrees}
         wrong = {(j.name, j.sample) for j in verdict.outputs if j.fails}
         if first.fails and not wrong & right:
@@ -151,70 +151,8 @@ class Judge:
     def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
         """The verdict on outputs of the full model, a part of which the reference computed."""
         whole = self.model.whole()
-        with self.files_unchanged(whole, result):
+        with files_unchanged(self, whole, result):
             return self.without_evidence()._judge(whole, result)
-
-    def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
-        """The score of the full model; None without a score, or where the candidate returned no
-        values for it."""
-        if (
-            self.score is None
-            or result.failure
-            or any(j.signature in WITHOUT_VALUES for j in verdict.outputs)
-        ):
-            return None
-        return self.score.document(result.tensors)
-
-    def iter_conversions(self, result: RunResult) -> Iterator[str]:
-        """Yield a sentence if outputs of the full model came as float64 that are declared as a
-        narrower type."""
-        if result.failure:
-            return
-        declared = {name: self.model.values.records[0][name].dtype for name in self.model.outputs}
-        given = {
-            name: record.dtype for name, record in result.tensors[0].items() if name in declared
-        }
-        wide = [name for name, dtype in given.items() if dtype == "float64" != declared[name]]
-        if wide:
-            narrow = declared[wide[0]]
-            yield (
-                f"{', '.join(wide)}: float64 in the candidate, {narrow} in the model; the values"
-                " were converted"
-            )
-
-    @contextmanager
-    def files_unchanged(self, region: Region, *results: RunResult) -> Iterator[None]:
-        """Verify that the files which are compared in this block are those that subcut wrote.
-
-        Raises:
-            BackendError: the candidate, or another program, has overwritten one of them.
-        """
-        hint = "a candidate may write into folders of its own only; what was damaged is made again"
-        try:
-            yield
-        except InputError as e:  # whatever is read here, subcut has written
-            raise BackendError(
-                f"a file of subcut is damaged or gone since it was written: {e.what}",
-                hint,
-                code="store.changed",
-            ) from e
-        values = self.model.values
-        boundary = (*region.inputs, *region.shapes, *region.outputs)
-        fed = (
-            f
-            for records in values.records
-            for n in boundary
-            if n in records
-            for f in records[n].files
-        )
-        if file := values.watched.changed(
-            itertools.chain(fed, *(result.files for result in results))
-        ):
-            what = (
-                f"while the candidate ran, something wrote over {file}: nothing that was compared"
-                " can be believed"
-            )
-            raise BackendError(what, hint, code="store.changed")
 
     def mask(self, name: str, k: int, given: Records) -> Array | None:
         """Elements of a model output that are compared in sample `k`, as booleans of its shape;
@@ -230,22 +168,14 @@ class Judge:
         values.need([condition.name for condition in conditions])
         return select_elements(conditions, name, values.records[k], given)
 
-    def can_tell(self, region: Region) -> bool:
-        """Return whether an agreement on a region would be earned, with the reference's values."""
-        return self._require_evidence(region, Verdict(Status.AGREE)).agrees
-
     # ------------------------------------------------------------ one pass
-
-    def _verdict_of_pass(self, region: Region, result: RunResult) -> Verdict:
-        with self.files_unchanged(region, result):
-            return self._judge(region, result)
 
     def _judge(self, region: Region, result: RunResult) -> Verdict:
         is_whole = region == self.model.whole()
         needs_evidence = self.needs_evidence and (is_whole or region == self.scope)
         if result.failure:
             verdict = replace(result.failure, stored=result.stored)
-            return self._require_evidence(region, verdict) if needs_evidence else verdict
+            return _require_evidence(self, region, verdict) if needs_evidence else verdict
         expected = self._expected(region)
         judgements = tuple(
             chain.from_iterable(
@@ -254,9 +184,9 @@ class Judge:
         )
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements)
-        judgements += tuple(self._judgements_of_batch(region, result, expected))
+        judgements += tuple(_iter_batch_judgements(self, region, result, expected))
         if needs_evidence:
-            judgements = self._with_mute_outputs(result.tensors, judgements)
+            judgements = _withdraw_mute_outputs(self, result.tensors, judgements)
         status, signature, why = joined(judgements, every=is_whole)
         return Verdict(
             status, signature, why, judgements, {}, result.build, result.run, result.stored
@@ -294,8 +224,9 @@ class Judge:
         noise = self.model.noise(region, k)
         scales = self.output_scales(region)
         coarse = not COARSE.isdisjoint(graph.ops[i] for i in region.nodes)
+        ignored = _find_ignored_outputs(self)
         for name in region.outputs:
-            if kinds[name] == CONSTANT or name in self._ignored:
+            if kinds[name] == CONSTANT or name in ignored:
                 continue
             if name not in result.tensors[k]:
                 yield judge_missing(name, result.others[k], sample)
@@ -329,126 +260,194 @@ class Judge:
                 self.has_fixed_point and scales is None,
                 quantized,
             )
-            yield judge(reference, value, self.rule, context, sample)
+            yield judge_values(reference, value, self.rule, context, sample)
 
-    @cached_property
-    def _ignored(self) -> frozenset[str]:
-        """Ignored outputs that are not an input of any node that another output needs."""
-        needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
-        return frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
 
-    def _require_evidence(self, region: Region, verdict: Verdict) -> Verdict:
-        """Withdraw an agreement without values if even the reference's own values tell nothing."""
-        if not verdict.agrees:
-            return verdict
-        self.model.capture(region)
-        values = self.model.values
-        judgements = self._with_mute_outputs(
-            values.records,
-            [
-                Judgement(name, verdict.status, why=verdict.why, sample=sample)
-                for sample, name in product(values.labels, region.outputs)
-            ],
-        )
-        status, signature, why = joined(judgements, every=True)
-        return replace(verdict, status=status, signature=signature, why=why, outputs=judgements)
+def can_tell(judge: Judge, region: Region) -> bool:
+    """Return whether an agreement on a region would be earned, with the reference's values."""
+    return _require_evidence(judge, region, Verdict(Status.AGREE)).agrees
 
-    def _with_mute_outputs(
-        self, given: Feeds, judgements: Sequence[Judgement]
-    ) -> tuple[Judgement, ...]:
-        """Withdraw the agreement of outputs that tell nothing about the candidate, unless some
-        output fails."""
-        allowed = self.model.choice.may_be_empty
-        judgements = tuple(
-            replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j
-            for j in judgements
+
+def score_of(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
+    """The score of the full model; None without a score, or where the candidate returned no
+    values for it."""
+    if (
+        judge.score is None
+        or result.failure
+        or any(j.signature in WITHOUT_VALUES for j in verdict.outputs)
+    ):
+        return None
+    return judge.score.document(result.tensors)
+
+
+@contextmanager
+def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterator[None]:
+    """Verify that the files which are compared in this block are those that subcut wrote.
+
+    Raises:
+        BackendError: the candidate, or another program, has overwritten one of them.
+    """
+    hint = "a candidate may write into folders of its own only; what was damaged is made again"
+    try:
+        yield
+    except InputError as e:  # whatever is read here, subcut has written
+        raise BackendError(
+            f"a file of subcut is damaged or gone since it was written: {e.what}",
+            hint,
+            code="store.changed",
+        ) from e
+    values = judge.model.values
+    boundary = (*region.inputs, *region.shapes, *region.outputs)
+    fed = chain.from_iterable(map(records.get, boundary) for records in values.records)
+    files = (record.files for record in fed if record)
+    if file := values.watched.changed(chain(*files, *(result.files for result in results))):
+        what = (
+            f"while the candidate ran, something wrote over {file}: nothing that was compared"
+            " can be believed"
         )
-        # Only if no output decides: one that agrees would vouch for one that differs.
-        doubted = tuple(map(partial(self._doubt_saturated, given), judgements))
-        if all(j.is_unresolved for j in doubted):
-            judgements = doubted
-        if any(j.fails for j in judgements):
-            return judgements
-        samples = group_values(
-            (judgement.name, judgement)
-            for judgement in judgements
-            if judgement.agrees and judgement.name not in allowed
+        raise BackendError(what, hint, code="store.changed")
+
+
+def iter_conversions(judge: Judge, result: RunResult) -> Iterator[str]:
+    """Yield a sentence if outputs of the full model came as float64 that are declared as a
+    narrower type."""
+    if result.failure:
+        return
+    declared = {name: judge.model.values.records[0][name].dtype for name in judge.model.outputs}
+    given = {name: record.dtype for name, record in result.tensors[0].items() if name in declared}
+    wide = [name for name, dtype in given.items() if dtype == "float64" != declared[name]]
+    if wide:
+        narrow = declared[wide[0]]
+        yield (
+            f"{', '.join(wide)}: float64 in the candidate, {narrow} in the model; the values"
+            " were converted"
         )
-        reasons = {
-            name: self._explain_mute(given, of_output) for name, of_output in samples.items()
-        }
-        return tuple(
-            (
-                replace(j, status=Status.UNRESOLVED, label=NOTHING, why=why)
-                if (why := reasons.get(j.name))
-                else j
+
+
+def _judge_pass(judge: Judge, region: Region, result: RunResult) -> Verdict:
+    with files_unchanged(judge, region, result):
+        return judge._judge(region, result)
+
+
+def _require_evidence(judge: Judge, region: Region, verdict: Verdict) -> Verdict:
+    """Withdraw an agreement without values if even the reference's own values tell nothing."""
+    if not verdict.agrees:
+        return verdict
+    judge.model.capture(region)
+    values = judge.model.values
+    judgements = _withdraw_mute_outputs(
+        judge,
+        values.records,
+        [
+            Judgement(name, verdict.status, why=verdict.why, sample=sample)
+            for sample, name in product(values.labels, region.outputs)
+        ],
+    )
+    status, signature, why = joined(judgements, every=True)
+    return replace(verdict, status=status, signature=signature, why=why, outputs=judgements)
+
+
+def _withdraw_mute_outputs(
+    judge: Judge, given: Feeds, judgements: Sequence[Judgement]
+) -> tuple[Judgement, ...]:
+    """Withdraw the agreement of outputs that tell nothing about the candidate, unless some
+    output fails."""
+    allowed = judge.model.choice.may_be_empty
+    judgements = tuple(
+        replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j
+        for j in judgements
+    )
+    # Only if no output decides: one that agrees would vouch for one that differs.
+    doubted = tuple(map(partial(_doubt_saturated, judge, given), judgements))
+    if all(j.is_unresolved for j in doubted):
+        judgements = doubted
+    if any(j.fails for j in judgements):
+        return judgements
+    samples = group_values(
+        (judgement.name, judgement)
+        for judgement in judgements
+        if judgement.agrees and judgement.name not in allowed
+    )
+    reasons = {name: _explain_mute(judge, given, of_output) for name, of_output in samples.items()}
+    return tuple(
+        (
+            replace(j, status=Status.UNRESOLVED, label=NOTHING, why=why)
+            if (why := reasons.get(j.name))
+            else j
+        )
+        for j in judgements
+    )
+
+
+def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgement:
+    """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
+    relative to 1 there, and the reference's own may be as large."""
+    graph = judge.model.graph
+    node = graph.maker.get(judgement.name)
+    if judgement.signature is not Signature.MISMATCH or node is None:
+        return judgement
+    is_noise = judge.criterion.partition(":")[0] == "noise"
+    if not is_noise or graph.ops[node] not in SATURATING:
+        return judgement
+    k = judge.model.values.labels.index(judgement.sample)
+    records = judge.model.values.records[k][judgement.name], given[k][judgement.name]
+    largest = max(float(np.abs(record.array()).max(initial=0.0)) for record in records)
+    if not largest < CLEAR:
+        return judgement
+    why = f"its values are so small (at most {largest:.2g}) that 0 would be about as near"
+    return replace(judgement, status=Status.UNRESOLVED, signature=None, label=NOTHING, why=why)
+
+
+def _explain_mute(judge: Judge, given: Feeds, judgements: Sequence[Judgement]) -> str:
+    """Return the reason why an output tells nothing in any of the samples that agree; "" if it
+    does in one of them."""
+    name = judgements[0].name
+    why = ""
+    for judgement in judgements:
+        k = judge.model.values.labels.index(judgement.sample)
+        mask = judge.mask(name, k, given[k])
+        reference = _limit_to_mask(judge.model.values.records[k][name].value(), mask)
+        candidate = _limit_to_mask(given[k][name].value(), mask)
+        samples = judge.model.others.outputs_without(k, [name])
+        others = [_limit_to_mask(sample[name].value(), mask) for sample in samples]
+        why = explain_mute(reference, candidate, others)
+        if not why:
+            return ""
+    return why
+
+
+def _iter_batch_judgements(
+    judge: Judge, region: Region, result: RunResult, expected: Feeds
+) -> Iterator[Judgement]:
+    """Judge small outputs of the model over all samples as one tensor, each element with its
+    own scale.
+
+    Yields only judgements that do not agree: they reveal more than the samples alone.
+    """
+    if judge.criterion.partition(":")[0] != "noise" or judge.model.choice.where:
+        return
+    for name in region.outputs:
+        if name not in judge.model.outputs:
+            continue
+        made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
+        reference = make_batch([records[name].value() for records in expected])
+        candidate = make_batch(made)
+        if reference is None or candidate is None:
+            continue
+        noises = [judge.model.noise(region, k) for k in range(len(expected))]
+        noise = BatchNoise(noises[0], name, [of_sample.of(name) for of_sample in noises])
+        context = OutputContext(name, judge.precision, noise, True, samples=len(expected))
+        judgement = judge_values(reference, candidate, judge.rule, context)
+        if not judgement.agrees:
+            yield assign_to_sample(
+                judgement, expected[0][name].shapes[0], judge.model.values.labels
             )
-            for j in judgements
-        )
 
-    def _doubt_saturated(self, given: Feeds, judgement: Judgement) -> Judgement:
-        """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
-        relative to 1 there, and the reference's own may be as large."""
-        graph = self.model.graph
-        node = graph.maker.get(judgement.name)
-        if judgement.signature is not Signature.MISMATCH or node is None:
-            return judgement
-        is_noise = self.criterion.partition(":")[0] == "noise"
-        if not is_noise or graph.ops[node] not in SATURATING:
-            return judgement
-        k = self.model.values.labels.index(judgement.sample)
-        records = self.model.values.records[k][judgement.name], given[k][judgement.name]
-        largest = max(float(np.abs(record.array()).max(initial=0.0)) for record in records)
-        if not largest < CLEAR:
-            return judgement
-        why = f"its values are so small (at most {largest:.2g}) that 0 would be about as near"
-        return replace(judgement, status=Status.UNRESOLVED, signature=None, label=NOTHING, why=why)
 
-    def _explain_mute(self, given: Feeds, judgements: Sequence[Judgement]) -> str:
-        """Return the reason why an output tells nothing in any of the samples that agree; "" if it
-        does in one of them."""
-        name = judgements[0].name
-        why = ""
-        for judgement in judgements:
-            k = self.model.values.labels.index(judgement.sample)
-            mask = self.mask(name, k, given[k])
-            reference = _limit_to_mask(self.model.values.records[k][name].value(), mask)
-            candidate = _limit_to_mask(given[k][name].value(), mask)
-            samples = self.model.others.outputs_without(k, [name])
-            others = [_limit_to_mask(sample[name].value(), mask) for sample in samples]
-            why = explain_mute(reference, candidate, others)
-            if not why:
-                return ""
-        return why
-
-    def _judgements_of_batch(
-        self, region: Region, result: RunResult, expected: Feeds
-    ) -> Iterator[Judgement]:
-        """Judge small outputs of the model over all samples as one tensor, each element with its
-        own scale.
-
-        Yields only judgements that do not agree: they reveal more than the samples alone.
-        """
-        if self.criterion.partition(":")[0] != "noise" or self.model.choice.where:
-            return
-        for name in region.outputs:
-            if name not in self.model.outputs:
-                continue
-            made = [
-                tensors[name].value() if name in tensors else None for tensors in result.tensors
-            ]
-            reference = make_batch([records[name].value() for records in expected])
-            candidate = make_batch(made)
-            if reference is None or candidate is None:
-                continue
-            noises = [self.model.noise(region, k) for k in range(len(expected))]
-            noise = BatchNoise(noises[0], name, [of_sample.of(name) for of_sample in noises])
-            context = OutputContext(name, self.precision, noise, True, samples=len(expected))
-            judgement = judge(reference, candidate, self.rule, context)
-            if not judgement.agrees:
-                yield assign_to_sample(
-                    judgement, expected[0][name].shapes[0], self.model.values.labels
-                )
+def _find_ignored_outputs(judge: Judge) -> frozenset[str]:
+    """Ignored outputs that are not an input of any node that another output needs."""
+    needed_by_nodes = (judge.model.graph.reads[i] for i in judge.model.whole().nodes)
+    return frozenset(judge.model.choice.ignored).difference(*needed_by_nodes)
 
 
 def quantized_by(scale: Scale, exact: Array, dtype: str, is_coarse: bool) -> QuantizedValues:

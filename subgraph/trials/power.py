@@ -25,7 +25,7 @@ from subgraph.trials.doubt import DOUBTS, Doubt
 from subgraph.trials.judge import Judge
 from subgraph.trials.other_attributes import OtherAttribute, iter_other_attributes
 from subgraph.trials.propagation import differ, propagate
-from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.reference_model import ReferenceModel, has_forms_of
 from subgraph.types import frozen
 
 FACTOR = 1.1  # of a scaled tensor
@@ -205,7 +205,7 @@ class Planting:
             values = _run_with(model, region, other)
             if (
                 values
-                and model.has_forms_of(values, region.outputs)
+                and has_forms_of(model, values, region.outputs)
                 and differ(model, region.outputs, values)
             ):
                 return PlantedFault(region, values, other.says)

@@ -26,7 +26,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, written
-from subgraph.trials.reference_model import ReferenceModel, region_noise
+from subgraph.trials.reference_model import ReferenceModel, has_forms_of, region_noise
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
@@ -167,7 +167,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     position = {region.nodes: k for k, region in enumerate(regions)}
     cuts = []
     for region in regions:
-        if not trials.model.has_forms_of(values, region.inputs):
+        if not has_forms_of(trials.model, values, region.inputs):
             continue  # behind a wrong shape nothing can be compared
         groups = trials.model.sample_groups(region, values)
         if len(groups) != 1:

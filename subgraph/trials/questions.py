@@ -41,11 +41,12 @@ from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.candidate_runtime import Form, find_changed_options
 from subgraph.trials.float_forms import IN_FLOAT, is_in_float, measure_distance, read_outputs
+from subgraph.trials.judge import files_unchanged
 from subgraph.trials.open_trials import with_candidate
 from subgraph.trials.preflight import find_narrow_type
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.region_runs import NotStored, RunLog
-from subgraph.trials.trial import Trials
+from subgraph.trials.trial import Trials, forget_pinned_shapes, try_pinned_shapes
 from subgraph.types import Array, Strings, frozen
 from subgraph.verdict import NUMBERS, Verdict, find_mute, is_mute
 
@@ -70,8 +71,8 @@ def explain_full_model(trials: Trials) -> Explanation | None:
     for find in QUESTIONS:
         if (explanation := find(trials, result)) and not is_flaky(trials):
             return explanation
-    if trials.processes.try_pinned_shapes() and is_flaky(trials):
-        trials.processes.forget_pinned_shapes()
+    if try_pinned_shapes(trials.processes) and is_flaky(trials):
+        forget_pinned_shapes(trials.processes)
     return None
 
 
@@ -88,7 +89,7 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
         return ()
     if again.failure:
         return ()
-    with trials.judge.files_unchanged(whole, first, again):
+    with files_unchanged(trials.judge, whole, first, again):
         names = first.differing(again)
     if trials.ask.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]

@@ -106,26 +106,13 @@ class ReferenceModel:
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
         """The whole model, with these tensors as further outputs."""
-        return self._above_outputs(outputs) if outputs else self._whole
+        return _build_region_of(self, outputs) if outputs else self._whole
 
     @cached_property
     def _whole(self) -> Region:
-        return self._above_outputs(())
-
-    def _above_outputs(self, further: Collection[str]) -> Region:
-        graph = self.graph
-        outputs = [*self.outputs, *further]
-        region = regions.build_region(
-            graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs]
-        )
-        wanted = frozenset(outputs)  # without what only nodes that no output needs read
-        return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
+        return _build_region_of(self, ())
 
     # ------------------------------------------------------------ variants
-
-    def with_shapes_as_inputs(self) -> ReferenceModel:
-        """The same model, whose cuts take shape-computing tensors as inputs."""
-        return replace(self, freeze=False)
 
     def fed_with(self, values: ReferenceValues) -> ReferenceModel:
         """The same model on other inputs."""
@@ -156,16 +143,6 @@ class ReferenceModel:
         """
         ends = ((*region.inputs, *region.shapes, *region.outputs) for region in regions)
         self.values.need(list(chain.from_iterable(ends)))
-
-    def has_forms_of(self, values: Feeds, names: Sequence[str]) -> bool:
-        """Return whether these tensors have the reference's types and shapes, as far as there are
-        values of them."""
-        return all(
-            (sample[name].dtype, sample[name].shapes) == (known[name].dtype, known[name].shapes)
-            for known, sample in zip(self.values.records, values, strict=True)
-            for name in names
-            if name in sample
-        )
 
     def values_with(self, *feeds: Feeds) -> Feeds:
         """Per sample all values that are known, those in `feeds` in place of the reference's."""
@@ -268,21 +245,43 @@ class ReferenceModel:
                 self.cache.noises[place] = region_noise(self, region, self.values.records[k])
             return self.cache.noises[place]
 
-    def region_key(self, region: Region, records: Feeds, *more: str) -> str:
-        """A hash of the model's structure, the region's weights, boundary and values, fed and
-        frozen; and of `more`."""
-        entering = [*region.inputs, *region.shapes]
-        return digest(
-            __version__,
-            self.graph.skeleton.structure,
-            [self.cache.weight_digest(self.graph, name) for name in region.weights],
-            list(region.nodes),
-            entering,
-            list(region.outputs),
-            self.freeze,
-            *more,
-            *(self.values.digest([sample[n] for n in entering]) for sample in records),
-        )
+
+def region_key(model: ReferenceModel, region: Region, records: Feeds, *more: str) -> str:
+    """A hash of the model's structure, the region's weights, boundary and values, fed and
+    frozen; and of `more`."""
+    entering = [*region.inputs, *region.shapes]
+    return digest(
+        __version__,
+        model.graph.skeleton.structure,
+        [model.cache.weight_digest(model.graph, name) for name in region.weights],
+        list(region.nodes),
+        entering,
+        list(region.outputs),
+        model.freeze,
+        *more,
+        *(model.values.digest([sample[n] for n in entering]) for sample in records),
+    )
+
+
+def has_forms_of(model: ReferenceModel, values: Feeds, names: Sequence[str]) -> bool:
+    """Return whether these tensors have the reference's types and shapes, as far as there are
+    values of them."""
+
+    def list_forms(records: Records, sample: Records) -> list[object]:
+        return [(records[name].dtype, records[name].shapes) for name in names if name in sample]
+
+    samples = zip(model.values.records, values, strict=True)
+    return all(list_forms(known, sample) == list_forms(sample, sample) for known, sample in samples)
+
+
+def _build_region_of(model: ReferenceModel, further: Collection[str]) -> Region:
+    graph = model.graph
+    outputs = [*model.outputs, *further]
+    region = regions.build_region(
+        graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs]
+    )
+    wanted = frozenset(outputs)  # without what only nodes that no output needs read
+    return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 
 
 def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> RegionNoise:
@@ -292,7 +291,7 @@ def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> Reg
     def key(label: str) -> str:
         casts = [f"unrounded {name}" for name in sorted(model.unrounded)]
         return digest(
-            "noise/1", model.region_key(region, [tensors], *casts), runs.identity(), label
+            "noise/1", region_key(model, region, [tensors], *casts), runs.identity(), label
         )
 
     return RegionNoise(

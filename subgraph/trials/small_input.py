@@ -24,6 +24,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import written
+from subgraph.trials.judge import can_tell
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays
@@ -176,7 +177,7 @@ class SmallInputProgress:
         except SubcutError:  # the reference refuses this input
             self.runs -= 1
             return False
-        is_same = self._is_same() and trials.judge.can_tell(model.whole())
+        is_same = self._is_same() and can_tell(trials.judge, model.whole())
         if is_same:
             self._arrays = arrays
             self.trials = trials

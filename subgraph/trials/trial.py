@@ -349,7 +349,7 @@ class Processes(JudgeProperties):
         job = RegionJob(region, form, repetition, fresh or decides, feeds, number)
         result = self.runs.run(job)
         if decides:
-            result = self._choose_form(job, result)
+            result = _choose_form(self, job, result)
         if number == 1 and result.later:
             self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
         if feeds is None and region == self.full_model:
@@ -358,43 +358,47 @@ class Processes(JudgeProperties):
             self.mode.note_session([verdict.status for verdict in verdicts])
         return result.nth(self.mode.pass_number)
 
-    def _choose_form(self, job: RegionJob, result: RunResult) -> RunResult:
-        """Decide in which form the full model is run from now on; return its result in that form.
 
-        The user's file was run, in a process that had run nothing before. If it has open dimensions
-        and the candidate returns no outputs, the same file is also run with pinned shapes, in
-        another such process. That form is chosen if only it produces outputs.
-        """
-        self.mode.tried.verdicts[Form.SHIPPED] = self.judge.verdict(job.region, result)
-        pinned = self._run_pinned() if result.failure else None
-        if pinned is None or pinned.failure:
-            return result
-        self.mode.choose_form(Form.PINNED)
-        return pinned
+def forget_pinned_shapes(processes: Processes) -> None:
+    """Draw no conclusion from the run with pinned shapes."""
+    processes.mode.tried.verdicts.pop(Form.PINNED)
 
-    def _run_pinned(self) -> RunResult | None:
-        """The outputs of the file with pinned shapes; None if that form tells no more than the file
-        as shipped."""
-        whole = self.full_model
-        shipped = self.writer.shipped
-        if not shipped or not shipped.other_form_tells_more(self.forms.verdicts[Form.SHIPPED]):
-            return None
-        with self.log.count_as_extra(whole):
-            pinned = self.runs.run(RegionJob(whole, Form.PINNED, fresh=True))
-        self.mode.tried.verdicts[Form.PINNED] = self.judge.verdict(whole, pinned)
-        return pinned
 
-    def try_pinned_shapes(self) -> bool:
-        """Run the file with pinned shapes if it is wrong as shipped; return whether only that run
-        agrees."""
-        tried = self.forms.verdicts
-        if Form.SHIPPED in tried and Form.PINNED not in tried:
-            self._run_pinned()
-        return Form.PINNED in tried and tried[Form.PINNED].agrees
+def try_pinned_shapes(processes: Processes) -> bool:
+    """Run the file with pinned shapes if it is wrong as shipped; return whether only that run
+    agrees."""
+    tried = processes.forms.verdicts
+    if Form.SHIPPED in tried and Form.PINNED not in tried:
+        _run_pinned(processes)
+    return Form.PINNED in tried and tried[Form.PINNED].agrees
 
-    def forget_pinned_shapes(self) -> None:
-        """Draw no conclusion from the run with pinned shapes."""
-        self.mode.tried.verdicts.pop(Form.PINNED)
+
+def _run_pinned(processes: Processes) -> RunResult | None:
+    """The outputs of the file with pinned shapes; None if that form tells no more than the file
+    as shipped."""
+    whole = processes.full_model
+    shipped = processes.writer.shipped
+    if not shipped or not shipped.other_form_tells_more(processes.forms.verdicts[Form.SHIPPED]):
+        return None
+    with processes.log.count_as_extra(whole):
+        pinned = processes.runs.run(RegionJob(whole, Form.PINNED, fresh=True))
+    processes.mode.tried.verdicts[Form.PINNED] = processes.judge.verdict(whole, pinned)
+    return pinned
+
+
+def _choose_form(processes: Processes, job: RegionJob, result: RunResult) -> RunResult:
+    """Decide in which form the full model is run from now on; return its result in that form.
+
+    The user's file was run, in a process that had run nothing before. If it has open dimensions
+    and the candidate returns no outputs, the same file is also run with pinned shapes, in
+    another such process. That form is chosen if only it produces outputs.
+    """
+    processes.mode.tried.verdicts[Form.SHIPPED] = processes.judge.verdict(job.region, result)
+    pinned = _run_pinned(processes) if result.failure else None
+    if pinned is None or pinned.failure:
+        return result
+    processes.mode.choose_form(Form.PINNED)
+    return pinned
 
 
 def _first_wrong_pass(judge: Judge, region: Region, result: RunResult) -> int:

@@ -29,7 +29,7 @@ import math
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -306,8 +306,8 @@ class RunManifest:
     """The list of the files that a command is given, and of those that it writes."""
 
     schema: str = "subcut.run/1"
-    inputs: Sequence[Mapping[str, object]]
-    outputs: Sequence[Mapping[str, object]]
+    inputs: Sequence[Fields]
+    outputs: Sequence[Fields]
 
 
 def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
