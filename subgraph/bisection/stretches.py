@@ -15,7 +15,7 @@ from itertools import chain
 from operator import add
 
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.runtime.stretches import Cost, held_bytes, stretches
+from subgraph.runtime.stretches import Cost, compute_held_bytes, stretches
 from subgraph.search import (
     Finding,
     FindingKind,
@@ -46,8 +46,9 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     room = trials.runtime.workers.memory
     if room is None or not trials.ask.too_large(trials.full_model):
         return [everything]
+    held = {name: compute_held_bytes(weight) for name, weight in weights.items()}
     of_items = [oracle.region([k]).weights for k in everything]
-    costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
+    costs = [Cost({n: held[n] for n in names if n in held}) for names in of_items]
     total = sum(dict(chain.from_iterable(cost.weights.items() for cost in costs)).values())
     most = min(
         int(room * CANDIDATE_SHARE), total // 2

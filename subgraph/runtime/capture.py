@@ -1,7 +1,7 @@
 """Graph and planned samples → reference values of chosen tensors, from a run of only their
 ancestors.
 
-The ancestors are a cut of their own, from the model's inputs to the tensors.
+The ancestors are a separate cut, from the model's inputs to the tensors.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Captured:
     """The values of one sample.
 
     Attributes:
-        label: the sample's name; empty if there is only one.
-        tensors: record by tensor; files are relative to the folder that was written into.
-        fed: the model inputs that were fed (records without files); origins: where each value came
-            from.
-        seconds: duration of the run.
+        label: The sample's name; empty if there is only one.
+        tensors: The record of each tensor; files are relative to the folder that was written into.
+        fed: The records, without files, of the model inputs that were fed.
+        origins: The source of each input's value.
+        seconds: The duration of the run.
     """
 
     label: str
@@ -77,7 +77,7 @@ def capture_samples(
     first_draw = next(iter(DRAWS))  # the others only change floats
     if not samples[0].files and samples[0].draw == first_draw:  # the run may fail on these values
         _warn_of_drawn_integers(samples[0], [spec.name for spec in samples[0].specs])
-    with loaded_ancestors(reference, graph, above, stems, into):
+    with load_ancestors(reference, graph, above, stems, into):
         for k, sample in enumerate(samples):
             folder = into / str(k)
             folder.mkdir()
@@ -87,7 +87,7 @@ def capture_samples(
                 Captured(sample.label, run.by_name, fed, dict(run.origins), run.seconds)
             )
             if k == 0 and sample.files:
-                _log_origins(sample, run.origins)
+                _log_surprises(sample, run.origins)
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
@@ -112,9 +112,8 @@ def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
             )
 
 
-def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
-    """Log what the user may not expect of inputs that files were given for: random values, a
-    conversion."""
+def _log_surprises(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
+    """Log random values and conversions of inputs, which a user of files may not expect."""
     drawn = [name for name, origin in origins.items() if origin.kind is OriginKind.RANDOM]
     _warn_of_drawn_integers(sample, drawn)
     for name, origin in origins.items():
@@ -125,8 +124,7 @@ def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
 
 
 def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) -> None:
-    """Warn where samples of one input are of different scales, or lie beyond what the model
-    quantizes it to."""
+    """Warn of samples of one input of different scales, or beyond the model's quantized range."""
     for spec in specs:
         origins = [c.origins[spec.name] for c in captured if spec.name in c.origins]
         known = sorted(
@@ -137,13 +135,7 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
         least, small, first = known[0]
         most, large, last = known[-1]
         is_image = len(spec.dims or ()) >= 3
-        if (
-            is_image
-            and large[0] >= 0
-            and most <= PIXELS
-            and 0 < least <= UNIT
-            and most > FACTOR * UNIT
-        ):
+        if is_image and large[0] >= 0 and 0 < least <= UNIT and FACTOR * UNIT < most <= PIXELS:
             log.warning(
                 "input %s: %s holds values in %s, %s in %s: is one of them not scaled (--scale,"
                 " --mean)?",
@@ -181,7 +173,7 @@ def _ends(ends: Range) -> str:
 
 
 @contextmanager
-def loaded_ancestors(
+def load_ancestors(
     reference: Reference,
     graph: Graph,
     above: region.Region,
@@ -189,19 +181,16 @@ def loaded_ancestors(
     into: Path,
     types: Mapping[str, protobuf.TypeProto] | None = None,
 ) -> Iterator[Strings]:
-    """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs
-    that they take.
+    """Load the nodes that compute `tensors` as the model `KEY`, for this block; yield their inputs.
 
     They stay loaded: a later block that needs no others runs the same session. The model's file is
-    in a folder below `into` meanwhile. `types`: of inputs that are not inputs of the model.
+    in a folder of `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
     held = reference.ancestors
     if held and not types and held.covers(graph, above, tensors):
         yield held.needed
         return
-    fed = [
-        n for n in tensors if n in graph.inputs
-    ]  # among them are inputs that no node above reads
+    fed = [n for n in tensors if n in graph.inputs]  # also inputs that no node reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
     model, _ = build_model(
@@ -229,19 +218,26 @@ def capture(
     seed: int = 0,
     shapes: Shapes | None = None,
 ) -> list[Tensors]:
-    """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
+    """Return reference values of tensors, per input sample; only their ancestors are run.
 
-    `inputs`: as of `python_values.input_arguments`: files, arrays, name → array, or a list of these; None: seeded
-    random values. Values are numpy arrays, lists
-    of arrays for sequences, None for empty optionals.
+    Values are numpy arrays, lists of arrays for sequences, None for empty optionals.
+
+    Args:
+        graph: The model.
+        tensors: The names of the tensors.
+        inputs: Files, arrays, name → array, or a list of these; None for seeded random values.
+        seed: The seed.
+        shapes: The shapes of inputs; None for the declared ones.
 
     >>> from subgraph import load
     >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape
     (1, 8, 32, 32)
 
     Raises:
-        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
-    """  # noqa: E501
+        UnknownName: No such tensor.
+        InputError: An input does not fit.
+        ModelError: The model cannot be run.
+    """
     graph = as_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.find_upstream(graph, names)

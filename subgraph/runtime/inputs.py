@@ -47,17 +47,16 @@ ARRAYS = RAW | {".npy", ".npz", ".pb"}
 CARRIERS = REARRANGES | PICKS | {"Cast", "Concat"}
 
 
-InputFile = tuple[
-    str | None, str
-]  # the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
+# the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
+InputFile = tuple[str | None, str]
 LabeledFiles = tuple[str, list[InputFile]]  # of a sample, with its label
 Range = tuple[float, float]  # the least and the greatest of some values
-NOTHING = ""  # in the place of a file: an empty sequence or optional
-NUMBERS = "="  # in the place of a file, this and what follows it: the numbers themselves
+NOTHING = ""  # instead of a file: an empty sequence or optional
+NUMBERS = "="  # instead of a file, this and the numbers
 ARRAY_FOLDER = "subcut-inputs"  # begins the name of the folder for arrays of a Python program
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# How floats are drawn -> the name in messages. The later ones are tried where outputs tell nothing
-# of the first.
+# The name in messages of each way to draw floats. The later ones are tried if the first one causes
+# outputs without information.
 DRAWS = {
     "normal": "normal noise",
     "bars": "dark bars on a light ground, -1 to 1",
@@ -72,14 +71,15 @@ class InputSpec:
     """One model input that a run needs.
 
     Attributes:
-        form, dtype: as of `storage.tensors.Record`.
-        dims: the declared shape: numbers, names of symbols, None for unknown sizes; None for an
+        name: The name of the input.
+        form: As of `storage.tensors.Record`.
+        dtype: As of `storage.tensors.Record`.
+        dims: The declared shape: numbers, names of symbols, None for unknown sizes; None for an
             unknown rank.
-        high: random integers are drawn from [0, high); None for the default range of the type.
-        why: where `high` comes from, in words.
-        reach: least and greatest value that the model quantizes this input to; None where it does
-            not.
-        scale: of the codes that the input takes, if it takes codes of one scale.
+        high: Random integers are drawn from [0, high); None for the default range of the type.
+        why: The source of `high`, for people.
+        reach: Least and greatest value that the model quantizes this input to, if it does.
+        scale: The scale of the codes that the input takes, if it takes codes of one scale.
     """
 
     name: str
@@ -106,8 +106,10 @@ class InputOrigin:
     """The source of the value of a model input.
 
     Attributes:
-        text: for people. conversion: of its type, or "".
-        range: least and greatest value of floats from a file; None of others.
+        kind: The kind of the source.
+        text: The source, for people.
+        conversion: The conversion of the value's type; "" without one.
+        range: Least and greatest value of floats from a file; None of other values.
     """
 
     kind: OriginKind
@@ -137,14 +139,16 @@ class Sample:
     """One set of inputs, planned: files for some inputs, seeded random values for the others.
 
     Attributes:
-        label: its name; empty if there is only one sample.
-        files: not opened yet. A file without an input's name goes by its own name, or to the only
-            input.
-        specs: the inputs that the run needs.
-        names: all inputs of the model, in order: a file may be for one that this run does not need.
-        origin: where the values in the files come from, in words; "" if their names say that.
-        setting: as of `Feeding`.
-        draw: how floats are drawn, a key of `DRAWS`.
+        label: Its name; empty if there is only one sample.
+        files: The files, not opened yet. A file without an input's name goes by its own name, or to
+            the only input.
+        specs: The inputs that the run needs.
+        names: All inputs of the model, in order: a file may be for one that this run does not need.
+        seed: The seed of random values.
+        picture: The transformation of images.
+        origin: The source of the values in the files, for people; "" if their names are enough.
+        setting: As of `Feeding`.
+        draw: A key of `DRAWS`.
     """
 
     label: str
@@ -160,7 +164,16 @@ class Sample:
 
 @frozen
 class FeedingOptions:
-    """The part of a `Feeding` that the user's options say; requests and manifests keep it."""
+    """The inputs that the user's options name, as requests and manifests keep them.
+
+    Attributes:
+        inputs: The arguments of `-i`: FILE, NAME=FILE, or a folder of samples, which may be
+            NAME=FOLDER. A single file goes into every sample.
+        shapes: Shapes by input, which replace the declared ones; a symbol has the same size in all
+            inputs.
+        seed: The seed of random values.
+        picture: The transformation of images.
+    """
 
     inputs: Strings = ()
     shapes: Shapes = field(default_factory=dict)
@@ -169,27 +182,18 @@ class FeedingOptions:
 
 
 @frozen
-class Feeding:
+class Feeding(FeedingOptions):
     """The inputs that the user feeds a model. `plan` makes samples of it.
 
     Attributes:
-        inputs: the words after `-i`: FILE, NAME=FILE, or a folder of samples, which may be
-            NAME=FOLDER. A single file goes into every sample.
-        shapes: by input, replaces the declared shape; a symbol that gets its size so has that size
-            in all inputs.
-        seed: of the random values.
-        picture: how images become tensors.
-        records: per sample, input values that lie on disk already, with absolute paths. They are
+        records: Input values that are on disk already, with absolute paths, per sample. They are
             fed instead of `inputs`, which then only names them in requests and manifests. A
             sequence is a file per element.
-        origins: per sample of `records`, where its values come from, in words; labels: its name.
-        setting: The settings of a project file that say this, for errors; "" if none does.
+        origins: The source of the values of each sample of `records`, for people.
+        labels: The name of each sample of `records`.
+        setting: The settings of a project file that name the inputs, for errors; "" without one.
     """
 
-    inputs: Strings = ()
-    shapes: Shapes = field(default_factory=dict)
-    seed: int = 0
-    picture: ImageOptions = field(default_factory=ImageOptions)
     records: tuple[Records, ...] = ()
     origins: Strings = ()
     labels: Strings = ()
@@ -199,7 +203,7 @@ class Feeding:
         """Check the seed.
 
         Raises:
-            UsageError: the seed is negative.
+            UsageError: The seed is negative.
         """
         if self.seed < 0:
             raise UsageError(
@@ -210,7 +214,7 @@ class Feeding:
 
     @property
     def is_default(self) -> bool:
-        """The user gave neither inputs nor shapes."""
+        """Whether there are neither inputs nor shapes."""
         return not self.inputs and not self.shapes
 
     @property
@@ -219,12 +223,12 @@ class Feeding:
         return FeedingOptions(self.inputs, self.shapes, self.seed, self.picture)
 
     def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
-        """The samples to run, at least one; each feeds these inputs of the model.
+        """Return the samples to run, at least one; each feeds these inputs of the model.
 
         Raises:
-            InputError: a file or folder does not exist or is of no known kind, or a shape
+            InputError: A file or folder does not exist or is of no known kind, or a shape
                 contradicts the model.
-            UnknownName: the model has no input of that name.
+            UnknownName: The model has no input of that name.
         """
         has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
         with name_setting(self.setting if has_shapes_of_file else ""):
@@ -268,21 +272,17 @@ class Feeding:
         return sizes
 
     def _list_recorded_files(self) -> list[LabeledFiles]:
-        numbered = (
-            [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
-        )
-        files = [
-            list(
-                chain.from_iterable(product([n], r.files or (NOTHING,)) for n, r in sample.items())
-            )
-            for sample in self.records
-        ]
-        return [(label, [*of]) for label, of in zip(self.labels or numbered, files, strict=True)]
+        found: list[LabeledFiles] = []
+        for k, sample in enumerate(self.records):
+            label = f"sample_{k}" if len(self.records) > 1 else ""
+            files = (product([n], r.files or (NOTHING,)) for n, r in sample.items())
+            label = self.labels[k] if self.labels else label
+            found.append((label, [*chain.from_iterable(files)]))
+        return found
 
 
 def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
-    """Label and files of each sample. Folders are read in parallel: the k-th sample has the k-th
-    files of each."""
+    """Return label and files of each sample. The k-th sample has the k-th files of each folder."""
     common: list[InputFile] = []
     folders: list[list[LabeledFiles]] = []
     for word in words:
@@ -294,12 +294,13 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
             _require_kind(path)
             common.append((name, str(path)))
             continue
-        if (path / "manifest.json").is_file() and (
-            path / "inputs"
-        ).is_dir():  # a case as `subcut cut` writes it
-            path /= "inputs"
+        inner = path / "inputs"
+        if (path / "manifest.json").is_file() and inner.is_dir():  # a case that `subcut cut` wrote
+            path = inner
         if datasets.is_dataset(path):
-            path = datasets.unpack(path, _read_ranks(graph, name))
+            names = [name] if name else graph.inputs
+            ranks = ((n, len(read_type(graph.inputs[n].type)[2] or ())) for n in names)
+            path = datasets.unpack(path, tuple(ranks))
         what = f"cannot read the folder {path}"
         with explain_os_error(InputError, what, "check its permissions", code="file.unreadable"):
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
@@ -319,14 +320,14 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
-    """The labels, with ~2, ~3 … behind those that occurred before."""
+    """Return the labels, with ~2, ~3 … added to those that occurred before."""
     taken = set(labels)
-    distinct: dict[str, None] = {}
+    distinct: list[str] = []
     for label in labels:
-        own = label if label not in distinct else find_free_name(label, taken, "~")
+        own = find_free_name(label, taken, "~") if label in distinct else label
         taken.add(own)
-        distinct[own] = None
-    return list(distinct)
+        distinct.append(own)
+    return distinct
 
 
 def _read_numbers(graph: Graph, word: str) -> InputFile | None:
@@ -353,8 +354,10 @@ def _takes_numbers(graph: Graph, name: str) -> bool:
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
-    """(NAME, FILE) of `NAME=FILE` or `FILE`. Both may hold `=`: an input's name wins, then a file
-    that exists."""
+    """Return the name and the file of `NAME=FILE` or `FILE`.
+
+    Both may hold `=`: an input's name wins, then a file that exists.
+    """
     named = max((n for n in graph.inputs if word.startswith(f"{n}=")), key=len, default=None)
     before, sep, after = (
         word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
@@ -390,12 +393,6 @@ def _require_input(graph: Graph, name: str, others: Collection[str] = ()) -> Non
     )
 
 
-def _read_ranks(graph: Graph, name: str | None) -> tuple[tuple[str, int], ...]:
-    """Return how many axes each input has, or the named one; 0 if the model does not say."""
-    names = [name] if name else list(graph.inputs)
-    return tuple((n, len(read_type(graph.inputs[n].type)[2] or ())) for n in names)
-
-
 def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
         raise InputError(
@@ -415,11 +412,10 @@ def _require_kind(path: Path) -> None:
 
 
 def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFiles]:
-    """The samples in a folder: its sub-folders, or one if its files are named after several inputs,
-    or its files.
+    """Return the samples in a folder: sub-folders, one of files named after inputs, or files.
 
     Raises:
-        InputError: the folder is empty, or only some of its files are named after inputs.
+        InputError: The folder is empty, or only some of its files are named after inputs.
     """
     inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
     folders = [p for p in inside if p.is_dir() and _input_files(p.iterdir())]
@@ -427,9 +423,8 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
         return [(p.name, [(name, str(f)) for f in _input_files(p.iterdir())]) for p in folders]
     files = _input_files(inside)
     twins = [p for p in inside if p.suffix.lower() in RAW and p.with_suffix(".npy") in files]
-    if (
-        twins and not (folder.parent / "manifest.json").is_file()
-    ):  # in a case both are the same tensor
+    is_case = (folder.parent / "manifest.json").is_file()  # in it both are the same tensor
+    if twins and not is_case:
         log.warning("%s is not read: a .npy of the same name lies beside it", clean(str(twins[0])))
     if not files:
         raise InputError(
@@ -453,28 +448,30 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
 
 
 def _input_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that can be fed, in order.
+    """Return the files that can be fed, in order.
 
-    Left out are the outputs in ONNX's own test folders, and raw files beside a .npy of the same
-    name: `subcut cut` writes each tensor in both formats.
+    Omitted are the outputs in ONNX's own test folders, and raw files with a .npy of the same name:
+    `subcut cut` writes each tensor in both formats.
     """
-    kinds = ARRAYS | IMAGES
     files = [
-        p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")
+        p
+        for p in paths
+        if p.suffix.lower() in ARRAYS | IMAGES
+        and p.is_file()
+        and not re.fullmatch(r"\..*|output_\d+\.pb", p.name)
     ]
     stems = {p.stem for p in files if p.suffix.lower() == ".npy"}
-    files = [p for p in files if p.suffix.lower() not in RAW or p.stem not in stems]
-    return sorted((p for p in files if not re.fullmatch(r"output_\d+\.pb", p.name)), key=_natural)
+    kept = (p for p in files if p.suffix.lower() not in RAW or p.stem not in stems)
+    return sorted(kept, key=_natural)
 
 
 def _natural(path: Path) -> list[Any]:
-    """Sort key that puts sample_2 before sample_10: texts and numbers alternate."""
+    """Return a sort key that puts sample_2 before sample_10: texts and numbers alternate."""
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
 def inputs_by_stem(names: Sequence[str]) -> StringMap:
-    """Input names by the stem of a file for them: an input's own name goes before all other
-    stems."""
+    """Return input names by the stem of a file for them; an input's own name goes first."""
     stems = {name: name for name in names}
     for position, name in enumerate(names):
         for stem in (safe_name(name), f"input_{position}", f"input_{name}"):
@@ -499,13 +496,14 @@ def _spec(graph: Graph, name: str, shapes: Shapes, sizes: Mapping[str, int]) -> 
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
     scale = scales_of(graph).get(name) if "int" in dtype else None
-    if scale and len(scale.step) == 1:
-        return InputSpec(name, form, dtype, dims, high, why, _range_of_codes(scale, dtype), scale)
-    return InputSpec(name, form, dtype, dims, high, why, _find_quantized_range(graph, name))
+    if scale and len(scale.step) > 1:
+        scale = None
+    reach = _range_of_codes(scale, dtype) if scale else _find_quantized_range(graph, name)
+    return InputSpec(name, form, dtype, dims, high, why, reach, scale)
 
 
 def _range_of_codes(scale: Scale, dtype: str) -> Range:
-    """Return the least and the greatest value that the codes of a type stand for."""
+    """Return the least and the greatest value of the codes of a type."""
     low, high = ((code - scale.zero[0]) * scale.step[0] for code in dtypes.code_range(dtype))
     return low, high
 
@@ -526,10 +524,10 @@ def _find_quantized_range(graph: Graph, name: str) -> Range | None:
 
 
 def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
-    """The sizes that `--shape` gives the symbols among an input's declared dimensions.
+    """Return the sizes that `--shape` sets for the symbols of an input's declared dimensions.
 
     Raises:
-        InputError: the shape contradicts them.
+        InputError: The shape contradicts them.
     """
     if dims is not None and len(dims) != len(shape):
         rank = count(len(dims), "dimension")
@@ -547,8 +545,7 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
 
 
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
-    """The number of rows of the smallest table that this integer input indexes, and why; (None, "")
-    if none."""
+    """Return the rows of the smallest table that an integer input indexes, and its name."""
     tables: list[tuple[int, str]] = []
     seen = {name}
     stack = [name]
@@ -581,11 +578,11 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
 def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     axis = int(attribute(gather, "axis", 0))
     table = str(gather.input[0])
+    dims: list[Any] = []
     if table in graph.weights:
-        dims: list[Any] | None = list(graph.weights[table].dims)
-    else:
-        types = graph.declared_types([table])
-        dims = read_type(types[table])[2] if table in types else None
-    if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
+        dims += graph.weights[table].dims
+    elif table in (types := graph.declared_types([table])):
+        dims += read_type(types[table])[2] or ()
+    if not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None
     return max(int(dims[axis]), 1)

@@ -1,6 +1,6 @@
-"""The reference: onnxruntime with all optimizations off, in a process of its own.
+"""The reference: onnxruntime with all optimizations off, in a separate process.
 
-`docs/why/reference-in-a-process.md` says why not in this one.
+The reasons are in `docs/why/reference-in-a-process.md`.
 """
 
 from __future__ import annotations
@@ -22,47 +22,41 @@ from subgraph.graph.region import Region
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.deadline import Deadline
-from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches import StretchedModel, lacks_memory
+from subgraph.runtime.stretches import Feeds, StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
-from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
 PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
-LITERT = (  # runs operators of TensorFlow Lite; without delegates, which fuse
-    "litert:kernels=builtin"
-)
+# runs operators of TensorFlow Lite; without delegates, which fuse
+LITERT = "litert:kernels=builtin"
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
 OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
 STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
 MIN_LIMIT = 256 << 20  # bytes
-SMALL = 256 << 20  # bytes of weights that need no plan where the user gives no limit
+SMALL = 256 << 20  # bytes of weights that need no plan without a limit of the user
 HELD = "held"  # key of the model of which other keys are stretches
-MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
+MAX_THREADS = 8  # more are no faster in one small run, and cause other bits on each machine
 
 
 def threads() -> int:
-    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with
-    every result."""
+    """Return the intra-op threads of the reference: the available cores, at most `MAX_THREADS`."""
     return min(cores(), MAX_THREADS)
 
 
-def fixed_options(backend: str = PLAIN) -> JsonObject:
-    """The options with which a backend gives the same values on every machine; none if it has no
-    such options."""
+def find_fixed_options(backend: str = PLAIN) -> JsonObject:
+    """Return the options for the same values on every machine; empty if the backend has none."""
     options = capabilities(backend).reference
     return {**options, "threads": threads()} if options else {}
 
 
 def parse_limit(text: str | None) -> int | None:
-    """Bytes that each of subcut's own processes may use, as `--memory` names them; None for what is
-    free.
+    """Return the bytes that `--memory` allows each of subcut's own processes; None for free memory.
 
     Raises:
-        UsageError: it is not a size, or less than the process takes without a model.
+        UsageError: It is not a size, or less than the process takes without a model.
     """
     if text is None:
         return None
@@ -77,7 +71,7 @@ def parse_limit(text: str | None) -> int | None:
 
 
 def default_for(graph: Graph, **limits: Any) -> Reference:
-    """The reference that runs this model where the user names none; `limits`: of `Reference`."""
+    """Return the default reference for a model; `limits`: of `Reference`."""
     if any(node.domain == TFLITE for node in graph.nodes):
         backend, _, options = LITERT.partition(":")
         return Reference(backend, dict(o.split("=") for o in options.split(",")), **limits)
@@ -103,12 +97,11 @@ class LoadedAncestors:
     def covers(self, graph: Graph, above: Region, tensors: Iterable[str]) -> bool:
         """Return whether a run of these nodes returns the tensors of a region of the model, and
         runs no other node."""
-        made = {name for name in tensors if name in graph.maker}
-        is_fed_alike = {*above.inputs, *above.shapes} <= {
-            *self.needed
-        }  # else with values of random nodes
-        is_same = self.nodes == frozenset(above.nodes) and made <= self.outputs
-        return graph is self.graph and bool(made) and is_fed_alike and is_same
+        produced = {name for name in tensors if name in graph.maker}
+        # else values of random nodes are fed
+        is_fed_alike = {*above.inputs, *above.shapes} <= {*self.needed}
+        is_same = self.nodes == {*above.nodes} and produced <= self.outputs
+        return graph is self.graph and bool(produced) and is_fed_alike and is_same
 
 
 class Reference:
@@ -116,23 +109,22 @@ class Reference:
 
     The process starts with the constructor, so that the runtime is imported while the caller still
     reads the model. Another backend, or a library of custom operators (option `ops`), serves models
-    that plain onnxruntime cannot run. Several threads may share a reference if each uses keys of
-    its own.
+    that plain onnxruntime cannot run. Several threads may share a reference if each uses separate
+    keys.
 
     A model whose weights need more than `limit` is run in stretches (`runtime.stretches`), of which
     the process holds one at a time.
 
     Attributes:
-        backend, options: as given, with the backend's fixed options added.
-        fixed: has it such options, as onnxruntime does? Then it runs models in stretches, within a
-            limit of memory.
-        python: the interpreter of a release that is installed apart; None for the one beside
-            subcut.
-        limit: bytes of memory that the process may use; None for what is free.
-        exceeded: was there a model that did not fit?
-        ancestors: the nodes that are loaded to capture tensors (`runtime.capture`); None if there
-            are none.
-        deadline: when the last request must have ended, as of `Workers`; `share` sets it.
+        backend: The backend.
+        options: Its options, with the fixed ones.
+        fixed: Whether it has fixed options, as onnxruntime does. If so, it runs models in
+            stretches, within a limit of memory.
+        python: The interpreter of a separate release; None for that of subcut.
+        limit: Bytes of memory that the process may use; None for the free memory.
+        exceeded: Whether there was a model that did not fit.
+        ancestors: The nodes that are loaded to capture tensors (`runtime.capture`), if any.
+        deadline: The end of the last request, as of `Workers`; `share` sets it.
     """
 
     def __init__(
@@ -146,12 +138,22 @@ class Reference:
         python: Path | None = None,
         limit: int | None = None,
     ) -> None:
-        """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process
-        when a model has ended the last one, and models that were loaded in that one are lost."""
+        """Start the process.
+
+        Args:
+            backend: The backend.
+            options: Its options; None for the fixed ones.
+            timeout: As of `Worker`.
+            memory: As of `Worker`.
+            restart: Whether `load` starts a new process when a model has ended the last one, whose
+                models are lost.
+            python: As of `Worker`.
+            limit: As of the class.
+        """
         self.backend = backend
         self.limit = limit
         self.fixed = bool(capabilities(backend).reference)
-        self.options = {**fixed_options(backend), **(options or {})}
+        self.options = {**find_fixed_options(backend), **(options or {})}
         self.exceeded = False
         self.ancestors: LoadedAncestors | None = None
         self.deadline = Deadline()
@@ -159,13 +161,13 @@ class Reference:
         most = memory or limit or (None if self.fixed else free_memory())
         self._start = partial(Worker, backend, timeout=timeout, memory=most, python=python)
         self.python = python
-        self._worker = self._started()
+        self._worker = self._start_worker()
         self._lock = threading.RLock()
         self._version = ""
         self._stretched: dict[str, StretchedModel] = {}
         self._held: object = None  # what the process has under the key `HELD`
 
-    def _started(self) -> Worker:
+    def _start_worker(self) -> Worker:
         bounded = None
         if self.fixed:
             free = free_memory()  # a damaged size in a model must not take the machine down
@@ -190,12 +192,9 @@ class Reference:
         except ModelError as e:
             if not (self.fixed and lacks_memory(e)):
                 raise
-            what = (
-                f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
-                " may use"
-            )
             raise OutOfMemory(
-                f"{what}: {e.what}",
+                f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
+                f" may use: {e.what}",
                 "is the model damaged? else give smaller inputs (--shape, -i), or free some memory",
                 code="memory.exceeded",
             ) from e
@@ -224,11 +223,11 @@ class Reference:
         *,
         reuse: bool = True,
     ) -> None:
-        """As `load`, of a model whose large weights are still those of the file `source`; it is
-        written into `folder`.
+        """Load a model whose large weights are still in a file; write the model into a folder.
 
         onnxruntime reads external weights in place where all are aligned. Else they are copied to
-        aligned offsets: kernels give other last bits on unaligned memory (`docs/why/alignment.md`).
+        aligned offsets, because kernels compute other last bits on unaligned memory
+        (`docs/why/alignment.md`).
         `model` is changed.
         """
 
@@ -264,23 +263,22 @@ class Reference:
             may_restart = self._restart or self.limit or self._stretched or self._worker.is_late
             if may_restart and not self._worker.alive:
                 self._worker.close()
-                self._worker = self._started()
+                self._worker = self._start_worker()
                 self._held = None
                 self.ancestors = None
             with self._report_memory_limit():
                 self._worker.load(key, model, options)
 
-    def run(
-        self, key: str, into: Path, outputs: StringMap, feeds: Iterable[Record] | Sample
-    ) -> ModelRun:
-        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are
-        relative to it.
+    def run(self, key: str, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
+        """Run `key` once; write `outputs` (name → file stem) into the folder.
+
+        Files of `feeds` are relative to it.
 
         Raises:
-            InputError: an input does not fit.
-            ModelError: the run failed, or `key` was lost with the process that another model ended
+            InputError: An input does not fit.
+            ModelError: The run failed, or `key` was lost with the process that another model ended
                 (`restart`).
-            WorkerDied: the process crashed.
+            WorkerDied: The process crashed.
         """
         try:
             with self._lock:
@@ -302,11 +300,12 @@ class Reference:
         return run
 
     def tensors(self, model: Path) -> frozenset[str] | None:
-        """The tensors of a model that it has values of; None for all. From now on it runs cuts of
-        this model.
+        """Return the tensors of a model that it has values of; None for all.
+
+        From now on it runs cuts of this model.
 
         Raises:
-            BackendError: it cannot be used.
+            BackendError: It cannot be used.
         """
         if not plugins.defines("backends", self.backend, "tensors"):
             return None
@@ -316,15 +315,14 @@ class Reference:
         return known
 
     def identity(self) -> JsonObject:
-        """Backend, options and version: all that its values depend on, beside the model and its
-        inputs."""
+        """Return backend, options and version, on which its values depend."""
         if not self._version:
             with self._lock:
                 self._version = self._worker.about(self.options).version
         return {"backend": self.backend, "options": dict(self.options), "version": self._version}
 
     def drop(self, key: str) -> None:
-        """Forget a model; its memory is free again. Its values are where the caller wanted them."""
+        """Forget a model, so that its memory is free again."""
         with self._lock:
             if self._stretched.pop(key, None) is None:
                 self._worker.drop(key)
@@ -355,30 +353,26 @@ class Reference:
         *,
         reuse: bool,
     ) -> None:
-        """Load what `build` gives in the place of the stretch that the process holds, unless it has
-        this one's token.
+        """Load the model that `build` returns in place of the stretch that the process holds.
 
-        `source`, `folder`: as of `load_model`.
+        Nothing is loaded if that has the same token. `source`, `folder`: as of `load_model`.
         """
         if self._held == token and self._worker.alive:
             return
         self.release()
-        with tempfile.TemporaryDirectory(
-            prefix="model-", dir=folder
-        ) as inner:  # the process has its files open
+        # the process has its files open
+        with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:
             self._place(HELD, build(), source, Path(inner), reuse)
         self._held = token
 
     def release(self) -> None:
-        """Forget the stretch that the process holds; its memory is free again."""
+        """Forget the stretch that the process holds, so that its memory is free again."""
         if self._held is not None and self._worker.alive:
             self._worker.drop(HELD)
         self._held = None
 
-    def run_held(
-        self, into: Path, outputs: StringMap, feeds: Iterable[Record] | Sample
-    ) -> ModelRun:
-        """As `run`, of what it holds."""
+    def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
+        """Run the stretch that the process holds, as `run`."""
         return self._worker.run(HELD, into, outputs, feeds)
 
     def exclusive(self) -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import KEY, Captured, capture_samples, loaded_ancestors
+from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
@@ -30,9 +30,9 @@ class ReferenceValues:
     unnamed files are resolved.
 
     Attributes:
-        records: per sample, record by tensor; every sample has the same tensors.
-        captured: the first run, per sample.
-        watched: the values' files; whoever gets others from the store adds these.
+        records: The record of each tensor, per sample; every sample has the same tensors.
+        captured: The first run, per sample.
+        watched: The values' files; a caller that takes others from the store adds them.
     """
 
     def __init__(
@@ -49,41 +49,43 @@ class ReferenceValues:
         self._lock = threading.RLock()
         self._batch = 0
 
-    def with_input(self, name: str, values: Sequence[Records], origin: str) -> ReferenceValues:
-        """The same samples with another value of one input; of `values`, that one is taken.
-        `origin`: what it is.
+    def _make(
+        self, samples: Sequence[Sample], reference: Reference | None = None
+    ) -> ReferenceValues:
+        """Return values of the same model for other samples; nothing runs before one is needed."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        return ReferenceValues(self.graph, reference or self.reference, samples, folder)
 
-        What does not depend on it is kept. Nothing runs before a value is needed.
+    def replace_input(self, name: str, values: Sequence[Records], origin: str) -> ReferenceValues:
+        """Return the values for another value of one input; those that do not depend on it stay.
+
+        Args:
+            name: The input.
+            values: The value of the input, per sample; other values are ignored.
+            origin: The source of the value, for people.
         """
         graph = self.graph
-        below = graph.descendants(graph.readers.get(name, ()))
-        other = ReferenceValues(
-            graph, self.reference, self.samples, Path(tempfile.mkdtemp(dir=self.folder))
-        )
-        kept = (
-            {n: r for n, r in records.items() if graph.maker.get(n) not in below}
-            for records in self.records
-        )
+        changed = graph.descendants(graph.readers.get(name, ()))
+        other = self._make(self.samples)
         other.records = [
-            {**records, name: value[name]} for records, value in zip(kept, values, strict=True)
+            {n: r for n, r in records.items() if graph.maker.get(n) not in changed}
+            | {name: value[name]}
+            for records, value in zip(self.records, values, strict=True)
         ]
-        told = {name: InputOrigin(OriginKind.COMPUTED, origin)}
-        other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
+        origins = {name: InputOrigin(OriginKind.COMPUTED, origin)}
+        other.captured = [replace(c, origins={**c.origins, **origins}) for c in self.captured]
         return other
 
-    def with_inputs(
+    def replace_inputs(
         self, inputs: Sequence[Records], reference: Reference | None = None
     ) -> ReferenceValues:
-        """The values for other inputs of the model, a sample each. Nothing runs before a value is
-        needed.
+        """Return the values for other inputs of the model, a sample each.
 
         Args:
             inputs: Per sample, the value of each input; other values are ignored.
             reference: The process that computes the values; None for the present one.
         """
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
-        reference = reference or self.reference
-        other = ReferenceValues(self.graph, reference, [self.samples[0]] * len(inputs), folder)
+        other = self._make([self.samples[0]] * len(inputs), reference)
         names = self.graph.inputs
         other.records = [{n: sample[n] for n in names if n in sample} for sample in inputs]
         other.captured = self.captured[:1] * len(inputs)
@@ -91,16 +93,12 @@ class ReferenceValues:
 
     @property
     def are_drawn(self) -> bool:
-        """Whether the user gave no value of any input."""
+        """Whether the values of all inputs are drawn."""
         return not any(sample.files for sample in self.samples)
 
-    def redrawn(self, draw: str) -> ReferenceValues:
-        """The values for floats that are drawn in another way. Nothing runs before a value is
-        needed."""
-        samples = [replace(sample, draw=draw) for sample in self.samples]
-        return ReferenceValues(
-            self.graph, self.reference, samples, Path(tempfile.mkdtemp(dir=self.folder))
-        )
+    def redraw(self, draw: str) -> ReferenceValues:
+        """Return the values for floats that are drawn in another way."""
+        return self._make([replace(sample, draw=draw) for sample in self.samples])
 
     @property
     def labels(self) -> list[str]:
@@ -126,9 +124,11 @@ class ReferenceValues:
             into = self.folder / f"batch{self._batch}"
             into.mkdir(parents=True)
             self._batch += 1
-            missing += [
-                n for n in self._random_outputs(missing) if n not in stored and n not in missing
-            ]
+            # another run would draw other numbers
+            graph = self.graph
+            nodes = graph.ancestors(graph.maker[n] for n in missing if n in graph.maker)
+            drawn = graph.iter_outputs(graph.in_order(nodes & graph.random_nodes))
+            missing += [n for n in drawn if n not in stored and n not in missing]
             if not self.captured:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
                 stems = {name: f"t{i}" for i, name in enumerate(missing)}
@@ -142,21 +142,13 @@ class ReferenceValues:
             else:
                 self._run_again(missing, into, near or self.reference.exceeded)
 
-    def _random_outputs(self, names: Sequence[str]) -> list[str]:
-        """Outputs of the random nodes above these tensors: another run would draw other numbers."""
-        graph = self.graph
-        if not graph.random_nodes:
-            return []
-        nodes = graph.ancestors(graph.maker[n] for n in names if n in graph.maker)
-        return list(graph.iter_outputs(graph.in_order(nodes & graph.random_nodes)))
-
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph = self.graph
         made = [n for n in names if n in graph.maker]
         stored = self.records[0] if near else {}
         nodes = graph.ancestors_until((graph.maker[n] for n in made), stored.__contains__)
         stored_random = {
-            i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])
+            i for i in nodes & graph.random_nodes if self.records[0].keys() >= {*graph.makes[i]}
         }
         above = region.build_region(
             graph, nodes - stored_random, [(n,) for n in made], keep_random=True
@@ -166,7 +158,7 @@ class ReferenceValues:
         )
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         runs = []
-        loaded = loaded_ancestors(self.reference, graph, above, names, into, types)
+        loaded = load_ancestors(self.reference, graph, above, names, into, types)
         with self.reference.exclusive(), loaded as needed:
             for k, records in enumerate(self.records):
                 (into / str(k)).mkdir()
@@ -177,8 +169,7 @@ class ReferenceValues:
             self._keep(k, run.by_name, into / str(k))
 
     def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
-        """The result of `capture.capture_samples` for these tensors and this folder, by copying
-        files."""
+        """Copy tensors into a folder; return the result of `capture.capture_samples` for it."""
         self.need(stems)
         samples = []
         for k, (captured, records) in enumerate(zip(self.captured, self.records, strict=True)):
@@ -194,7 +185,7 @@ class ReferenceValues:
         self.records[k].update(kept)
 
     def digest(self, records: Sequence[Record]) -> list[str]:
-        """Type and digest of the contents of each value. Each file is read once."""
+        """Return type and digest of the contents of each value. Each file is read once."""
         identities = []
         for r in records:
             for file in r.files:
@@ -206,7 +197,9 @@ class ReferenceValues:
 
 
 class Watched:
-    """Files that nobody may change, by size and time as they were when they were added. For any number of threads.
+    """Files that nobody may change, with their size and time when they were added.
+
+    Any number of threads may use it.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -214,26 +207,26 @@ class Watched:
     ...     file, watched = Path(folder, "x.npy"), Watched()
     ...     size = file.write_bytes(b"...")
     ...     watched.add([str(file)])
-    ...     before = watched.changed([str(file)])
+    ...     before = watched.find_change([str(file)])
     ...     size = file.write_bytes(b"....")
-    ...     before, watched.changed([str(file)]) == str(file)
+    ...     before, watched.find_change([str(file)]) == str(file)
     ('', True)
-    """  # noqa: E501
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, int]] = {}
 
     def add(self, files: Iterable[str]) -> None:
-        """Watch these from now on; what is watched already stays as it was."""
+        """Watch files from now on; the states of watched ones stay."""
         for file in files:
             if state := _read_state(file):
                 self._known.setdefault(file, state)
 
-    def changed(self, files: Iterable[str]) -> str:
-        """The first of these files that is watched and is not as it was; "" if there is none.
+    def find_change(self, files: Iterable[str]) -> str:
+        """Return the first of these files that is watched and was changed; "" without one.
 
-        One that is gone counts as it was: the store may be removed by its owner, and whoever needs
-        the file says so. One system call per file.
+        A file that is gone counts as unchanged: the owner may remove the store, and the reader of
+        the file raises an error. One system call per file.
         """
         for file in files:
             if file in self._known and _read_state(file) not in (None, self._known[file]):

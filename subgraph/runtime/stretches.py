@@ -1,8 +1,8 @@
 """A model and the memory that a run of it may take → the same run, in stretches of its nodes.
 
-Each stretch is a cut of its own that the process loads, runs and drops; what later ones read lies
-on disk. A tensor that depends on constants only is computed again in every stretch that reads it,
-as a cut does. The sizes of tensors are learned on the way: a stretch that turns out to take too
+Each stretch is a separate cut that the process loads, runs and drops; tensors that later ones read
+are on disk. A tensor that depends on constants only is computed again in every stretch that reads
+it, as a cut does. The sizes of tensors are learned on the way: a stretch that turns out to take too
 much is halved, down to one node.
 """
 
@@ -39,16 +39,14 @@ from subgraph.types import StringMap, frozen
 Feeds = Iterable[Record] | Sample
 
 CAST = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
-HALF = frozenset(
-    ("float16", "bfloat16")
-)  # of these it has hardly any kernels on a CPU: it casts all when a run begins
-NO_MEMORY = re.compile(
-    r"bad_alloc|[Ff]ailed to allocate|Cannot allocate"
-)  # in errors of onnxruntime
+# of these it has hardly any kernels on a CPU: it casts all when a run begins
+HALF = ("float16", "bfloat16")
+# in errors of onnxruntime
+NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|Cannot allocate")
 
 
 class Process(Protocol):
-    """Holds one model at a time."""
+    """The parts of `Reference` that hold one model at a time."""
 
     def hold(
         self,
@@ -59,17 +57,13 @@ class Process(Protocol):
         *,
         reuse: bool,
     ) -> None:
-        """Load what `build` gives, whose large weights are those of `source`, unless it holds that
-        of this token.
-
-        Files go to `folder`, for as long as the call takes.
-        """
+        """See `Reference.hold`."""
 
     def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
-        """As `Reference.run`."""
+        """See `Reference.run_held`."""
 
     def release(self) -> None:
-        """Forget what it holds; its memory is free again."""
+        """See `Reference.release`."""
 
 
 @frozen
@@ -77,10 +71,12 @@ class RunState:
     """The progress of a run.
 
     Attributes:
-        position: nodes that have run, in topological order.
-        records: the tensors that are read later or were asked for; files relative to the run's
-            folder, or whole paths.
-        fed, origins, seconds: as of `protocol.ModelRun`.
+        position: The number of nodes that have run, in topological order.
+        records: The tensors that are read later or were requested. Files are relative to the run's
+            folder, or full paths.
+        fed: As of `protocol.ModelRun`.
+        origins: As of `protocol.ModelRun`.
+        seconds: As of `protocol.ModelRun`.
     """
 
     position: int
@@ -93,24 +89,24 @@ class RunState:
 class StretchedModel:
     """A model that is run within `limit` bytes; several threads must take turns."""
 
-    def __init__(self, graph: Graph, process: Process, limit: int, *, reuse: bool = True) -> None:
+    def __init__(self, graph: Graph, process: Process, limit: int, *, reuse: bool) -> None:
         self.graph = graph.prepare()
         self.process = process
         self.limit = limit
         self.reuse = reuse
 
     def fits(self) -> bool:
-        """Return whether one stretch is enough, as far as its weights tell."""
+        """Return whether one stretch is enough, by the size of its weights."""
         run = _Nodes(self.graph, self.graph.outputs)
         return next_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
 
     def run(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
-        """As `Reference.run`.
+        """Run the model, as `Reference.run`.
 
         Raises:
-            ModelError: as there; or one node alone takes more than the limit, or a file of weights
-                was changed.
-            OutputError: what lies between two stretches cannot be written.
+            ModelError: The run failed, one node alone takes more than the limit, or a file of
+                weights was changed.
+            OutputError: The tensors between two stretches cannot be written.
         """
         if not isinstance(feeds, Sample):
             feeds = [r.within(into.resolve()) for r in feeds]
@@ -139,11 +135,10 @@ class StretchedModel:
                 if path.name not in needed:
                     path.unlink()
             several = several or state.position < len(nodes.order)
-        made = {n: r.within(folder) for n, r in state.records.items() if n in nodes.asked}
         tensors = tuple(
-            copied(made[name], into, stem, copy=_link)
+            copied(state.records[name].within(folder), into, stem, copy=_link)
             for name, stem in outputs.items()
-            if name in made
+            if name in state.records
         )
         if several:
             self.process.release()
@@ -167,8 +162,7 @@ class StretchedModel:
     # ------------------------------------------------------------ one stretch
 
     def _enter(self, folder: Path, nodes: _Nodes, feeds: Feeds) -> RunState:
-        """The state before the first node: the inputs that are read or asked for, each in a
-        file."""
+        """Return the state before the first node: the inputs that are read or requested."""
         if not isinstance(feeds, Sample):
             records = {r.name: r for r in feeds}
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
@@ -189,40 +183,31 @@ class StretchedModel:
         return RunState(0, run.by_name, run.fed, run.origins)
 
     def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
-        """The state behind the next stretch."""
+        """Return the state after the next stretch."""
         live = nodes.live(state.records)
         start = state.position
         end = next_end(nodes.costs, live, start, self.limit)
+        count = len(nodes.order)
         while True:
-            if (start, end) != (0, len(nodes.order)):
-                held = peak(nodes.costs, live, range(start, end)) >> 20
+            held = peak(nodes.costs, live, range(start, end)) >> 20
+            if (start, end) != (0, count):
                 words = "reference: nodes %d to %d of %d, about %d MiB"
-                log.info(
-                    words,
-                    start + 1,
-                    end,
-                    len(nodes.order),
-                    held,
-                    extra={"step": end, "of": len(nodes.order)},
-                )
+                log.info(words, start + 1, end, count, held, extra={"step": end, "of": count})
             try:
                 return self._run_stretch(nodes, folder, state, end)
             except (ModelError, BackendError) as e:
                 if not lacks_memory(e):
                     raise
                 if end == start + 1:
-                    raise self._too_large(nodes, start, live, e) from e
+                    i = nodes.order[start]
+                    raise ModelError(
+                        f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])}) alone does"
+                        f" not run within {self.limit >> 20} MiB; its weights and tensors take"
+                        f" about {held} ({e})",
+                        "more memory: --memory",
+                        code="memory.node-too-large",
+                    ) from e
                 end = start + (end - start) // 2
-
-    def _too_large(self, nodes: _Nodes, at: int, live: Sequence[int], e: Exception) -> ModelError:
-        i = nodes.order[at]
-        needed = peak(nodes.costs, live, range(at, at + 1)) >> 20
-        node = f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])})"
-        what = (
-            f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take"
-            f" about {needed}"
-        )
-        return ModelError(f"{what} ({e})", "more memory: --memory", code="memory.node-too-large")
 
     def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
         graph = self.graph
@@ -260,12 +245,12 @@ class StretchedModel:
 
 
 class _Nodes:
-    """The nodes that compute the tensors asked for, without those of constants, each behind the
-    nodes that it reads.
+    """The nodes that compute the requested tensors, in topological order, without constants.
 
     Attributes:
-        order: their indices.
-        last_read: tensor → position of the last node that reads it.
+        asked: The requested tensors.
+        order: The indices of the nodes.
+        last_read: The position of the last node that reads each tensor.
     """
 
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
@@ -285,7 +270,7 @@ class _Nodes:
 
     @cached_property
     def costs(self) -> list[Cost]:
-        """The cost of each node, as far as weights tell."""
+        """The cost of each node, by the size of its weights."""
         return [
             Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order
         ]
@@ -299,7 +284,7 @@ class _Nodes:
             read = self._read_for_constant(name)
             weights = [graph.weights[n] for n in read if n in graph.weights]
             if name in graph.weights:
-                found[name] = held_bytes(graph.weights[name])
+                found[name] = compute_held_bytes(graph.weights[name])
             elif read:
                 found[name] = CAST * max(map(protobuf.element_count, weights), default=0)
         return found
@@ -315,7 +300,10 @@ class _Nodes:
         """Bytes of the tensors that are alive before each node; one of unknown size counts as the
         largest known one."""
         graph = self.graph
-        known = {n: _bytes(r) for n, r in records.items()}
+        known = {
+            n: sum(map(math.prod, r.shapes)) * max(dtypes.bits_of(r.dtype) // 8, 1)
+            for n, r in records.items()
+        }
         largest = max(known.values(), default=0)
         change = [0] * (len(self.order) + 2)
         made = dict[str, int]()
@@ -335,30 +323,27 @@ class _Nodes:
 
 def lacks_memory(e: SubcutError) -> bool:
     """Return whether the process lacked memory; the system may have killed it for that, too."""
+    is_limited = isinstance(e, OutOfMemory)
     if isinstance(e, WorkerDied):
-        return (
-            "memory" in e.process
-            or e.process.get("signal") == KILLED
-            or bool(NO_MEMORY.search(e.what))
-        )
-    return isinstance(e, OutOfMemory) or bool(NO_MEMORY.search(e.what))
+        is_limited = "memory" in e.process or e.process.get("signal") == KILLED
+    return is_limited or bool(NO_MEMORY.search(e.what))
 
 
-def held_bytes(weight: protobuf.TensorProto) -> int:
-    """Bytes of memory that a weight takes in onnxruntime on a CPU: those of half precision also as
-    float32."""
-    dtype, _ = dtypes.TYPES.get(weight.data_type, ("", 0))
-    return raw_bytes(weight) + (CAST * protobuf.element_count(weight) if dtype in HALF else 0)
+def compute_held_bytes(weight: protobuf.TensorProto) -> int:
+    """Return the memory of a weight in onnxruntime on a CPU, which has half also as float32."""
+    size = compute_raw_bytes(weight)
+    if dtypes.name_of(weight.data_type) in HALF:
+        size += CAST * protobuf.element_count(weight)
+    return size
 
 
-def raw_bytes(weight: protobuf.TensorProto) -> int:
-    """Bytes of a weight as it is stored; 0 for strings."""
+def compute_raw_bytes(weight: protobuf.TensorProto) -> int:
+    """Return the bytes of a weight as it is stored; 0 for strings."""
     return protobuf.nbytes(weight) if dtypes.bits_of_number(weight.data_type) else 0
 
 
 def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
-    """The nodes in an order in which each stands just in front of the first that reads it: few
-    tensors are alive then.
+    """Yield the nodes, each as late as possible, so that few tensors are alive.
 
     Depth first from the last nodes. Complexity: linear in nodes and edges.
     """
@@ -377,13 +362,8 @@ def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
                 yield i
 
 
-def _bytes(record: Record) -> int:
-    """Return the bytes of all arrays of a value."""
-    return sum(map(math.prod, record.shapes)) * max(dtypes.bits_of(record.dtype) // 8, 1)
-
-
 def _link(file: str, to: Path) -> None:
-    """The file under another name, without a copy where the file system allows."""
+    """Link a file under another name; copy it if the file system has no such links."""
     try:
         os.link(file, to)
     except OSError:
@@ -404,12 +384,16 @@ class Cost:
 
 
 def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int) -> int:
-    """The end of the longest stretch from `start` that holds at most `limit` bytes; `start + 1`
-    where no node fits.
+    """Return the end of the longest stretch from `start` that holds at most `limit` bytes.
+
+    It is `start + 1` if no node fits.
 
     Args:
-        live: bytes of the tensors that are made before node k and read at it or later, for k from 0
-            to `len(costs)`.
+        costs: The cost of each node.
+        live: Bytes of the tensors that are computed before node k and read at it or later, for k
+            from 0 to `len(costs)`.
+        start: The first node.
+        limit: The most bytes.
 
     Complexity: linear in the nodes of the stretch and the weights that they read.
     """
@@ -427,8 +411,7 @@ def next_end(costs: Sequence[Cost], live: Sequence[int], start: int, limit: int)
 
 
 def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
-    """Bytes that a stretch holds at most: its weights, what enters it, and what is alive in
-    it."""
+    """Return the most bytes that a stretch holds: weights, inputs, and tensors alive in it."""
     weights: dict[str, int] = {}
     for k in nodes:
         weights.update(costs[k].weights)
@@ -440,8 +423,7 @@ def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
 def stretches(
     costs: Sequence[Cost], live: Sequence[int], limit: int, start: int = 0
 ) -> Iterator[range]:
-    """Every node from `start` on, in ranges of at most `limit` bytes, or of one node that takes
-    more."""
+    """Yield every node from `start` on, in ranges of at most `limit` bytes or one node."""
     while start < len(costs):
         end = next_end(costs, live, start, limit)
         yield range(start, end)

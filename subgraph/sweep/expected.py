@@ -31,7 +31,7 @@ from subgraph.graph import region as regions
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.reference import PLAIN, Reference, fixed_options
+from subgraph.runtime.reference import PLAIN, Reference, find_fixed_options
 from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
@@ -345,7 +345,7 @@ class ExpectedOutputs:
 
 def make_plain_candidate(timeout: float) -> Candidate:
     """The reference as a runtime among others: its process is replaced when it crashes."""
-    return Candidate("onnxruntime", PLAIN, fixed_options(), timeout=timeout)
+    return Candidate("onnxruntime", PLAIN, find_fixed_options(), timeout=timeout)
 
 
 def is_dead(failure: Verdict) -> bool:

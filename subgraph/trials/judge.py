@@ -300,7 +300,7 @@ def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterat
     boundary = (*region.inputs, *region.shapes, *region.outputs)
     fed = chain.from_iterable(map(records.get, boundary) for records in values.records)
     files = (record.files for record in fed if record)
-    if file := values.watched.changed(chain(*files, *(result.files for result in results))):
+    if file := values.watched.find_change(chain(*files, *(result.files for result in results))):
         what = (
             f"while the candidate ran, something wrote over {file}: nothing that was compared"
             " can be believed"

@@ -232,7 +232,7 @@ def _iter_ways(model: ReferenceModel, names: Collection[str]) -> Iterator[tuple[
             continue
         with Reference(own.backend, {**own.options, "threads": number}, python=own.python) as other:
             other.share(own.deadline)
-            values = model.values.with_inputs(model.values.records, other)
+            values = model.values.replace_inputs(model.values.records, other)
             values.need(names)
             least, most = sorted((number, threads))
             yield f"{least} and {most} threads", read_outputs(values.records, names)
@@ -308,7 +308,7 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     usual, *other_draws = DRAWS
     names = ", ".join(f"'{clean(name)}'" for name in find_mute(verdict.outputs))
     for draw in other_draws:
-        other = trials.with_model(trials.model.fed_with(values.redrawn(draw))).restarted()
+        other = trials.with_model(trials.model.fed_with(values.redraw(draw))).restarted()
         if _is_telling(other):
             note = (
                 f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} tells nothing about {names})"

@@ -395,7 +395,7 @@ class OtherInputs:
 
     def _run_on_inputs(self, inputs: Feeds) -> list[ReferenceValues]:
         """The values for these inputs, in one session if the reference accepts all of them."""
-        values = self.values.with_inputs(inputs)
+        values = self.values.replace_inputs(inputs)
         try:
             values.need(self.outputs)
         except OutOfTime:

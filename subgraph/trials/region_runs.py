@@ -26,7 +26,7 @@ from subgraph.runtime.run_result import (
     make_unresolved,
     merge,
 )
-from subgraph.runtime.stretches import held_bytes, raw_bytes
+from subgraph.runtime.stretches import compute_held_bytes, compute_raw_bytes
 from subgraph.runtime.worker_pool import Turns
 from subgraph.storage.digest import digest
 from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime, Form, ModelWriter
@@ -140,7 +140,9 @@ class MemoryLimit:
 
     def _bytes_held(self, weight: protobuf.TensorProto) -> int:
         """Bytes that a weight takes in the candidate's memory, at least."""
-        return held_bytes(weight) if self.runtime.candidate.can.half_as_float else raw_bytes(weight)
+        if self.runtime.candidate.can.half_as_float:
+            return compute_held_bytes(weight)
+        return compute_raw_bytes(weight)
 
 
 @frozen

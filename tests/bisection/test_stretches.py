@@ -55,9 +55,9 @@ def searched(
     """A search that ended. Each weight takes this share of the candidate's memory."""
     setup = Setup(faulty_candidate(**faults), Feeding(), graph.path.parent / "out", QUICK)
     with Workers(setup.candidate) as workers:
-        for place in ("trials.region_runs.raw_bytes", "bisection.stretches.held_bytes"):
+        for place in ("trials.region_runs.compute_raw", "bisection.stretches.compute_held"):
             monkeypatch.setattr(
-                f"subgraph.{place}", lambda weight: int(held * (workers.memory or 0))
+                f"subgraph.{place}_bytes", lambda weight: int(held * (workers.memory or 0))
             )
         with open_trials(graph, setup, reference, workers) as trials:
             run_in_worker = RegionRuns._run_in_worker

@@ -242,7 +242,7 @@ def test_other_inputs_run_in_the_session_that_is_loaded(
     values.need(["x", "y"])
     monkeypatch.setattr(reference, "load_model", lambda *_, **__: pytest.fail("it is loaded again"))
     inputs = [{"x": written("x", np.full(2, k, np.float32), tmp_path, f"x{k}")} for k in (1, 2)]
-    other = values.with_inputs(inputs)
+    other = values.replace_inputs(inputs)
     other.need(["y"])
     assert [record["y"].array().tolist() for record in other.records] == [[-1, -1], [-2, -2]]
 
@@ -257,19 +257,19 @@ def file(tmp_path: Path) -> Path:
 def test_another_size_and_another_time_are_a_change(file: Path, tmp_path: Path) -> None:
     watched = Watched()
     watched.add([str(file)])
-    assert watched.changed([str(file), str(tmp_path / "unknown")]) == ""
+    assert watched.find_change([str(file), str(tmp_path / "unknown")]) == ""
     before = file.stat()
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1000))
-    assert watched.changed([str(file)]) == str(file)
+    assert watched.find_change([str(file)]) == str(file)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert watched.changed([str(file)]) == ""
+    assert watched.find_change([str(file)]) == ""
     file.write_bytes(b"abcd")
     watched.add([str(file)])  # it stays as it was
-    assert watched.changed([str(file)]) == str(file)
+    assert watched.find_change([str(file)]) == str(file)
 
 
 def test_removed_process_is_none(file: Path) -> None:
     watched = Watched()
     watched.add([str(file), f"{file}.none"])
     file.unlink()
-    assert watched.changed([str(file), f"{file}.none"]) == ""
+    assert watched.find_change([str(file), f"{file}.none"]) == ""
