@@ -1,9 +1,8 @@
-"""Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per
-decade.
+"""Numbers of the document -> pixels of a chart. The axis of errors is logarithmic.
 
-Errors of exactly 0 stand on the lower edge, a decade below the others, errors that are not finite
-in a band above them. Names stand below the axis, upright, those of findings and of the first
-failing points before others.
+Errors of exactly 0 are on the lower edge, a decade below the others, errors that are not finite in
+a band above them. Names are below the axis, upright, those of findings and of the first failing
+points before others.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ NAME_LENGTH = 17  # characters of a name
 # room above: without and with numbers of findings
 TOP = 12.0
 MARKED = 40.0
-DEEPEST = 16  # decades shown below the highest; what is smaller stands on the floor
+DEEPEST = 16  # decades shown below the highest; smaller errors are on the floor
 MAX_LABELS = 8  # on an axis
 MAX_TITLES = 400  # failing points with a name
-STAGGER = 16.0  # pixels between numbers of findings; nearer ones stand in rows
+STAGGER = 16.0  # pixels between numbers of findings; nearer ones are in rows
 MARK_ROWS = 3
 
 
@@ -78,8 +77,9 @@ class Paths:
     """SVG paths of a chart.
 
     Attributes:
-        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first
-            `MAX_TITLES`.
+        line: The curve.
+        dots: The points that do not fail.
+        failing: The points that fail, beyond the first `MAX_TITLES`.
     """
 
     line: str
@@ -92,9 +92,10 @@ class Chart:
     """Pixels and SVG paths.
 
     Attributes:
-        strange: height of the band for errors that are not finite; None without such errors.
-        names: of nodes, below the axis. said: lines written into the chart.
-        words: the chart's own label (`label`) and that of the x axis (`x`).
+        strange: The height of the band for errors that are not finite; None without such errors.
+        names: The names of nodes, below the axis.
+        said: The lines written into the chart.
+        words: The label of the chart (`label`) and that of the x axis (`x`).
     """
 
     levels: list[Label]
@@ -288,7 +289,7 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
 def _marks(
     spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Sequence[float]
 ) -> list[Mark]:
-    """Each finding's band, at least 4 pixels wide; numbers that would touch stand in rows.
+    """Return each finding's band, at least 4 pixels wide; numbers that would touch are in rows.
 
     `failing`, `seen`: points, in pixels.
     """
@@ -299,8 +300,9 @@ def _marks(
         middle = (left + right) / 2
         row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
         ends[row] = middle
-        hidden = any(left <= x <= right for x in seen) and not any(
-            left <= x <= right for x in failing
+        has_seen, has_failing = (
+            any(left <= x <= right for x in points) for points in (seen, failing)
         )
+        hidden = has_seen and not has_failing
         marks.append(Mark(number, left, round(right - left, 1), middle, row, hidden))
     return sorted(marks)

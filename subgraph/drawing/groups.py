@@ -3,8 +3,8 @@
 Groups are name scopes (`/encoder/layer.3/attention/MatMul`), where these follow the data: scopes
 inside of a group are kept only if hardly a tensor goes back from a later one to an earlier, and if
 what a scope holds hangs together. The names `Conv.0` and `Conv.1`, an operator and a number, make
-no scope `Conv`. Where names have no scopes, or a scope holds too much, its members are grouped
-between tensors that are alone in crossing a cut; where there are none, by equal shares in
+no scope `Conv`. If names have no scopes, or a scope holds too much, its members are grouped
+between tensors that are alone in crossing a cut; without such tensors, by equal shares in
 topological order, which cannot form a cycle.
 """
 
@@ -19,7 +19,7 @@ from itertools import chain, groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
-from subgraph.reach import invert
+from subgraph.reach import group_values, invert
 from subgraph.text import shared_start, short
 from subgraph.types import Strings
 
@@ -39,19 +39,25 @@ SCOPES = (
 
 @dataclass
 class DrawnGroup:
-    """Members: leaves, and numbers of groups inside. `key` is what `open_groups` lists; `label`
-    what is shown.
+    """A group of nodes.
 
-    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all
-    inside, of which `nodes` are nodes.
+    Attributes:
+        key: The name in `open_groups`.
+        label: The name that is shown.
+        members: Leaves, and numbers of groups inside.
+        scope: The number of parts of its nodes' names that it shows.
+        parent: The number of the group around it.
+        depth: The number of groups around it.
+        nodes: The number of leaves that are nodes.
+        leaves: All leaves inside.
     """
 
     key: str
     label: str
-    parent: int
     members: list[int]
-    depth: int = 0
     scope: int = 0
+    parent: int = -1
+    depth: int = 0
     nodes: int = 0
     leaves: list[int] = field(default_factory=list)
 
@@ -71,8 +77,7 @@ class Tree:
         holders: Collection[int] = (),
         notes: Mapping[int, str] | None = None,
     ) -> None:
-        """`holders`: nodes with something inside. `notes`: what stands behind the operators of
-        nodes."""
+        """Group nodes; `holders`: those with bodies. `notes`: texts after operators of nodes."""
         self.network = network
         self.holders = holders
         self.notes = notes or {}
@@ -81,7 +86,7 @@ class Tree:
         self._ends: dict[
             int, list[str]
         ] = {}  # group between cut points → names of its first and last node
-        self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", -1, [])}
+        self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", [])}
         self._separator = "" if network.scopes else separator_of(network.names)
         names = (
             name.split(self._separator)[:-1] if self._separator else () for name in network.names
@@ -104,16 +109,15 @@ class Tree:
         return frozenset(g.key for g in self.groups.values() if 0 < g.depth < depth)
 
     def shown(self, boxes: int) -> frozenset[str]:
-        """Keys of the groups to open so that about so many boxes are seen: whole levels, as many as
-        fit."""
+        """Return the keys of the groups to open for about this number of boxes: complete levels."""
         levels = Counter[int]()
         for g in self.groups.values():
             levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is not a box
         total = levels[0]
         depth = 1
         while levels[depth] and total + levels[depth] <= boxes:
-            total = total + levels[depth]
-            depth = depth + 1
+            total += levels[depth]
+            depth += 1
         return self.opened(depth)
 
     def partly(self, nodes: Collection[int]) -> frozenset[str]:
@@ -148,10 +152,21 @@ class Tree:
 
     # ------------------------------------------------------------ building
 
-    def _add(self, key: str, label: str, parent: int, members: list[int], scope: int) -> int:
+    def _add(self, key: str, label: str, members: list[int], scope: int) -> int:
         self._last += 1
-        self.groups[self._last] = DrawnGroup(key, label, parent, members, scope=scope)
+        self.groups[self._last] = DrawnGroup(key, label, members, scope)
         return self._last
+
+    def _list_inner(self, members: Iterable[int]) -> list[int]:
+        """Return the members that are groups."""
+        return [m for m in members if m in self.groups]
+
+    def _list_groups(self, top: int) -> list[int]:
+        """Return a group and all groups inside it, outer groups first."""
+        order = [top]
+        for number in order:
+            order += self._list_inner(self.groups[number].members)
+        return order
 
     def _scopes(self, scopes: Sequence[Strings]) -> None:
         known: dict[Strings, int] = {(): self.root}
@@ -163,12 +178,9 @@ class Tree:
             if scope not in known:
                 for depth in range(1, len(scope) + 1):
                     if scope[:depth] not in known:
-                        above = known[scope[: depth - 1]]
-                        number = self._add(
-                            "/".join(scope[:depth]), scope[depth - 1], above, [], depth
-                        )
+                        number = self._add("/".join(scope[:depth]), scope[depth - 1], [], depth)
                         known[scope[:depth]] = number
-                        self.groups[above].members.append(number)
+                        self.groups[known[scope[: depth - 1]]].members.append(number)
             self.groups[known[scope]].members.append(leaf)
 
     def _dissolve(self) -> None:
@@ -177,10 +189,10 @@ class Tree:
         self._gather(self.root)
         for number in list(self.groups):
             group = self.groups.get(number)
-            if group and any(m in self.groups for m in group.members) and not self._follows(number):
-                order = [m for m in group.members if m in self.groups]
+            order = self._list_inner(group.members) if group else []
+            if group and order and not self._follows(number):
                 for m in order:  # those inside as well
-                    order += [inner for inner in self.groups.pop(m).members if inner in self.groups]
+                    order += self._list_inner(self.groups.pop(m).members)
                 group.members = sorted(group.leaves)
 
     def _follows(self, number: int) -> bool:
@@ -191,7 +203,7 @@ class Tree:
         place = {m: k for k, m in enumerate(order)}
         total = sum(map(len, edges.values()))
         backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
-        scopes = [self.groups[m].leaves for m in group.members if m in self.groups]
+        scopes = [self.groups[m].leaves for m in self._list_inner(group.members)]
         joined = sum(map(self._count_joined, scopes))
         of = sum(len(leaves) - 1 for leaves in scopes)
         return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
@@ -217,8 +229,7 @@ class Tree:
         return joined
 
     def _compress(self) -> None:
-        """A group of one member is that member; so is the root, where inputs and outputs alone are
-        beside it."""
+        """Replace each group of one member by that member, and the root by its only group."""
         for number in sorted(self.groups, reverse=True):
             group = self.groups[number]
             members = []
@@ -229,26 +240,21 @@ class Tree:
                     m = inner.members[0]
                     if m in self.groups:
                         self.groups[m].label = f"{inner.label}/{self.groups[m].label}"
-                if m in self.groups:
-                    self.groups[m].parent = number
                 members.append(m)
             group.members = members
         root = self.groups[self.root]
-        while len(only := [m for m in root.members if m in self.groups]) == 1 and all(
+        while len(only := self._list_inner(root.members)) == 1 and all(
             m >= len(self.network.ops) for m in root.members
         ):
             inner = self.groups.pop(only[0])
             root.members = [m for m in root.members if m != only[0]] + inner.members
-            for m in inner.members:
-                if m in self.groups:
-                    self.groups[m].parent = self.root
 
     def _split(self, number: int) -> None:
         """Group the members of a group that holds too many: by cut points, then in equal shares."""
         group = self.groups[number]
         ends = [m for m in group.members if len(self.network.ops) <= m < self.root]
         members = [m for m in group.members if m not in set(ends)]
-        limit = FLAT if not any(m in self.groups for m in members) else MAX_FLAT - len(ends)
+        limit = MAX_FLAT - len(ends) if self._list_inner(members) else FLAT
         if len(members) <= limit:
             return
         self._gather(number)
@@ -282,14 +288,10 @@ class Tree:
         number = self._add(
             f"{above}/#{first}-{last}".lstrip("/"),
             shared if len(shared) > 2 else _both(names),
-            parent,
             part,
             self.groups[parent].scope,
         )
         self._ends[number] = names
-        for m in part:
-            if m in self.groups:
-                self.groups[m].parent = number
         return number
 
     def _first(self, member: int) -> int:
@@ -299,34 +301,28 @@ class Tree:
 
     def _finish(self) -> None:
         """Depths, parents and leaves; groups are numbered outer first."""
-        order = [self.root]
-        for number in order:
-            order += [m for m in self.groups[number].members if m in self.groups]
-        self.groups = {number: self.groups[number] for number in order}
+        self.groups = {number: self.groups[number] for number in self._list_groups(self.root)}
         seen: set[str] = set()
         for number, group in self.groups.items():
             while group.key in seen:  # a scope may be called like an equal share
                 group.key += "'"
             seen.add(group.key)
-            for m in group.members:
-                if m in self.groups:
-                    self.groups[m].parent = number
-                    self.groups[m].depth = group.depth + 1
+            for m in self._list_inner(group.members):
+                self.groups[m].parent = number
+                self.groups[m].depth = group.depth + 1
         self._gather(self.root)
         for group in self.groups.values():
             group.nodes = sum(leaf < len(self.network.ops) for leaf in group.leaves)
-            same = Counter(self.groups[m].label for m in group.members if m in self.groups)
-            for m in group.members:
+            inner = self._list_inner(group.members)
+            same = Counter(self.groups[m].label for m in inner)
+            for m in inner:
                 if m in self._ends and same[self.groups[m].label] > 1:
                     self.groups[m].label = _both(self._ends[m])
         self._parents = invert((number, group.members) for number, group in self.groups.items())
 
     def _gather(self, top: int) -> None:
-        """Leaves of the groups in `top`, itself included."""
-        order = [top]
-        for number in order:
-            order += [m for m in self.groups[number].members if m in self.groups]
-        for number in reversed(order):
+        """Collect the leaves of a group and of the groups inside it."""
+        for number in reversed(self._list_groups(top)):
             group = self.groups[number]
             group.leaves = list(chain.from_iterable(map(self.leaves, group.members)))
 
@@ -366,18 +362,17 @@ class Tree:
 
 
 def topological(
-    members: Iterable[int], edges: Iterable[tuple[int, int]], key: Mapping[int, int]
+    members: Iterable[int], edges: Collection[tuple[int, int]], key: Mapping[int, int]
 ) -> list[int]:
-    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes first.
+    """Return a topological order, smallest `key` first, also in a cycle.
 
     >>> topological([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
     [3, 1, 2]
-    """  # noqa: E501
+    """
     left = dict.fromkeys(members, 0)
-    below: dict[int, list[int]] = {}
-    for a, b in edges:
+    below = group_values(edges)
+    for _, b in edges:
         left[b] += 1
-        below.setdefault(a, []).append(b)
     ready = [(key[m], m) for m, n in left.items() if not n]
     heapq.heapify(ready)
     waiting = sorted(((key[m], m) for m in left), reverse=True)
@@ -405,7 +400,7 @@ def segments(
 ) -> list[list[int]]:
     """Consecutive members between tensors that are alone in crossing a cut; linear.
 
-    Branches and the join below are one part, with a few members in a row behind it; a longer row is
+    Branches and the join below are one part, with the next few members in a row; a longer row is
     cut into chains.
     """
     place = {m: k for k, m in enumerate(order)}
@@ -439,7 +434,7 @@ def segments(
 
 
 def shares(row: Sequence[T], number: int) -> list[list[T]]:
-    """Consecutive parts, at most so many, of almost equal length.
+    """Return at most `number` consecutive parts of almost equal length.
 
     >>> shares([1, 2, 3, 4, 5], 2)
     [[1, 2, 3], [4, 5]]

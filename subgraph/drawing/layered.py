@@ -25,13 +25,13 @@ TEXT = 14.0  # height of a label
 CURVE = 11.0
 CURVE_MOST = 36.0
 STRAIGHT = 8.0  # weight of the parts of one edge for each other
-HEAVY = 1e7  # weight of the trunk beside any other item
+HEAVY = 1e7  # weight of the trunk, relative to any other item
 
 
 class Item(NamedTuple):
     """A box: its extents left and right of its anchor, its height, and how many nodes it holds.
 
-    `top`, `bottom`: it must stand in the first or in the last row.
+    `top`, `bottom`: it must be in the first or in the last row.
     """
 
     left: float
@@ -43,10 +43,14 @@ class Item(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """From item to item, each a position in topological order; width of the label; where it leaves
-    and arrives.
+    """An edge between two items.
 
-    `leave`, `arrive`: x beside the anchor of the item.
+    Attributes:
+        source: The position of its first item in topological order.
+        target: The position of its second item in topological order.
+        label: The width of the label.
+        leave: The x at which it leaves, from the anchor of the first item.
+        arrive: The x at which it arrives, from the anchor of the second item.
     """
 
     source: int
@@ -65,7 +69,8 @@ class Placed:
         paths: per edge, points from source to target, of which every second step goes straight;
             empty for a stub.
         labels: per edge, where its text begins, at half height; None without room.
-        trunk: x of the longest path. members: the items on it.
+        trunk: x of the longest path.
+        members: The items on the longest path.
     """
 
     width: float
@@ -206,10 +211,9 @@ class _Rows:
             chain = self.chains[e]
             edge = edges[e]
             for k, (a, b) in enumerate(pairwise(chain)):
-                leave = edge.leave if k == 0 else 0.0
-                arrive = edge.arrive if k == len(chain) - 2 else 0.0
-                self.above[b].append((a, leave - arrive))
-                self.below[a].append((b, arrive - leave))
+                shift = edge.leave * (k == 0) - edge.arrive * (k == len(chain) - 2)
+                self.above[b].append((a, shift))
+                self.below[a].append((b, -shift))
 
     def _chain(self, e: int, trunk: bool) -> None:
         """Give an edge a part in each layer that it passes, if there is room."""
@@ -221,20 +225,17 @@ class _Rows:
             return
         chain = [edge.source]
         for k, layer in enumerate(passed):
-            text = (
-                edge.label
-                if k == 0 and edge.label and self.free[layer] >= edge.label + 6 + GAP + THIN
-                else 0.0
-            )
+            width = edge.label + 6 if k == 0 and edge.label else 0.0
+            has_text = 0 < width <= self.free[layer] - GAP - THIN
             chain.append(len(self.layer))
-            if text:
+            if has_text:
                 self.texts[e] = chain[-1]
             if trunk:
                 self.held.add(chain[-1])
             self.layers[layer].append(chain[-1])
             self.layer.append(layer)
             self.left.append(THIN / 2)
-            self.right.append(THIN / 2 + (text + 6 if text else 0))
+            self.right.append(THIN / 2 + width * has_text)
             self.free[layer] -= self.left[-1] + self.right[-1] + GAP
         self.chains[e] = [*chain, edge.target]
 
@@ -265,21 +266,17 @@ class _Rows:
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))
         moving = [layer for layer in self.layers if not self.held.issuperset(layer)]
+        sides = (self.above, self.below)
         for sweep in range(SWEEPS):
-            both = sweep >= SWEEPS - 2
+            used = sides if sweep >= SWEEPS - 2 else (sides[sweep % 2],)
             for layer in moving[:: -1 if sweep % 2 else 1]:
-                self._place(
-                    layer,
-                    x,
-                    free,
-                    (self.above, self.below) if both else ((self.above, self.below)[sweep % 2],),
-                )
+                self._place(layer, x, free, used)
         low = min((x[i] - self.left[i] for i in range(len(x))), default=0.0)
         high = max((x[i] + self.right[i] for i in range(len(x))), default=0.0)
         if high - low > self.limit:
             begin = min(max(low, -self.limit / 2), high - self.limit)
             for layer in self.layers * 2:
-                self._place(layer, x, (begin, begin + self.limit), (self.above, self.below))
+                self._place(layer, x, (begin, begin + self.limit), sides)
         return x
 
     def _place(
@@ -320,16 +317,9 @@ class _Rows:
         """Height of all layers, and the middle of each item's layer; edges that move far sideways
         get more height."""
         far = [0.0] * (len(self.layers) + 1)
-        for e, chain in self.chains.items():
-            edge = self.edges[e]
-            for k, (a, b) in enumerate(pairwise(chain)):
-                moved = abs(
-                    x[a]
-                    + (edge.leave if k == 0 else 0)
-                    - x[b]
-                    - (edge.arrive if k == len(chain) - 2 else 0)
-                )
-                far[self.layer[b]] = max(far[self.layer[b]], moved)
+        for b, above in enumerate(self.above):
+            for a, shift in above:
+                far[self.layer[b]] = max(far[self.layer[b]], abs(x[a] + shift - x[b]))
         texts = {self.layer[i] for i in self.texts.values()}
         self.tall: list[float] = []
         at = 0.0
@@ -374,11 +364,13 @@ def spread(
     weights: Sequence[float],
     bounds: tuple[float, float] = (float("-inf"), float("inf")),
 ) -> list[float]:
-    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least squares), within `bounds`.
+    """Return anchors in the given order within `bounds`, `GAP` between items, nearest to `targets`.
+
+    Nearest is the sum of squares with `weights`.
 
     >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
     [-12.0, 12.0]
-    """  # noqa: E501
+    """
     offset = 0.0
     offsets = [0.0]
     for one, other in pairwise(extents):
@@ -393,13 +385,13 @@ def spread(
         size = 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / heavy:
             before, others, many = blocks.pop()
-            total = total + before
-            heavy = heavy + others
-            size = size + many
+            total += before
+            heavy += others
+            size += many
         blocks.append((total, heavy, size))
     low = bounds[0] + extents[0][0]
     high = bounds[1] - offsets[-1] - extents[-1][1]
-    flat = [
-        min(max(total / heavy, low), high) for total, heavy, size in blocks for _ in range(size)
-    ]
+    flat = list[float]()
+    for total, heavy, size in blocks:
+        flat += [min(max(total / heavy, low), high)] * size
     return [at + offset for at, offset in zip(flat, offsets, strict=True)]

@@ -38,7 +38,7 @@ from subgraph.types import Strings, frozen
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
 MOST_KEPT = 20_000  # layouts of groups
-SHOWN = 60  # boxes, if nothing tells which groups are open
+SHOWN = 60  # boxes, if no open groups are named
 
 
 class Box(NamedTuple):
@@ -47,8 +47,10 @@ class Box(NamedTuple):
     Attributes:
         key: `#17` of a node, `input:NAME`, `output:NAME`, or the group's.
         kind: node, input, output, group (closed), open, or body: a frame in that of an open node.
-        label, detail, note: what is written into it; `title`: its whole name. The note is about
-            the weights of a node.
+        label: The first text in it.
+        detail: The second text in it.
+        note: A text on the weights of a node.
+        title: The full name.
         nodes: indices of the nodes inside; constants count to their first reader, what is in bodies
             to their node.
         parent: key of the group around it.
@@ -71,8 +73,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One or more tensors from box to box: points of which the odd steps are curves, and a text
-    beside the line.
+    """One or more tensors from box to box: points of which the odd steps are curves, and a text.
 
     `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from
     its frame. `text` is empty where there is no room, or where the tensor has its text elsewhere.
@@ -113,23 +114,23 @@ class Layout:
 
     def to_json(self) -> dict[str, object]:
         """Plain data: a list per kind, an object per element."""
-        rows: dict[str, Sequence[Box | Line | Stub]] = {
-            "boxes": self.boxes,
-            "lines": self.lines,
-            "stubs": self.stubs,
+        return {
+            "width": self.width,
+            "height": self.height,
+            "boxes": [box._asdict() for box in self.boxes],
+            "lines": [line._asdict() for line in self.lines],
+            "stubs": [stub._asdict() for stub in self.stubs],
         }
-        plain = {kind: [element._asdict() for element in row] for kind, row in rows.items()}
-        return {"width": self.width, "height": self.height, **plain}
 
 
 class Drawer:
-    """Lays a network out again and again, with other groups open: keeps the layouts of groups that did not change.
+    """The layouts of a network with any groups open; keeps the layouts of unchanged groups.
 
     >>> network = Network(["a", "b"], ["Relu", "Abs"], [["x"], ["y"]], [["y"], ["z"]], ["x"], ["z"])
     >>> picture = Drawer(network).layout()
     >>> [box.label for box in picture.boxes], [line.tensors for line in picture.lines]
     (['x', 'Relu', 'Abs', 'z'], [('x',), ('y',), ('z',)])
-    """  # noqa: E501
+    """
 
     def __init__(
         self,
@@ -137,8 +138,8 @@ class Drawer:
         bodies: Mapping[int, Sequence[Inner]] | None = None,
         notes: Mapping[int, str] | None = None,
     ) -> None:
-        """`bodies`: of nodes, each opened by the node's key, `#17`. `notes`: what stands behind
-        nodes' operators."""
+        """Group the network; `bodies`: of nodes, each opened by the node's key, `#17`. `notes`:
+        texts after operators of nodes."""
         self.network = network
         self.bodies = bodies or {}
         self.tree = Tree(network, self.bodies, notes)
@@ -152,8 +153,8 @@ class Drawer:
 
     @cached_property
     def openable(self) -> dict[str, str]:
-        """The key of each group and of each node with bodies → that of what is around it, which
-        comes before it."""
+        """The key of each group and of each node with bodies → the key of the group or node around
+        it, which comes before it."""
         groups = self.tree.groups
         found = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
         for node, inside in self._inner.items():
@@ -167,8 +168,8 @@ class Drawer:
 
     @cached_property
     def holders(self) -> list[str]:
-        """Per node, those in bodies behind the others, the key of the innermost group or node
-        around it, or empty."""
+        """Per node, those in bodies last, the key of the innermost group or node around it, or
+        empty."""
         found = [self.tree.holder(node) for node in range(len(self.network.ops))]
         for node, inside in self._inner.items():
             for body, drawer in inside:
@@ -242,7 +243,7 @@ class Drawer:
     def _open_node(
         self, node: int, keys: Mapping[str, frozenset[str]], room: float, tall: bool
     ) -> tuple[Level, list[Layout]]:
-        """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
+        """Return the frame of a node with bodies, and the layouts in it, from its corner."""
         inside = self._inner[node]
         network = self.network
         pictures = [
@@ -292,9 +293,9 @@ class Drawer:
                 if cell.member in drawn:
                     for picture in drawn[cell.member]:
                         moved = _move(picture, box)
-                        boxes = boxes + moved[0]
-                        lines = lines + moved[1]
-                        stubs = stubs + moved[2]
+                        boxes += moved[0]
+                        lines += moved[1]
+                        stubs += moved[2]
                 elif inner:
                     waiting.append((cell.member, box.x, box.y))
             lines += _lines(
@@ -336,17 +337,11 @@ class Drawer:
             else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
         )
         item = size(self.tree, cell, inner, tall=tall)
-        folded = self._folded
-        nested = (
-            []
-            if inner
-            else [
-                n
-                for m in nodes
-                for b in self.bodies.get(m, ())
-                for n in range(b.first, b.first + b.size)
-            ]
-        )
+        nested = list[int]()
+        if not inner:
+            for body in chain.from_iterable(self.bodies.get(n, ()) for n in nodes):
+                nested += range(body.first, body.first + body.size)
+        constants = chain.from_iterable(self._folded.get(n, ()) for n in nodes)
         family = ""
         if cell.member in self.bodies:
             family = "control"
@@ -370,14 +365,7 @@ class Drawer:
             label=self._title(cell.member) if inner and not group else cell.label,
             detail=cell.detail,
             title=clean(group.key if group else network.label(cell.member)),
-            nodes=(
-                *sorted(
-                    [*nodes, *chain.from_iterable(folded.get(n, ()) for n in nodes)]
-                    if folded
-                    else nodes
-                ),
-                *nested,
-            ),
+            nodes=(*sorted([*nodes, *constants]), *nested),
             parent=self.tree.groups[parent].key,
             family=family,
             note=cell.note,

@@ -1,10 +1,10 @@
 """One open group -> its members, ports and edges, placed by `layered`: lines where there is room,
 else stubs.
 
-What is inside of a node, branches of an If for example, is a drawing in the node's frame, in the
-place of its box. Each body is a network of its own, in a frame with its name; they stand beside
-each other where there is room, else one below the other. Its nodes are numbered on from those
-around it, and its names begin with the node's.
+The bodies of a node, branches of an If for example, are drawings in the node's frame, instead of
+its box. Each body is a separate network, in a frame with its name; the frames are in a row if there
+is room, else one below the other. Its nodes are numbered on from those around it, and its names
+begin with the node's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
@@ -33,13 +33,14 @@ NARROW = 480.0  # pixels of a page with shorter names
 SLIM = 64.0  # width of the smallest box
 HEIGHT = 36.0  # of a box
 LINE = 14.0  # more height of one with room for an error, or with a line on its weights
-BAR_ROOM = 6.0  # of a tall box, on each side: the bar stands in the left one
+BAR_ROOM = 6.0  # of a tall box, on each side: the bar is in the left one
 # of an open group: height of the line with its name, room between frame and members
 HEADER = 22.0
 PAD = 8.0
 PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
 STUBS = 3  # rows of stubs at a box; the last counts the others
 
+NamedTensors: TypeAlias = dict[int, dict[tuple[str, str], None]]  # member → ways and tensors
 PORT = -1
 SIGNS = {"in": "◂", "out": "▸"}  # of a stub: to the box, or away from it
 
@@ -78,9 +79,15 @@ class Level:
     """An open group in pixels from its frame's upper left corner.
 
     Attributes:
-        anchor: x of its trunk. ports_in, ports_out: tensor → x.
-        cells, wires: what stands at the positions of `placed`.
-        shift: from the frame's corner to that of `placed`.
+        width: The width of the frame.
+        height: The height of the frame.
+        anchor: The x of its trunk.
+        ports_in: The x of each tensor that enters.
+        ports_out: The x of each tensor that leaves.
+        cells: The members and ports at the positions of `placed`.
+        wires: The tensors at the paths of `placed`.
+        placed: The positions.
+        shift: The step from the frame's corner to that of `placed`.
     """
 
     width: float
@@ -96,19 +103,21 @@ class Level:
 
 @frozen
 class Crossing:
-    """What passes between the members of a group, whichever are open.
+    """The tensors between the members of a group, whichever are open.
 
     Attributes:
-        order: the members in topological order. edges: (from, to) → tensors.
-        entering: tensor → members that read it. leaving: tensor → the member that makes it.
-        named: member → ways and tensors that have many readers.
+        order: The members in topological order.
+        edges: The tensors of each pair (from, to).
+        entering: The members that read each tensor.
+        leaving: The producer of each tensor.
+        named: The ways and tensors with many readers of each member.
     """
 
     order: list[int]
     edges: Mapping[tuple[int, int], Sequence[str]]
     entering: Shapes
     leaving: Mapping[str, int]
-    named: Mapping[int, Mapping[tuple[str, str], None]]
+    named: NamedTensors
 
 
 def level(
@@ -128,7 +137,6 @@ def level(
     Complexity: see `layered`.
     """
     order = crossing.order
-    edges = crossing.edges
     entering = crossing.entering
     leaving = crossing.leaving
     named = {m: dict(ways) for m, ways in crossing.named.items() if m not in inner}
@@ -137,7 +145,7 @@ def level(
     members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
     at = {m: len(ways_in) + k for k, m in enumerate(order)}
     wires = [Wire(k, at[m], (name,)) for k, name in enumerate(ways_in) for m in entering[name]]
-    for (a, b), names in edges.items():
+    for (a, b), names in crossing.edges.items():
         single = a in inner or b in inner  # each tensor has its port
         wires += [
             Wire(at[a], at[b], part)
@@ -188,7 +196,7 @@ def crossing(tree: Tree, number: int) -> Crossing:
     order, edges = tree.level_order(number, tree.groups[number].members)
     at = tree.map_leaves(order)
     entering: dict[str, list[int]] = {}
-    named: dict[int, dict[tuple[str, str], None]] = {}
+    named: NamedTensors = {}
     for leaf, m in at.items():
         for maker, name in sources[leaf]:
             if name in wide and leaf > wide[name]:
@@ -199,10 +207,9 @@ def crossing(tree: Tree, number: int) -> Crossing:
     return Crossing(order, edges, entering, _leaving(tree.network, at, named), named)
 
 
-def _leaving(
-    network: Network, at: Mapping[int, int], named: dict[int, dict[tuple[str, str], None]]
-) -> dict[str, int]:
-    """Tensors that leave the members' group; those that are read far below are put into `named`."""
+def _leaving(network: Network, at: Mapping[int, int], named: NamedTensors) -> dict[str, int]:
+    """Return tensors that leave the members' group; put those that are read far below into
+    `named`."""
     readers = network.readers
     wide = network.wide
     nodes = len(network.ops)
@@ -220,11 +227,7 @@ def _leaving(
 
 
 def _name(
-    named: dict[int, dict[tuple[str, str], None]],
-    member: int,
-    way: str,
-    name: str,
-    inner: Mapping[int, Level],
+    named: NamedTensors, member: int, way: str, name: str, inner: Mapping[int, Level]
 ) -> None:
     """Name a tensor at a member; an open group without a port for it names it inside."""
     if member == PORT:
@@ -286,7 +289,7 @@ def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[Stu
 def _item(
     tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool
 ) -> Item:
-    """A cell with the stubs beside it."""
+    """Return the box of a cell with its stubs."""
     if cell.member == PORT:
         return Item(4.0, 4.0, 0.0, 1, top, bottom)
     beside = max((columns(row.text) * ADVANCE + 6 for row in cell.stubs), default=0.0)
@@ -295,7 +298,7 @@ def _item(
 
 
 def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:
-    """The box of a member, without what stands beside it."""
+    """Return the box of a member, without its stubs."""
     weight = len(tree.leaves(cell.member))
     if inner:
         return Item(inner.anchor, inner.width - inner.anchor, inner.height, weight)
@@ -378,12 +381,13 @@ class Inner:
     """A body of a node.
 
     Attributes:
-        word: its name at the node, `then_branch`.
-        prefix: what stands before its names in the drawing around it, `if1/then_branch/`.
-        first: the number there of its first node. size: how many nodes it holds, those in its own
-            bodies included.
-        bodies: of its nodes, by their numbers in `network`.
-        notes: what stands behind their operators.
+        word: The name at the node, `then_branch`.
+        prefix: The start of its names in the drawing around it, `if1/then_branch/`.
+        first: The number there of its first node.
+        size: The number of nodes in it, those in its own bodies included.
+        network: The network of the body.
+        bodies: The bodies of its nodes, by their numbers in `network`.
+        notes: The texts after the operators of its nodes.
     """
 
     word: str
@@ -416,11 +420,8 @@ def share_keys(
         body = None
         if number is not None:
             place = bisect_right(firsts, number) - 1
-            body = (
-                bodies[place]
-                if place >= 0 and number < firsts[place] + bodies[place].size
-                else None
-            )
+            if place >= 0 and number < firsts[place] + bodies[place].size:
+                body = bodies[place]
         else:
             ends = (k + 1 for k, letter in enumerate(key) if letter == "/")
             body = next((by_prefix[key[:end]] for end in ends if key[:end] in by_prefix), None)
@@ -433,7 +434,7 @@ def share_keys(
 
 
 def node_of(key: str) -> int | None:
-    """The number of the node that a box of this key stands for; None for another box.
+    """Return the number of the node that a box of this key shows; None for another box.
 
     >>> node_of("#17"), node_of("#3-17"), node_of("stem")
     (17, None, None)

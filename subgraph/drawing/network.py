@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -10,23 +11,25 @@ from itertools import chain
 from subgraph.reach import invert
 from subgraph.types import StringMap, Strings, frozen
 
-# a tensor with so many readers goes as a line only to readers so many nodes below the first
-WIDE = 5
-NEAR = 10
+WIDE = 5  # readers; a tensor with as many has lines only to near readers
+NEAR = 10  # nodes below the first reader
 
 
 @frozen
 class Network:
-    """What is drawn. A leaf is a node (its index), an input (`len(ops)` + position) or an output
-    (behind the inputs).
+    """The nodes and tensors of a drawing.
+
+    A leaf is a node (its index), an input (`len(ops)` + position) or an output (after the inputs).
 
     Attributes:
-        names, ops: per node; a name may be empty.
-        reads, makes: per node, names of its tensors. A tensor that nobody makes, a weight, is not
-            drawn.
-        inputs, outputs: of the model.
-        types: tensor → its type and shape as text, `float32 1×64×56×56`.
-        scopes: per node, the scope that holds it, outermost first; empty: read from the names.
+        names: The name of each node, which may be empty.
+        ops: The operator of each node.
+        reads: The tensors that each node reads. A tensor without a producer is not drawn.
+        makes: The tensors that each node produces.
+        inputs: The inputs of the model.
+        outputs: The outputs of the model.
+        types: The type and shape of each tensor as text, `float32 1×64×56×56`.
+        scopes: The scope of each node, outermost first; empty: read from the names.
     """
 
     names: Sequence[str]
@@ -53,7 +56,7 @@ class Network:
         return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
 
     def part(self, nodes: Collection[int]) -> Network:
-        """These nodes alone, numbered anew in ascending order; what enters and leaves them are
+        """Return the network of these nodes, numbered in ascending order, with its boundary as
         inputs and outputs."""
         kept = sorted(nodes)
         inside = frozenset(nodes)
@@ -76,7 +79,7 @@ class Network:
         )
 
     def around(self, node: int, hops: int) -> set[int]:
-        """Nodes that at most so many tensors lie between and `node`, in either direction."""
+        """Return the nodes at most `hops` tensors away from a node, in either direction."""
         seen = {node}
         level = {node}
         for _ in range(hops):
@@ -96,7 +99,7 @@ class Network:
 
     @cached_property
     def maker(self) -> dict[str, int]:
-        """Tensor → the leaf that makes it."""
+        """The leaf that produces each tensor."""
         made = invert(enumerate(self.makes))
         return made | {
             name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made
@@ -104,7 +107,7 @@ class Network:
 
     @cached_property
     def sources(self) -> list[list[tuple[int, str]]]:
-        """Per leaf, each maker and tensor that it reads, once; without weights and folded
+        """Per leaf, each producer and tensor that it reads, once; without weights and folded
         constants."""
         found = self.maker.get
         folded = self.folded
@@ -139,11 +142,11 @@ class Network:
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """Tensor → the leaves that read it, ascending."""
-        readers: dict[str, list[int]] = {}
+        """The leaves that read each tensor, ascending."""
+        readers = defaultdict[str, list[int]](list)
         for leaf, row in enumerate(self.sources):
             for _, name in row:
-                readers.setdefault(name, []).append(leaf)
+                readers[name].append(leaf)
         return readers
 
     @cached_property

@@ -1,6 +1,6 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
-Nothing is told by color alone: a group has a + or −, the region a thick frame, the boundary dashes
+No meaning has only a color: a group has a + or −, the region a thick frame, the boundary dashes
 and a diamond, an error a bar whose height grows with it, and its number, a finding a badge at the
 corner: ✗ where it is proven, ? and a dashed frame where it is a suspect. Each has a place of its
 own, so that all can be seen at once.
@@ -83,10 +83,11 @@ STYLE = f"""
 
 @frozen
 class Marks:
-    """What is marked.
+    """The marks of a drawing.
 
     Attributes:
-        region: indices of nodes. boundary: tensors that enter or leave the region.
+        region: Indices of nodes.
+        boundary: Tensors that enter or leave the region.
         values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not
             agree.
         makes: per node, the tensors that it makes; needed with `values`.
@@ -94,7 +95,8 @@ class Marks:
             nodes.
         shares: per node, its share of an error; a closed group has the sum.
         links: key of a group → address to which a click on it leads.
-        found, suspects: indices of nodes of proven findings, and of what may be wrong.
+        found: Indices of nodes of proven findings.
+        suspects: Indices of nodes of findings that are not proven.
     """
 
     region: Collection[int] = ()
@@ -110,7 +112,7 @@ class Marks:
 
 
 def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
-    """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are
+    """Return a standalone SVG element; without `style` for a page that has `STYLE` once. Names are
     escaped.
 
     It shrinks to a narrower page; lay out for the page's width to keep letters readable.
@@ -147,7 +149,7 @@ def _title(names: Iterable[str]) -> str:
 
 
 def _box(box: Box, marks: Marks) -> str:
-    """Return a box with what is written into it; a click on it leads to its link."""
+    """Return a box with its texts; a click on it leads to its link."""
     inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
     classes = [box.kind, *filter(None, [box.family])]
     if inside:
@@ -276,12 +278,16 @@ def number(error: float | str) -> str:
 
 
 def _line(line: Line, marks: Marks) -> str:
-    bound = " boundary" if any(t in marks.boundary for t in line.tensors) else ""
+    bound = " boundary" if _is_boundary(line, marks) else ""
     x, y = line.points[-1]
     return (
         f'<g class="edge">{_title(line.tensors)}<path class="line{bound}" d="{path(line)}"/>'
         f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/></g>'
     )
+
+
+def _is_boundary(drawn: Line | Stub, marks: Marks) -> bool:
+    return any(tensor in marks.boundary for tensor in drawn.tensors)
 
 
 def path(line: Line) -> str:
@@ -304,13 +310,12 @@ def path(line: Line) -> str:
 def _type(line: Line, marks: Marks) -> str:
     if not line.text:
         return ""
-    bound = any(t in marks.boundary for t in line.tensors)
-    classes, sign = ("type boundary", "◆ ") if bound else ("type", "")
+    classes, sign = ("type boundary", "◆ ") if _is_boundary(line, marks) else ("type", "")
     text = f"{_title(line.tensors)}{sign}{_text(line.text)}"
     return f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>'
 
 
 def _stub(stub: Stub, marks: Marks) -> str:
-    bound = ' class="boundary"' if any(t in marks.boundary for t in stub.tensors) else ""
+    bound = ' class="boundary"' if _is_boundary(stub, marks) else ""
     text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_text(stub.text)}</text>'
     return f'<g class="stub">{_title(stub.tensors)}{text}</g>'

@@ -34,8 +34,16 @@ class DifferingElement:
 
 @frozen
 class Statistics:
-    """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros,
-    counts of NaN, Inf."""
+    """Statistics of a tensor.
+
+    Attributes:
+        least: The least finite value; None without finite values.
+        most: The greatest finite value; None without finite values.
+        mean: The mean of the finite values; None without finite values.
+        zeros: The share of zeros.
+        nans: The number of NaN.
+        infs: The number of infinities.
+    """
 
     least: float | None
     most: float | None
@@ -66,19 +74,18 @@ def planes(shape: Sequence[int]) -> int:
 
 
 def worst_plane(reference: Array, given: Array) -> int:
-    """The plane with the largest difference; NaN counts as the largest."""
-    far = _difference(reference, given)
-    return int(np.argmax(far.reshape(planes(reference.shape), -1).max(axis=1))) if far.size else 0
+    """Return the plane with the largest difference; NaN counts as the largest."""
+    return int(np.argmax(_find_plane_errors(reference, given))) if reference.size else 0
 
 
 def plane_errors(reference: Array, given: Array) -> list[float | str]:
-    """Per plane, its largest difference; "inf" where only one side is NaN or infinite."""
-    far = _difference(reference, given)
-    return (
-        [_plain(e) for e in far.reshape(planes(reference.shape), -1).max(axis=1)]
-        if far.size
-        else []
-    )
+    """Return the largest difference per plane; "inf" if only one side is NaN or infinite."""
+    return list(map(_plain, _find_plane_errors(reference, given))) if reference.size else []
+
+
+def _find_plane_errors(reference: Array, given: Array) -> Array:
+    errors: Array = _difference(reference, given).reshape(planes(reference.shape), -1).max(axis=1)
+    return errors
 
 
 @frozen
@@ -87,12 +94,17 @@ class MapCells:
     finite.
 
     Attributes:
-        shape: of the plane; rows, columns: of the cells, of which each stands for the element of
-            largest magnitude in its part of the plane; as many as elements, up to `SHOWN` each way.
-        scale: the largest finite magnitude on both sides; far: the largest difference.
-        difference: 0 only where all elements of the cell are equal, bit by bit but for the sign of
-            0 and NaN.
-        equal: elements of the plane that are.
+        shape: The shape of the plane.
+        rows: The number of rows of cells, up to `SHOWN`. A cell has the element of largest
+            magnitude in its part of the plane.
+        columns: The number of columns of cells, up to `SHOWN`.
+        scale: The largest finite magnitude on both sides.
+        reference: The cells of the reference.
+        given: The cells of the candidate.
+        difference: The cells of the difference; 0 only if all elements of the cell are equal, bit
+            by bit but for the sign of 0 and NaN.
+        far: The largest difference.
+        equal: The number of equal elements of the plane.
     """
 
     shape: Sequence[int]
@@ -153,7 +165,7 @@ def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
 
 
 def _numbers(values: Array) -> Array:
-    """As float64, which holds every element type of ONNX but complex ones and texts."""
+    """Return values as float64, which holds all types of ONNX but complex numbers and texts."""
     return np.asarray(values).astype(np.float64)
 
 
@@ -165,8 +177,7 @@ def _difference(reference: Array, given: Array) -> Array:
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
     alike = (a == b) | (np.isnan(a) & np.isnan(b))
-    found: Array = np.where(alike, 0.0, np.where(np.isnan(far), np.inf, far))
-    return found
+    return np.where(alike, 0.0, np.where(np.isnan(far), np.inf, far))
 
 
 def _plane(values: Array, plane: int) -> Array:
@@ -177,12 +188,9 @@ def _plane(values: Array, plane: int) -> Array:
     if values.ndim == 2:
         return values
     flat = values.ravel()
-    rows = -(-flat.size // ROW)
-    return (
-        np.concatenate([flat, np.zeros(rows * ROW - flat.size)]).reshape(rows, ROW)
-        if flat.size > ROW
-        else flat[None]
-    )
+    if flat.size <= ROW:
+        return flat[None]
+    return np.pad(flat, (0, -flat.size % ROW)).reshape(-1, ROW)
 
 
 def _scale(*matrices: Array) -> float:
@@ -193,23 +201,8 @@ def _scale(*matrices: Array) -> float:
 
 
 def _cells(matrix: Array) -> Array:
-    """`_reduce` to `SHOWN` each way, NaN where an element is not finite."""
-    cells, odd = _reduce(matrix)
-    found: Array = np.where(odd, np.nan, cells)
-    return found
-
-
-def _pack(cells: Array) -> str:
-    """As float32, in which what is not 0 stays so."""
-    with np.errstate(over="ignore"):
-        small = cells.astype("<f4")
-    small[(small == 0) & (cells != 0)] = np.finfo(np.float32).smallest_subnormal
-    return base64.b64encode(small.tobytes()).decode()
-
-
-def _reduce(matrix: Array) -> tuple[Array, Array]:
-    """(values, marks) in at most `SHOWN` × `SHOWN` cells: the value of largest magnitude;
-    is one not finite?"""
+    """Reduce a matrix to `SHOWN` cells each way: the value of largest magnitude, NaN if one is not
+    finite."""
     odd = ~np.isfinite(matrix)
     fine = np.where(odd, 0.0, matrix)
     rows, columns = (np.linspace(0, n, min(n, SHOWN) + 1).astype(int)[:-1] for n in matrix.shape)
@@ -220,7 +213,15 @@ def _reduce(matrix: Array) -> tuple[Array, Array]:
 
     high = over(fine, np.maximum)
     low = over(fine, np.minimum)
-    return np.where(high >= -low, high, low), over(odd, np.logical_or)
+    return np.where(over(odd, np.logical_or), np.nan, np.where(high >= -low, high, low))
+
+
+def _pack(cells: Array) -> str:
+    """Encode cells as float32; values other than 0 stay other than 0."""
+    with np.errstate(over="ignore"):
+        small = cells.astype("<f4")
+    small[(small == 0) & (cells != 0)] = np.finfo(np.float32).smallest_subnormal
+    return base64.b64encode(small.tobytes()).decode()
 
 
 def _plain(value: Any) -> float | str:

@@ -122,9 +122,9 @@ def test_no_row_is_wider_than_the_limit(
     )
     placed = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 300.0)
     assert placed.width <= 300.01
-    straight = {round(placed.at[i][0], 1) for i in placed.members}
     unlimited = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 1e9)
-    assert len({round(unlimited.at[i][0], 1) for i in unlimited.members}) == 1 or not straight
+    trunk = [unlimited.at[i][0] for i in unlimited.members]
+    assert max(trunk, default=0.0) - min(trunk, default=0.0) < 0.01
 
 
 def chain(count: int, scoped: bool) -> Network:
