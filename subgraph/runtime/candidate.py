@@ -30,7 +30,7 @@ from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
-from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, of_package
+from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, find_by_package
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.executors import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
@@ -416,7 +416,7 @@ def _find_device(word: str) -> Device | None:
     for backend in plugins.own_names("backends"):
         begin = capabilities(backend).variants
         if begin and word.startswith(begin):
-            return of_package(word, backend)
+            return find_by_package(word, backend)
     return None
 
 

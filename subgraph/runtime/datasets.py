@@ -53,7 +53,7 @@ def unpack(folder: Path, inputs: tuple[tuple[str, int], ...]) -> Path:
             "name the folder of one of them",
             code="dataset.splits",
         )
-    state = folder / STATE  # `save_to_disk` writes it anew
+    state = folder / STATE  # `save_to_disk` writes it again
     written_at = state.stat().st_mtime_ns if state.is_file() else 0
     what = f"cannot unpack the data set {folder}"
     hint = "free space in the folder for temporary files, or set TMPDIR"
@@ -128,7 +128,7 @@ def _choose(table: pyarrow.Table, inputs: Sequence[str], folder: Path) -> String
 
 
 def _write(column: Any, k: int, rank: int, place: Path) -> None:
-    """Write an element as `place` with .png or .npy behind its name."""
+    """Write an element as `place` with .png or .npy added to its name."""
     import numpy as np
 
     value = column[k].as_py()

@@ -1,5 +1,4 @@
-"""The time that a user gives a command: one object, from which all that runs for it takes its
-timeout."""
+"""The time limit of a command: one object, on which all timeouts of its runs depend."""
 
 from __future__ import annotations
 

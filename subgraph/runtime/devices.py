@@ -19,14 +19,14 @@ def _say_nothing() -> str:
 
 @frozen
 class Device:
-    """A device, and the candidate that its name stands for.
+    """A device, and the candidate that its name means.
 
     Attributes:
         name: The word that the user types; "" for a build or a provider that no device has.
         help: The line in lists of devices.
         spec: The candidate. Options of the user are added to it.
         package: The package that holds the runtime, installed into a separate environment; "" for
-            the runtime that is installed beside subcut.
+            the runtime that is installed with subcut.
         requires: Further packages of that environment, as pip names them.
         provider: The provider of onnxruntime that computes; "" for other runtimes.
         precision: The element type of the arithmetic, for any options.
@@ -179,15 +179,14 @@ DEVICES = {
 }
 
 
-def of_package(package: str, backend: str) -> Device:
-    """Return the first device that a package holds; one without a name if there is none."""
+def find_by_package(package: str, backend: str) -> Device:
+    """Return the first device of a package; without one, a device without a name."""
     held = (device for device in DEVICES.values() if device.package == package)
     return next(held, Device(spec=backend, package=package))
 
 
-def of_provider(provider: str) -> Device:
-    """Return the device on which a provider of onnxruntime computes; one without a name if there
-    is none."""
+def find_by_provider(provider: str) -> Device:
+    """Return the device of a provider of onnxruntime; without one, a device without a name."""
     held = (device for device in DEVICES.values() if provider and device.provider == provider)
     return next(held, Device(provider=provider))
 

@@ -54,10 +54,10 @@ PIECE = 1 << 20  # elements that are drawn at a time
 
 
 def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
-    """The value of each input, and where it came from.
+    """Return the value of each input, and its source.
 
     Raises:
-        InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is
+        InputError: A file is damaged, or does not fit its input in type or shape, or a dimension is
             unknown.
     """
     feeds: Values = {}
@@ -78,11 +78,8 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             source = "the array" if ARRAY_FOLDER in file else file
             value, conversion = _convert_to_input(array, spec, source)
-            if (
-                isinstance(elements := feeds.get(spec.name), list)
-                and isinstance(value, list)
-                and name
-            ):
+            elements = feeds.get(spec.name)
+            if name and isinstance(elements, list) and isinstance(value, list):
                 elements += value
                 continue
             if spec.name in feeds:
@@ -103,7 +100,7 @@ def load_sample(sample: Sample) -> tuple[Values, dict[str, InputOrigin]]:
 
 
 def _range(value: Value) -> Range | None:
-    """The least and the greatest of some floats that are all finite."""
+    """Return the least and the greatest of some floats that are all finite."""
     if not isinstance(value, np.ndarray) or _kind(value.dtype) != "f" or not value.size:
         return None
     low = float(value.min())
@@ -112,22 +109,20 @@ def _range(value: Value) -> Range | None:
 
 
 def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
-    """Sizes of symbolic dimensions: those of the arrays in `feeds`, and 1 for a first dimension."""
+    """Return the sizes of symbols: those of the arrays in `feeds`, and 1 for a first dimension."""
     sizes: dict[str, int] = {}
+    first: dict[str, int] = {}
     for spec in specs:
+        dims = spec.dims or ()
         value = feeds.get(spec.name)
-        if spec.dims is not None and isinstance(value, np.ndarray):
-            sizes.update(
-                (d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str)
-            )
-    for spec in specs:
-        if spec.dims and isinstance(spec.dims[0], str):
-            sizes.setdefault(spec.dims[0], 1)
-    return sizes
+        shape = value.shape if isinstance(value, np.ndarray) else ()
+        sizes |= {d: n for d, n in zip(dims, shape, strict=False) if isinstance(d, str)}
+        first |= {d: 1 for d in dims[:1] if isinstance(d, str)}
+    return first | sizes
 
 
 def _parse_numbers(text: str, spec: InputSpec) -> Array:
-    """The array of `1,2,3` in the type and shape of an input that is a scalar or a vector.
+    """Return the array of `1,2,3` in the type and shape of an input: a scalar or a vector.
 
     Raises:
         InputError: The type cannot hold a number, or the number of elements is another.
@@ -162,11 +157,10 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
 def generate_input(
     spec: InputSpec, sizes: Mapping[str, int], sample: Sample
 ) -> tuple[Value, InputOrigin]:
-    """Seeded values: floats as the sample says, booleans, indices within their table, other wide
-    integers 0 or 1.
+    """Draw a value: floats by the sample, booleans, indices of a table, other integers 0 or 1.
 
     Raises:
-        InputError: the shape is unknown, or takes more than `MAX_RANDOM`.
+        InputError: The shape is unknown, or takes more than `MAX_RANDOM`.
     """
     if spec.form.startswith("optional"):
         return None, EMPTY
@@ -194,18 +188,13 @@ def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) ->
         return _draw_in_pieces(lambda size: rng.integers(low, high, size), shape, dtype)
 
     if spec.dtype == "string":
-        return (
-            np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(
-                shape
-            ),
-            "words",
-        )
+        texts = [f"text{n}" for n in rng.integers(0, 10, math.prod(shape))]
+        return np.array(texts, object).reshape(shape), "words"
     if spec.dtype == "bool":
         return draw_integers(0, 2), "booleans"
     if spec.dtype.startswith("complex"):
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(
-            dtype
-        ), "normal"
+        values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        return values.astype(dtype), "normal"
     if "float" in spec.dtype:
         name = draw if draw == "normal" else DRAWS[draw]
         if draw == "bars":
@@ -236,8 +225,7 @@ def _draw_in_pieces(draw: Callable[[int], Array], shape: Shape, dtype: np.dtype[
 
 
 def _draw_bars(shape: Shape, rng: np.random.Generator) -> Array:
-    """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1
-    to 1."""
+    """Draw dark bars on a light ground, as glyphs on paper or bursts of a tone, from -1 to 1."""
     ground = np.ones(shape, np.float32)
     long_axes = [axis for axis, size in enumerate(shape) if size >= MIN_LENGTH]
     for _ in range(BARS):
@@ -283,9 +271,10 @@ class _InputFile:
     """A file, and the inputs that it may be for.
 
     Attributes:
-        name: the input that the user named.
+        path: The file.
+        name: The input that the user named; None if there is none.
         stems: `inputs_by_stem` of all inputs of the model.
-        specs: the inputs that the run needs, by name.
+        specs: The inputs that the run needs, by name.
     """
 
     path: Path
@@ -297,10 +286,10 @@ class _InputFile:
         return self.stems.get(key) == key  # an input's own name always maps to itself
 
     def target(self, key: str = "") -> InputSpec | None:
-        """The input that the file's array `key` is for; None if the run does not need it.
+        """Return the input that the file's array `key` is for; None if the run does not need it.
 
-        The name that the user gave decides, then the array's own, then the file's; else it is the
-        only input.
+        The name from the user decides, then the array's own, then the file's; else it is the only
+        input.
         """
         name = self.name or (key if self.is_input(key) else None) or self.stems.get(self.path.stem)
         if name is not None:
@@ -316,19 +305,14 @@ class _InputFile:
 
 
 def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec, Array]]:
-    """The arrays in one file, each with the input that it is for, without inputs that this run does
-    not need."""
+    """Return the arrays in one file, each with its input, for the inputs that this run needs."""
     kind = file.path.suffix.lower()
-    if kind == ".npz":
-        arrays = _load_npz(file.path)
+    if kind in (".npz", ".pb"):
+        arrays = _load_npz(file.path) if kind == ".npz" else _load_pb(file.path)
         named = {key: array for key, array in arrays.items() if file.is_input(key)}
         return [
             (spec, array) for key, array in (named or arrays).items() if (spec := file.target(key))
         ]
-    if kind == ".pb":
-        key, array = _load_pb(file.path)
-        spec = file.target(key)
-        return [(spec, array)] if spec else []
     spec = file.target()
     if spec is None:
         return []
@@ -343,12 +327,8 @@ def _load_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) for key in archive.files}
-    except (
-        *NPY_ERRORS,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as e:  # RuntimeError: it wants a password
+    # RuntimeError: it needs a password
+    except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
         raise InputError(
             f"cannot read {path}: {e}",
             "is it a .npz file without Python objects?",
@@ -357,10 +337,10 @@ def _load_npz(path: Path) -> dict[str, Array]:
 
 
 def _load_raw(path: Path, spec: InputSpec) -> Array:
-    """A headerless file, in the input's type and shape. One unknown dimension follows from the
-    file's size.
+    """Read a headerless file in the input's type and shape.
 
-    If several dimensions are unknown, the first dimension counts as 1.
+    One unknown dimension follows from the file's size. If several dimensions are unknown, the first
+    dimension counts as 1.
     """
     if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
         raise InputError(
@@ -396,8 +376,8 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
     return flat.view(dtype).reshape(dims)
 
 
-def _load_pb(path: Path) -> tuple[str, Array]:
-    """An ONNX TensorProto, as in ONNX's own test_data_set folders."""
+def _load_pb(path: Path) -> dict[str, Array]:
+    """Read an ONNX TensorProto, as in ONNX's own test_data_set folders."""
     import onnx.numpy_helper
     from google.protobuf.message import DecodeError
 
@@ -408,23 +388,17 @@ def _load_pb(path: Path) -> tuple[str, Array]:
                 f"{path}: a tensor whose data lies in another file is not read",
                 code="input.external-data",
             )
-        return str(tensor.name), onnx.numpy_helper.to_array(tensor)
-    except (
-        OSError,
-        DecodeError,
-        ValueError,
-        TypeError,
-        KeyError,
-    ) as e:  # KeyError: an element type of no name
+        return {str(tensor.name): onnx.numpy_helper.to_array(tensor)}
+    # KeyError: an element type without a name
+    except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:
         raise InputError(f"{path} holds no ONNX tensor: {e}", code="tensor.unreadable") from e
 
 
 def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
-    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last
-    dimension is C.
+    """Read an image, resized (bilinear) to the input: (1, C, H, W) or (1, H, W, C).
 
     Raises:
-        InputError: the input's type, rank or channels are not those of an image, or the file is
+        InputError: The input's type, rank or channels are not those of an image, or the file is
             damaged.
     """
     from PIL import Image, UnidentifiedImageError
@@ -460,10 +434,8 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
         height if isinstance(height, int) else image.height,
     )
     pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
-    if options.bgr:
-        pixels = (
-            pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
-        )
+    if options.bgr and pixels.shape[2] >= 3:
+        pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]]
     if options.mean != (0.0,) or options.scale != (1.0,):
         pixels = (pixels - _per_channel(options.mean, pixels)) * _per_channel(options.scale, pixels)
     array = pixels if last else pixels.transpose(2, 0, 1)
@@ -480,10 +452,10 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
 
 
 def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
-    """The array in the input's type, and how it was converted, or "".
+    """Return the array in the input's type, and its conversion in words.
 
     Raises:
-        InputError: the type cannot be converted without loss, or the shape contradicts the input's.
+        InputError: The type cannot be converted without loss, or the shape contradicts the input's.
     """
     conversion = ""
     dtype = np_dtype(spec.dtype)
@@ -509,30 +481,24 @@ def _convert_to_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, 
         conversion = f"converted from {array.dtype}"
         array = cast
     if spec.dims is not None and not has_dims(array.shape, spec.dims):
-        raise _wrong_shape(file, array, spec.name, spec.dims)
+        shapes = f"{shape_text(array.shape)}; input '{spec.name}' takes {shape_text(spec.dims)}"
+        for layout, order in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
+            if array.ndim == 4 and has_dims([array.shape[k] for k in order], spec.dims):
+                raise InputError(
+                    f"{file} is laid out {layout}: {shapes}",
+                    f"numpy.transpose(array, {order}) reorders it",
+                    code="input.wrong-layout",
+                )
+        raise InputError(
+            f"{file} has shape {shapes}",
+            "reshape it, or name another file",
+            code="input.wrong-shape",
+        )
     return [array] if "sequence" in spec.form else array, conversion
 
 
-def _wrong_shape(
-    file: str | Path, array: Array, name: str, dims: Sequence[int | str | None]
-) -> InputError:
-    """The error about a file of another shape; one in the order NHWC is called that."""
-    shapes = f"{shape_text(array.shape)}; input '{name}' takes {shape_text(tuple(dims))}"
-    orders = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
-    for layout, order in orders.items() if array.ndim == len(dims) == 4 else ():
-        if has_dims([array.shape[k] for k in order], dims):
-            return InputError(
-                f"{file} is laid out {layout}: {shapes}",
-                f"numpy.transpose(array, {order}) reorders it",
-                code="input.wrong-layout",
-            )
-    return InputError(
-        f"{file} has shape {shapes}", "reshape it, or name another file", code="input.wrong-shape"
-    )
-
-
 def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
-    """The array in another type, or None if that loses more than rounding.
+    """Return the array in another type, or None if that loses more than rounding.
 
     Integers must keep their values; floats may be rounded, not overflow, and never become integers.
     """
@@ -550,8 +516,7 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """numpy's letter for a type: b, i, u, f, …; that of ml_dtypes' types follows from their
-    names."""
+    """Return numpy's letter for a type: b, i, u, f, …; for ml_dtypes' types, by their names."""
     if dtype.name in NOT_NUMPY:
         return "f" if "float" in dtype.name else dtype.name[0]
     return dtype.kind

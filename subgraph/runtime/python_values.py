@@ -2,7 +2,7 @@
 
 The candidate is a generated Python file, so that its runs have processes, limits and results as
 those of any other one. A function that can be imported runs there. Any other function runs in the
-program that gave it: the generated file sends it the models and the inputs.
+user's program, to which the generated file sends the models and the inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array, Fields, JsonObject, Strings
 
 Load: TypeAlias = Callable[..., Run]
-# The last stands for the objects of `python_objects`, whose packages may be missing.
+# The last one is for the objects of `python_objects`, whose packages may be missing.
 CandidateValue: TypeAlias = "str | Path | Candidate | Load | Run | Any"
 Channel: TypeAlias = Any  # a Connection; on Windows, a PipeConnection
 
@@ -96,7 +96,7 @@ def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
 
 @cache
 def _warn_of_limits() -> None:
-    """Log, once, what it costs that a function runs in the program that gave it."""
+    """Log, once, the limits of a function that runs in the user's program."""
     log.warning(
         "the candidate runs in this process: it has no limits, and a hang or a crash of it ends the"
         " search; a function that can be imported from a module runs in a process of its own"
@@ -146,7 +146,7 @@ def _serve_text(load: Load) -> str:
 
 
 def connect(address: Any, key: bytes, model: object) -> Run:
-    """Have the program that gave a function load a model; return a function that runs it there.
+    """Have the user's program load a model; return a function that runs it there.
 
     Raises:
         Refused: The function raised it.
@@ -177,8 +177,7 @@ def _serve(connection: Channel, load: Load, lock: threading.Lock) -> None:
 
 
 def _answer(connection: Channel, function: Callable[..., Any], *values: Any) -> Any:
-    """Call a function of the user's, and send the arrays that it returns or the error that it
-    raises; return its result."""
+    """Call the user's function, send its arrays or its error, and return its result."""
     try:
         result = function(*values)
         tensors = result if isinstance(result, Mapping) else {}

@@ -17,7 +17,7 @@ from subgraph.errors import BackendError, UsageError
 from subgraph.graph import protobuf
 from subgraph.lazy import ort
 from subgraph.precision import Precision
-from subgraph.runtime.devices import Device, of_provider
+from subgraph.runtime.devices import Device, find_by_provider
 from subgraph.system.hardware import load_library
 from subgraph.types import Fields, StringMap
 
@@ -46,7 +46,7 @@ def is_plain(options: Fields) -> bool:
 
 def devices(options: Fields) -> list[Device]:
     """Return the known facts about each provider."""
-    return [of_provider(name) for name in named(options)]
+    return [find_by_provider(name) for name in named(options)]
 
 
 def precision(options: Fields) -> str:
@@ -134,7 +134,7 @@ def require(options: Fields, session: Any) -> None:
     if "ep" not in options and first not in session.get_providers():
         raise BackendError(
             f"{first} cannot be used here: {_why_not(first)}",
-            of_provider(first).missing() or "subcut doctor",
+            find_by_provider(first).missing() or "subcut doctor",
             code="backend.device-unusable",
         )
 

@@ -105,11 +105,14 @@ class _Module:
         try:
             self._module = load_module(str(converted), *names)
         except Exception as e:
-            lost = _lost_output(load_module, converted, outputs)
-            raise Refused(
-                f"mnn refuses the model: {lost or _foreign.message(e)}",
-                code="backend.refused-model",
-            ) from e
+            why = _foreign.message(e)
+            for port in outputs:
+                try:
+                    load_module(str(converted), [], [port.name])
+                except Exception:  # noqa: BLE001
+                    why = f"its optimizer has removed the output '{port.name}'"
+                    break
+            raise Refused(f"mnn refuses the model: {why}", code="backend.refused-model") from e
 
     def __call__(self, feeds: Tensors) -> Values:
         """One run.
@@ -127,7 +130,7 @@ class _Module:
                 f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs",
                 code="backend.run-failed",
             )
-        # copied while the variables live: `read` gives their memory
+        # copied while the variables live: `read` returns their memory
         return {
             port.name: _read(value, port)
             for port, value in zip(self._outputs, results, strict=True)
@@ -204,13 +207,3 @@ def _capture_print(act: Callable[[], Any], folder: Path) -> str:
             os.close(before)
         file.seek(0)
         return file.read().decode(errors="replace")
-
-
-def _lost_output(load_module: Callable[..., Any], converted: Path, outputs: _foreign.Ports) -> str:
-    """A sentence about the output that the optimizer has fused into another node; "" if there is none."""  # noqa: E501
-    for port in outputs:
-        try:
-            load_module(str(converted), [], [port.name])
-        except Exception:  # noqa: BLE001
-            return f"its optimizer has removed the output '{port.name}'"
-    return ""

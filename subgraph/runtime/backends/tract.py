@@ -43,18 +43,15 @@ def load(model: Path, options: Fields) -> Run:
 
     def run(feeds: Tensors) -> Values:
         arrays = _foreign.input_arrays(feeds, inputs)
-        results = zip(outputs, built.run(arrays), strict=True)
-        return {port.name: _array(tensor, port, tract) for port, tensor in results}
+        values: Values = {}
+        for port, tensor in zip(outputs, built.run(arrays), strict=True):
+            # tract has another type for int64 values of shapes; releases before 0.23 have not
+            if port.dtype == "int64" and hasattr(tensor, "convert_to"):
+                tensor = tensor.convert_to(tract.DatumType.I64)
+            values[port.name] = tensor.to_numpy()
+        return values
 
     return run
-
-
-def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
-    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own in tract."""  # noqa: E501
-    has_own = port.dtype == "int64" and hasattr(
-        tensor, "convert_to"
-    )  # releases before 0.23 have not
-    return (tensor.convert_to(tract.DatumType.I64) if has_own else tensor).to_numpy()
 
 
 def error_text(error: Exception) -> str:

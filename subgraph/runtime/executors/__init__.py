@@ -8,7 +8,7 @@ needs one function:
 which raises `BackendError` if nobody answers, or if nobody has what one task needs. Optional:
 
     slots(executor)               how many tasks run at once: the default of `--jobs`
-    alive(executor)               False once it takes and gives nothing any more
+    alive(executor)               False once it takes no task and returns no result
     end(executor, call, token)    calls `call(token)` in every worker's process, without waiting
 
 `--executor MODULE:FUNCTION` or `FILE.py:FUNCTION` needs no file here: the function returns any
@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +37,7 @@ LAST_SECONDS = 5.0
 
 @frozen
 class Connection:
-    """An executor that is connected, and the file of this folder that says more about it."""
+    """An executor that is connected, and its plug-in in this folder."""
 
     spec: str
     executor: Executor
@@ -44,12 +45,12 @@ class Connection:
 
     @property
     def slots(self) -> int:
-        """Number of tasks that it runs at once, as far as it says; at least 1."""
+        """Number of tasks that it runs at once, as far as it is known; at least 1."""
         return max(1, int(self._ask("slots", getattr(self.executor, "_max_workers", 1))))
 
     @property
     def alive(self) -> bool:
-        """Whether a task that it has may still end, as far as it says."""
+        """Whether a task that it has may still end, as far as it is known."""
         return bool(self._ask("alive", True))
 
     def end(self, call: Callable[[str], None], token: str) -> None:
@@ -66,19 +67,19 @@ _lock = threading.RLock()
 
 
 def check(spec: str) -> str:
-    """The SPEC; "" stays: this machine.
+    """Return the SPEC of an executor; "" for this machine.
 
     Raises:
-        UsageError, UnknownName: it is none.
+        UsageError: It is malformed.
+        UnknownName: There is no such plug-in.
     """
     scheme, sep, address = spec.partition("://")
+    module, _, function = spec.rpartition(":")
     if not spec:
         return spec
-    if (
-        sep and address and not scheme.endswith(".py")
-    ):  # a file is no scheme: to look at it would run it, unasked
+    if sep and address and not scheme.endswith(".py"):  # loading a file would run it
         plugins.load("executors", scheme)
-    elif sep or not spec.rpartition(":")[0] or not spec.rpartition(":")[2].isidentifier():
+    elif sep or not module or not function.isidentifier():
         raise UsageError(
             f"--executor {spec}: which executor?",
             "dask://HOST:8786, or MODULE:FUNCTION",
@@ -104,10 +105,10 @@ def parse_resources(where: str, table: Fields) -> dict[str, float]:
 
 
 def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
-    """The hosts of a candidate's table, whose commands are its `steps`.
+    """Return the hosts of a candidate's table, whose commands are its `steps`.
 
     Raises:
-        UsageError: they are not names, or the commands do not say where they go.
+        UsageError: They are not names, or the commands have no place for them.
     """
     hosts = table.get("hosts", [])
     commands = " ".join(str(table.get(step, "")) for step in steps)
@@ -135,40 +136,37 @@ def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
     return tuple(dict.fromkeys(hosts))
 
 
-def connected(spec: str, resources: Mapping[str, float]) -> Connection:
-    """The executor of a SPEC, the same for all who ask; it ends with this process.
+def connect(spec: str, resources: Mapping[str, float]) -> Connection:
+    """Return the only executor of a SPEC, which ends with this process.
 
     Raises:
-        BackendError: it is not reached, or cannot be made.
+        BackendError: It is not reached, or cannot be made.
     """
     key = spec, *sorted(resources.items())
     with _lock:
         if key not in _connected:
             scheme, is_plugin, address = spec.partition("://")
             plugin = plugins.load("executors", scheme) if is_plugin else None
-            executor = plugin.connect(address, resources) if plugin else _connect(spec)
+            executor = plugin.connect(address, resources) if plugin else _call_function(spec)
             _connected[key] = Connection(spec, executor, plugin)
             if len(_connected) == 1:
-                atexit.register(_let_go)
+                # without waiting: Python 3.12 starts no thread when it ends
+                atexit.register(close, wait=False)
         return _connected[key]
 
 
 def forget(connection: Connection) -> None:
-    """The next who asks for its SPEC gets a new executor."""
+    """Forget an executor, so that `connect` makes a new one of its SPEC."""
     with _lock:
         for key in [key for key, known in _connected.items() if known.spec == connection.spec]:
             del _connected[key]
 
 
-def _connect(spec: str) -> Executor:
+def _call_function(spec: str) -> Executor:
     place, _, name = spec.rpartition(":")
+    load = partial(plugins.load, "executors") if place.endswith(".py") else importlib.import_module
     try:
-        module = (
-            plugins.load("executors", place)
-            if place.endswith(".py")
-            else importlib.import_module(place)
-        )
-        executor = getattr(module, name)()
+        executor = getattr(load(place), name)()
     except UsageError:
         raise
     except Exception as e:  # whatever a module or a function of the user's raises
@@ -187,24 +185,23 @@ def _connect(spec: str) -> Executor:
     return executor
 
 
-def close() -> None:
-    """Shut all of them down, as far as they do that in `LAST_SECONDS`; their processes would
-    outlive this one."""
-    closing = [
-        threading.Thread(target=_shut_down, args=(c,), daemon=True) for c in _connected.values()
-    ]
-    for thread in closing:
-        thread.start()
+def close(*, wait: bool = True) -> None:
+    """Shut down all executors, whose processes would outlive this one.
+
+    `wait`: for each of them, at most `LAST_SECONDS`.
+    """
+
+    def shut_down(executor: Executor) -> None:
+        with suppress(Exception):  # it may be gone already
+            executor.shutdown(wait=wait, cancel_futures=True)
+
+    closing = []
+    for connection in _connected.values():
+        if not wait:
+            shut_down(connection.executor)
+            continue
+        arguments = (connection.executor,)
+        closing.append(threading.Thread(target=shut_down, args=arguments, daemon=True))
+        closing[-1].start()
     for thread in closing:
         thread.join(LAST_SECONDS)
-
-
-def _let_go() -> None:
-    """As `close`, without waiting: Python 3.12 starts no thread any more when it ends."""
-    for connection in _connected.values():
-        _shut_down(connection, wait=False)
-
-
-def _shut_down(connection: Connection, *, wait: bool = True) -> None:
-    with suppress(Exception):  # it may be gone already
-        connection.executor.shutdown(wait=wait, cancel_futures=True)

@@ -38,19 +38,14 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
             super().shutdown(wait=wait and not cancel_futures)
             self._client.close(timeout=2)
 
-    for name in (
-        "distributed",
-        "distributed.client",
-        "asyncio",
-    ):  # what is lost is said by subcut, not by tracebacks
+    # subcut reports lost tasks, without tracebacks
+    for name in ("distributed", "distributed.client", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    warnings.filterwarnings(
-        "ignore", "Sending large graph"
-    )  # files go by content where no file system is shared
+    # files go by content where no file system is shared
+    warnings.filterwarnings("ignore", "Sending large graph")
     try:
-        scheme = dask.config.get(
-            "distributed.comm.default-scheme", "tcp"
-        )  # tls where Dask's own file says so
+        # tls if Dask's own settings have it
+        scheme = dask.config.get("distributed.comm.default-scheme", "tcp")
         client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:
         raise BackendError(
@@ -85,8 +80,7 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
                 f"start some beside the devices: dask worker {address}",
                 code="executor.no-workers",
             ) from e
-    # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker
-    # can import.
+    # A task of subcut ends a worker that cannot import it, without a reason; `exec` ends none.
     for worker, error in client.run(exec, "import subgraph", on_error="return").items():
         if isinstance(error, Exception):
             raise BackendError(
@@ -113,15 +107,12 @@ def slots(executor: Any) -> int:
     """The tasks that its workers run at once."""
     wanted: Mapping[str, float] = executor._kwargs.get("resources", {})
     workers = executor._client.scheduler_info(n_workers=-1)["workers"].values()
-    return sum(
-        min(
-            [
-                worker["nthreads"],
-                *(int(worker["resources"].get(name, 0) // value) for name, value in wanted.items()),
-            ]
-        )
-        for worker in workers
-    )
+    total = 0
+    for worker in workers:
+        limits = [worker["nthreads"]]
+        limits += (int(worker["resources"].get(n, 0) // value) for n, value in wanted.items())
+        total += min(limits)
+    return total
 
 
 def alive(executor: Any) -> bool:
@@ -130,6 +121,6 @@ def alive(executor: Any) -> bool:
 
 
 def end(executor: Any, call: Callable[[str], None], token: str) -> None:
-    """Cancelling a task of Dask does not stop it where it runs: every worker is told."""
-    with contextlib.suppress(Exception):  # what cannot be told ends by itself
+    """Call a function on every worker: cancelling a task of Dask does not stop it there."""
+    with contextlib.suppress(Exception):  # a run on an unreachable worker ends by itself
         executor._client.run(call, token, wait=False)

@@ -56,13 +56,13 @@ def open_workers(candidate: Candidate, deadline: Deadline | None = None) -> Work
 
 
 def runs_at_once(candidate: Candidate) -> int:
-    """As many as its executor or its hosts take; else 1.
+    """Return the number of runs that its executor or its hosts take; else 1.
 
     Raises:
-        BackendError: the executor is not reached.
+        BackendError: The executor is not reached.
     """
     if candidate.executor:
-        return executors.connected(candidate.executor, candidate.resources).slots
+        return executors.connect(candidate.executor, candidate.resources).slots
     return len(candidate.hosts) or 1
 
 
@@ -73,14 +73,14 @@ class RemoteWorkers(Workers):
         self, candidate: Candidate, *, start: bool = False, deadline: Deadline | None = None
     ) -> None:
         super().__init__(candidate, start=start, deadline=deadline)
-        self._connection = executors.connected(candidate.executor, candidate.resources)
+        self._connection = executors.connect(candidate.executor, candidate.resources)
         self._by_content = False
         self._reconnecting = threading.Lock()
         sent = replace(candidate, executor="", resources={}, origin="")
         self._task = ClusterTask(__version__, sent, candidate.identity("")["code"])
 
     def about(self) -> BackendInfo:
-        """As of `Workers`, on a machine of the executor."""
+        """Return the properties of the backend, on a machine of the executor."""
         reply, _ = self._perform(self._task, {})
         assert reply.about
         return reply.about
@@ -100,14 +100,19 @@ class RemoteWorkers(Workers):
         )
 
     def run(self, job: Job, turns: Turns = NO_TURNS) -> RunResult:
-        """As of `Workers`.
+        """Run a job, as `Workers.run`.
 
         Raises:
-            Unreachable: the workers that ran it were lost, one after the other.
+            Unreachable: The workers that ran it were lost, one after another.
         """
+
+        def stop() -> None:
+            task.leash_of(job.into, token).unlink(missing_ok=True)
+            self._connection.end(task.end, token)
+
         with task.leash(job.into) as token:
             request = replace(self._task, job=job, token=token)
-            with turns, end_on_cancel(lambda: self._stop(job, token)):
+            with turns, end_on_cancel(stop):
                 reply, files = self._run(request, job)
         if reply.result is None:
             raise Unreachable(
@@ -126,7 +131,7 @@ class RemoteWorkers(Workers):
                 return reply, files
             leash = task.leash_of(job.into, request.token)
             self._by_content = leash.exists()  # if not, nobody waits for this run
-        packed, places = task.packed(job)
+        packed, places = task.pack(job)
         digests = {place: file_digest(path) for place, path in places.items()}
         paths = {digests[place]: path for place, path in places.items()}
         request = replace(request, packed=packed, files=digests)
@@ -191,12 +196,11 @@ class RemoteWorkers(Workers):
             with self._reconnecting:
                 if self._connection is connection:
                     executors.forget(connection)
-                    self._connection = executors.connected(
+                    self._connection = executors.connect(
                         self.candidate.executor, self.candidate.resources
                     )
-        elif not isinstance(
-            error, (OSError, RuntimeError, ValueError)
-        ):  # distributed.KilledWorker, say: tried enough
+        # others, such as distributed.KilledWorker, were tried often enough
+        elif not isinstance(error, (OSError, RuntimeError, ValueError)):
             raise Unreachable(
                 f"the worker was lost: {why}",
                 "the same command tries it again",
@@ -216,7 +220,3 @@ class RemoteWorkers(Workers):
                 self.deadline.require()
         reply: tuple[str, FileMap] = future.result()
         return reply
-
-    def _stop(self, job: Job, token: str) -> None:
-        task.leash_of(job.into, token).unlink(missing_ok=True)
-        self._connection.end(task.end, token)

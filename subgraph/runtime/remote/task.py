@@ -1,8 +1,8 @@
 """One task of a cluster: a run of a candidate in a child process, with the limits of a run on one
 machine.
 
-A task is JSON and bytes both ways. It never raises and never crashes its worker: what goes wrong is
-a result. Files go by path where the worker sees the same ones, which a file with a random content
+A task is JSON and bytes both ways. It never raises and never crashes its worker: an error is a
+result. Files go by path where the worker sees the same ones, which a file with a random content
 shows; else by content, large ones once. The same file is the leash: a run whose file is gone, or is
 held by nobody any more, is not wanted and ends.
 """
@@ -57,7 +57,7 @@ class ClusterTask(TaskVersion):
         code: The digest of the code of the candidate.
         job: The run; None to describe the backend.
         token: The token of the leash of the run.
-        packed: If files go by content: the job with paths in a folder of the worker's; else None.
+        packed: If files go by content: the job with paths in the worker's folder; else None.
         files: The digest of each file of `packed`, by its place.
     """
 
@@ -74,8 +74,7 @@ class TaskReply:
     """The reply to a task.
 
     Attributes:
-        error: The error that the worker reports, as `SubcutError.to_json` returns it; None if there
-            is none.
+        error: The error that the worker reports, as `SubcutError.to_json` returns it, if any.
         about: The properties of the backend.
         result: The result of the job.
         ended: Whether the process of the candidate did not survive the job.
@@ -175,8 +174,7 @@ def _workers(candidate: Candidate) -> Workers:
 
 @contextlib.contextmanager
 def leash(folder: Path) -> Iterator[str]:
-    """A file with a random name that this process holds as long as it waits for a run; gives what
-    names it."""
+    """Hold a file with a random name as long as this process waits for a run; yield its token."""
     token = secrets.token_hex(16)
     file = leash_of(folder, token)
     file.touch()
@@ -248,9 +246,8 @@ def _is_held(file: Path) -> bool:
 # ------------------------------------------------------------ by content
 
 
-def packed(job: Job) -> tuple[Job, dict[str, Path]]:
-    """A job with paths relative to a folder of the worker's, and the files that belong at these
-    places."""
+def pack(job: Job) -> tuple[Job, dict[str, Path]]:
+    """Return a job with paths in the worker's folder, and the files that belong there."""
     model = job.model
     places = {
         f"model/{path.relative_to(model.parent).as_posix()}": path
@@ -261,13 +258,11 @@ def packed(job: Job) -> tuple[Job, dict[str, Path]]:
     for k, sample in enumerate(job.feeds):
         records = []
         for i, record in enumerate(sample):
-            names = tuple(
-                f"feeds/{k}-{i}-{j}{Path(file).suffix}" for j, file in enumerate(record.files)
-            )
-            places.update(
-                {name: Path(file) for name, file in zip(names, record.files, strict=True)}
-            )
-            records.append(replace(record, files=names))
+            names = []
+            for j, file in enumerate(map(Path, record.files)):
+                names.append(f"feeds/{k}-{i}-{j}{file.suffix}")
+                places[names[-1]] = file
+            records.append(replace(record, files=tuple(names)))
         feeds.append(records)
     return replace(job, model=Path("model", model.name), feeds=feeds, into=Path("out")), places
 
@@ -279,21 +274,21 @@ def _make_store() -> Path:
 
 
 def _place(files: StringMap, content: FileMap, folder: Path) -> list[str]:
-    """Put files where their names say, below a folder; the digests of those that are neither kept
-    nor sent.
+    """Put files into a folder by their names; return the digests of those that are missing.
 
     Raises:
-        BackendError: a name leads out of the folder, or a content is another one.
+        BackendError: A name leads out of the folder, or a content is another one.
     """
+    store = _make_store()
     for key, data in content.items():
-        part = _make_store() / f"{key}.{threading.get_ident()}"
+        part = store / f"{key}.{threading.get_ident()}"
         part.write_bytes(data)
         if file_digest(part) != key:
             raise BackendError(
                 "a file arrived damaged", "the same command again", code="executor.file-damaged"
             )
-        part.replace(_make_store() / key)
-    missing = sorted({key for key in files.values() if not (_make_store() / key).is_file()})
+        part.replace(store / key)
+    missing = sorted({key for key in files.values() if not (store / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
         if folders.is_outside(name):
@@ -302,9 +297,7 @@ def _place(files: StringMap, content: FileMap, folder: Path) -> list[str]:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            target.hardlink_to(
-                _make_store() / key
-            )  # onnxruntime follows no link out of the model's folder
+            target.hardlink_to(store / key)  # onnxruntime follows no link out of the model's folder
         except OSError:
-            shutil.copyfile(_make_store() / key, target)
+            shutil.copyfile(store / key, target)
     return missing

@@ -32,18 +32,18 @@ def fails():
 def test_any_executor_by_module_or_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.py").write_text(FACTORY)
     spec = f"{tmp_path}/cluster.py:make"
-    executor = executors.connected(executors.check(spec), {})
+    executor = executors.connect(executors.check(spec), {})
     assert executor.slots == 3
-    assert executors.connected(spec, {}) is executor
+    assert executors.connect(spec, {}) is executor
     executors.forget(executor)
-    assert executors.connected(spec, {}) is not executor
+    assert executors.connect(spec, {}) is not executor
     for name, code, about in (
         ("none", "executor.wrong-return", "int"),
         ("fails", "executor.failed", "no cluster"),
         ("absent", "executor.failed", "AttributeError"),
     ):
         with raises(BackendError, code, about):
-            executors.connected(f"{tmp_path}/cluster.py:{name}", {})
+            executors.connect(f"{tmp_path}/cluster.py:{name}", {})
 
 
 ENDS = """
@@ -59,7 +59,7 @@ def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 if __name__ == "__main__":
-    executors.connected("ends:Pool", {})
+    executors.connect("ends:Pool", {})
     atexit.register(setattr, threading.Thread, "start", refuse)  # runs before what was registered earlier
 """  # noqa: E501
 
@@ -86,7 +86,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dask, "ANSWER_SECONDS", 0.3)
     with raises(BackendError, "executor.no-answer", "dask://"):
-        executors.connected("dask://127.0.0.1:1", {})
+        executors.connect("dask://127.0.0.1:1", {})
 
 
 class FakeClient:
@@ -133,9 +133,9 @@ def test_resource_that_no_worker_has() -> None:
     }
     with distributed.LocalCluster(**workers, resources={"npu": 1}, protocol="tcp") as cluster:
         spec = cluster.scheduler_address.replace("tcp", "dask")
-        executor = executors.connected(spec, {"npu": 1.0})
+        executor = executors.connect(spec, {"npu": 1.0})
         assert executor.slots == 1
         assert executor.executor.submit(len, "abc").result() == 3
         with raises(BackendError, "executor.no-resource", "gpu=1"):
-            executors.connected(spec, {"gpu": 1.0})
+            executors.connect(spec, {"gpu": 1.0})
         executor.executor.shutdown(wait=False, cancel_futures=True)

@@ -74,7 +74,7 @@ class Cluster(Executor):
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     made = Cluster()
     monkeypatch.setattr(
-        executors, "connected", lambda *_: executors.Connection("cluster.py:make", made)
+        executors, "connect", lambda *_: executors.Connection("cluster.py:make", made)
     )
     yield made
     made.threads.shutdown()
