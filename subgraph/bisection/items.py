@@ -9,7 +9,9 @@ import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from operator import attrgetter
 
+from subgraph.comparison import CLIPPED
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
@@ -19,8 +21,10 @@ from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
 from subgraph.text import count
+from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
+from subgraph.verdict import Verdict
 
 
 @dataclass
@@ -70,11 +74,26 @@ class NodeItems:
         """
         return regions.build_region(self.graph, self.indices(items))
 
+    def judge_steps(self) -> dict[int, Verdict | None]:
+        """Run each item alone that only the steps of its own quantizers excuse; None if it was not
+        run."""
+        judge = self.trials.judge
+        regions = {k: self.region([k]) for k in range(len(self.groups))}
+        exact = {k: r for k, r in regions.items() if judge.output_scales(r) is not None}
+        pieces = run_pieces(self.trials, [*exact.values()], judge.verdict, attrgetter("agrees"))
+        return dict(zip(exact, pieces, strict=True))
+
     @property
     def kinds(self) -> list[Strings]:
         """Per item, the operators of its nodes."""
         ops = self.graph.ops
         return [tuple(ops[i] for i in group) for group in self.groups]
+
+
+def is_beyond_steps(verdict: Verdict | None, excused: str = CLIPPED) -> bool:
+    """Return whether an output of an item fails for another reason than the one that is excused: a
+    scale may clip what the outputs of the model do not show, since calibrators choose so."""
+    return verdict is not None and any(j.fails and j.label != excused for j in verdict.outputs)
 
 
 def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:

@@ -27,9 +27,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
+from subgraph.bisection.items import is_beyond_steps
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.rewriting import (
@@ -352,32 +352,19 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     if not other or not (is_open or adds_up) or findings.stopped or searcher.options.within:
         return interim
     oracle = searcher.new_oracle(interim.trials)
-    regions = {k: oracle.region([k]) for k in range(len(oracle.groups))}
-    judge = interim.trials.judge
-    exact = {k: r for k, r in regions.items() if judge.output_scales(r) is not None}
-    if not exact:
-        return interim
-    pieces = run_pieces(interim.trials, [*exact.values()], judge.verdict, attrgetter("agrees"))
-    verdicts = list(pieces)
-    by_item = list(zip(exact, verdicts, strict=True))
-    failing = [(k, verdict) for k, verdict in by_item if verdict and verdict.fails]
-    # A scale may clip what the outputs do not show: calibrators choose so.
-    wrong = [
-        k
-        for k, one in failing
-        if adds_up or any(j.fails and j.label != CLIPPED for j in one.outputs)
-    ]
+    pieces = oracle.judge_steps()
+    excused = "" if adds_up else CLIPPED
+    wrong = [k for k, verdict in pieces.items() if is_beyond_steps(verdict, excused)]
     if wrong:
         log.info("more than the steps of the quantizers: searching in %d items", len(wrong))
         found = yield from searcher.search(replace(interim, oracle=oracle), wrong, inside=True)
         return found if found.findings.findings else interim
-    if is_open or len(exact) < MIN_EXACT * len(regions) or None in verdicts:
+    every = tuple(range(len(oracle.groups)))
+    if is_open or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
         return interim
-    agreeing = (
-        f"{len(exact)} of {len(regions)} items agree alone, each to the step of its quantizer"
-    )
+    agreeing = f"{len(pieces)} of {len(every)} items agree alone, each to the step of its quantizer"
     why = f"no node is wrong: {agreeing}; these steps add up"
-    doubt = Finding(FindingKind.UNRESOLVED, tuple(regions), None, why=why)
+    doubt = Finding(FindingKind.UNRESOLVED, every, None, why=why)
     return replace(
         interim, findings=replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
     )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,12 @@ class _Side:
     def node(self, i: int) -> _Node:
         return _Node(self, self.graph.nodes[i], clean(self.graph.label(i)))
 
+    def list_numbers(self, i: int) -> set[bytes]:
+        """List the sorted numbers of each constant that a node reads, if they are many."""
+        read = (self.constants.get(name) for name in self.graph.reads[i])
+        long = (value for value in read if value is not None and value.size > MAX_VALUES)
+        return {np.sort(value, axis=None).tobytes() for value in long}
+
 
 def _side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
     nodes = [i for i in graph.in_order(nodes) if graph.ops[i] != "Constant"]
@@ -266,24 +272,30 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
 
 def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
     """Pair nodes of one operator by the tensor that they compute, then by their order; the others
-    only by the tensor."""
+    by the numbers of a constant, as a Gemm and a MatMul, then by the tensor."""
     made = [
         {*ours.graph.makes[i], *(names.get(name, name) for name in ours.graph.makes[i])}
         for i in ours.nodes
     ]
     carried = {j: _list_carried(theirs.graph, j) for j in theirs.nodes}
+
+    def is_made_alike(k: int, j: int) -> bool:
+        return not made[k].isdisjoint(carried[j])
+
+    def has_operator(k: int, j: int) -> bool:
+        return ours.graph.ops[ours.nodes[k]] == theirs.graph.ops[j]
+
+    def has_constant(k: int, j: int) -> bool:
+        return not ours.list_numbers(ours.nodes[k]).isdisjoint(theirs.list_numbers(j))
+
     pairs: dict[int, int] = {}
-    for same_operator, same_tensor in ((True, True), (True, False), (False, True)):
+    for rules in ([has_operator, is_made_alike], [has_operator], [has_constant], [is_made_alike]):
         free = [j for j in theirs.nodes if j not in set(pairs.values())]
-        for i, tensors in zip(ours.nodes, made, strict=True):
-            for j in free:
-                has_tensor = not tensors.isdisjoint(carried[j])
-                has_operator = ours.graph.ops[i] == theirs.graph.ops[j]
-                fits = has_operator >= same_operator and has_tensor >= same_tensor
-                if i not in pairs and fits:
-                    pairs[i] = j
-                    free.remove(j)
-                    break
+        for k, i in enumerate(ours.nodes):
+            fitting = (j for j in free if i not in pairs and all(fits(k, j) for fits in rules))
+            for j in islice(fitting, 1):
+                pairs[i] = j
+                free.remove(j)
     return dict(sorted(pairs.items(), key=lambda pair: ours.nodes.index(pair[0])))
 
 

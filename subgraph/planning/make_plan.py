@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
 
+from subgraph.bisection.items import NodeItems, is_beyond_steps, items_of
 from subgraph.cases.case import ResultPlace, free_place, source_of
 from subgraph.errors import ArgumentTypeError, ModelError, UsageError
 from subgraph.graph.graph import Graph, as_graph, load
@@ -206,7 +207,8 @@ def make_plan(
         if setup.score:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
-        if found is not None and setup.candidate_model and _is_another_model(planner):
+        if found is not None and setup.candidate_model and (why := _describe_other_error(planner)):
+            planner.problem = f"the candidate's model is more than lowered: {why}"
             planner.is_wrong = True
             found = None
         trials.runtime.workers.deadline.limit(began, request.max_time)
@@ -220,24 +222,28 @@ def make_plan(
         return save(planner, found, document, place, source, request.to)
 
 
-def _is_another_model(planner: Planner) -> bool:
-    """Return whether the user's lowered model is wrong by far more than the float model lowered in
-    the same places: a plan, which takes those places and their scales, would not tell."""
+def _describe_other_error(planner: Planner) -> str:
+    """Describe the error of the user's lowered model that is no lowering; "" if there is none.
+
+    It is wrong by far more than the float model lowered in the same places, or a node of it is by
+    more than its own step. A plan, which takes those places and their scales, would not tell.
+    """
     trials = planner.trials
     whole = trials.model.whole()
     result = trials.run(whole)
+    if result.failure:
+        return ""
     verdict = trials.judge.verdict(whole, result)
-    if not verdict.fails or result.failure:
-        return False
-    lowered = planner.run({}).tensors
-    for k, expected in enumerate(trials.model.values.records):
+    lowered = planner.run({}).tensors if verdict.fails else ()
+    for k, other in enumerate(lowered):
         for name in planner.outputs:
-            exact = expected[name].array()
+            exact = trials.model.values.records[k][name].array()
             error = distance(exact, result.tensors[k][name].array())
-            if error > MAX_RATIO * distance(exact, lowered[k][name].array()):
-                planner.problem = f"the candidate's model is more than lowered: {verdict.why}"
-                return True
-    return False
+            if error > MAX_RATIO * distance(exact, other[name].array()):
+                return verdict.why
+    items = NodeItems(trials, items_of(trials))
+    wrong = ((k, one) for k, one in items.judge_steps().items() if one and is_beyond_steps(one))
+    return next((f"{items.label(k)}: {one.why}" for k, one in wrong), "")
 
 
 def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:

@@ -5,7 +5,7 @@ Quantizers fold them, too, before they quantize. The outputs of the model keep t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -22,9 +22,11 @@ from subgraph.inspection.ranges import measure
 from subgraph.precision import Precision
 from subgraph.results.plan import PlanScales, ScaledTensor
 from subgraph.runtime.inputs import Feeding
-from subgraph.types import Array
+from subgraph.trials.matching.as_quantized import find_fold
 
 EPSILON = 1e-5  # of a normalization that names none
+BIAS = "bias"
+PARTS = ("weight", BIAS)  # of a Conv into which a BatchNormalization is folded
 
 
 def scale_model(
@@ -130,59 +132,25 @@ def rescale(scaling: Scaling, exponents: Mapping[str, int]) -> Rescaled:
 def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
     """Return the model without the BatchNormalizations that follow a Conv, a file in `folder`;
     itself without any."""
-    pairs = list(_iter_pairs(graph))
-    if not pairs:
-        return graph
     draft = Draft(graph)
-    nodes = draft.model.graph.node
-    for conv, norm in pairs:
-        weight, bias = _fold(graph, conv, norm)
-        node = nodes[conv]
-        name = graph.nodes[norm].output[0]
-        node.input[:] = [node.input[0], f"{name}:weight", f"{name}:bias"]
-        node.output[0] = name
-        stored = [
-            numpy_helper.from_array(weight, f"{name}:weight"),
-            numpy_helper.from_array(bias, f"{name}:bias"),
-        ]
-        draft.model.graph.initializer.extend(stored)
-    draft.drop_nodes([norm for _, norm in pairs])
+    norms = []
+    for i, conv in enumerate(draft.model.graph.node):
+        fold = find_fold(graph, i)
+        constants = [graph.array(name) for name in conv.input[1:] if name]
+        known = [values for values in constants if values is not None]
+        if fold is None or not known or len(known) < len(constants):
+            continue
+        norms += graph.readers[conv.output[0]]
+        conv.output[0] = graph.makes[norms[-1]][0]
+        weight, *bias = known
+        for part, values in zip(PARTS, (weight, *bias, np.zeros(len(weight))), strict=False):
+            name = f"{conv.output[0]}:{part}"
+            folded = fold.apply(values, is_bias=part == BIAS).astype(weight.dtype)
+            draft.model.graph.initializer.append(numpy_helper.from_array(folded, name))
+        conv.input[1:] = [f"{conv.output[0]}:{part}" for part in PARTS]
+    if not norms:
+        return graph
+    draft.drop_nodes(norms)
     path = folder / graph.path.name
     draft.save(path)
     return load(path)
-
-
-def _iter_pairs(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Yield the indices of each Conv and of the BatchNormalization that alone reads it, all with
-    constant weights."""
-    for norm, node in enumerate(graph.nodes):
-        if graph.ops[norm] != "BatchNormalization" or len(graph.makes[norm]) > 1:
-            continue
-        name = node.input[0]
-        conv = graph.maker.get(name)
-        if conv is None or graph.ops[conv] != "Conv" or name in graph.outputs:
-            continue
-        constants = filter(None, (*node.input[1:], *graph.nodes[conv].input[1:]))
-        is_constant = all(graph.constant(constant) is not None for constant in constants)
-        trains = attribute(node, "training_mode", 0)
-        if is_constant and len(graph.readers[name]) == 1 and not trains:
-            yield conv, norm
-
-
-def _fold(graph: Graph, conv: int, norm: int) -> tuple[Array, Array]:
-    """Return the weight and the bias of a Conv with its BatchNormalization in them."""
-    node = graph.nodes[norm]
-    scale, shift, mean, variance = (_value(graph, name) for name in node.input[1:5])
-    epsilon = attribute(node, "epsilon", EPSILON)
-    _, weight_name, *bias_name = graph.nodes[conv].input
-    weight = _value(graph, weight_name)
-    bias = _value(graph, bias_name[0]) if bias_name and bias_name[0] else np.zeros(len(weight))
-    factor = scale / np.sqrt(variance + epsilon)
-    folded = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-    return folded.astype(np.float32), ((bias - mean) * factor + shift).astype(np.float32)
-
-
-def _value(graph: Graph, name: str) -> Array:
-    value = graph.array(name)
-    assert value is not None
-    return value.astype(np.float64)

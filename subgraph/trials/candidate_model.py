@@ -435,7 +435,7 @@ class CandidateModel:
         matches = self.matches.values()
         hows = [
             f"{n} by {how}"
-            for how in ("name", "map", "place", "value")
+            for how in ("name", "map", "place", "value", "use")
             if (n := sum(m.how == how for m in matches))
         ]
         turned = sum(bool(m.perm) for m in matches)

@@ -327,3 +327,12 @@ def test_output_that_is_cast_at_the_end_is_read_in_its_own_type(tmp_path: Path) 
     assert not has_line(found["says"], "reads"), found
     listed = [row for one in found["findings"] for row in one["differences"]]
     assert not any(row["ours"].startswith("reads") for row in listed), listed
+
+
+def test_node_of_another_operator_is_compared_by_its_weight(tmp_path: Path) -> None:
+    """A Gemm became a MatMul and an Add, and its square weight was not transposed."""
+    ours = TYPES + "{ [gemm] a = Gemm <transB = 1> (x, w, b) [last] y = Sigmoid (a) }"
+    theirs = TYPES + "{ [mm] p = MatMul (x, w) [sum] a = Add (p, b) [last] y = Sigmoid (a) }"
+    weights = {"w": WEIGHT, "b": WEIGHT[0]}
+    found = finding(tmp_path, (ours, weights), (theirs, weights))
+    assert rows(found)[0] == ("gemm", "operator", "Gemm, transB=1", "MatMul")

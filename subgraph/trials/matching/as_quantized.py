@@ -200,10 +200,14 @@ class Fold:
 
 def find_fold(graph: Graph, i: int) -> Fold | None:
     """Find what folds the BatchNormalization after a Conv into it; None if there is none."""
-    readers = graph.readers.get(graph.makes[i][0], ()) if graph.ops[i] == "Conv" else ()
-    if len(readers) != 1 or graph.ops[readers[0]] != "BatchNormalization":
+    name = graph.makes[i][0]
+    readers = graph.readers.get(name, []) if graph.ops[i] == "Conv" else []
+    is_inner = len(readers) == 1 and name not in graph.outputs
+    if not is_inner or graph.ops[readers[0]] != "BatchNormalization":
         return None
     node = graph.nodes[readers[0]]
+    if len(graph.makes[readers[0]]) > 1 or attribute(node, "training_mode", 0):
+        return None
     constants = [graph.array(name) for name in node.input[1:5]]
     known = [values for values in constants if values is not None]
     if len(known) < len(constants):

@@ -23,7 +23,9 @@ class MatchedTensor:
     """The place of a tensor of the reference's model in the candidate's.
 
     Attributes:
-        name: its name there. how: "name", "map", "value", or "place" among inputs or outputs.
+        name: its name there.
+        how: "name", "map", "value", "place" among inputs or outputs, or "use": by what is computed
+            of it.
         perm: candidate's value = reference's value.transpose(perm); () where the axes are in the
             same order.
         dtype: its element type there; "" if unknown.

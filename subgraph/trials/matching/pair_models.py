@@ -6,10 +6,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import Record, Records, written
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
-    NEAR,
     ModelValues,
     find_misshapen,
     match_tensors,
@@ -44,7 +44,10 @@ from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.trials.reference_model import run_loaded
 from subgraph.types import Array, Shape, StringMap
 
-MAX_ATTEMPTS = 4  # to match more tensors behind a fault
+MAX_USES = 64  # tests of what two tensors upstream of another one are used for
+MAX_ALIKE = 0.5  # relative l2 distance from which on it tells nothing about such tensors
+MAX_UPSTREAM = 8  # tensors of the candidate's model that are tried for that
+MAX_ATTEMPTS = 16  # to match more tensors behind a fault
 MAX_BREAKS = 4  # nodes that the reference does not run, after which no more is captured
 MAX_HELD = 128  # tensors in memory while models are matched
 
@@ -79,10 +82,12 @@ def pair_models(
     pair = _match_by_meaning(pair, ours, theirs, values, scratch, tensor_map)
     for attempt in range(MAX_ATTEMPTS if other_values else 0):
         tests = MeaningTests(pair, values, scratch / f"other-again{attempt}")
-        if tests.agree_in_place(NEAR):
+        if tests.agree_in_place(tests.limit):
             break
         theirs = _first_sample(other, _compute_from_matched(tests))
         more = match_tensors(ours, theirs, tensor_map, pair.matches, pair.refuted)
+        if len(more) == len(pair.matches):
+            more |= tests.find_by_use()
         if len(more) == len(pair.matches):
             break
         pair = replace(pair, matches=more)
@@ -214,7 +219,7 @@ def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
     assert own
     again = ReferenceValues(pair.graph, own.reference, own.samples[:1], tests.folder / "again")
     again.captured = own.captured[:1]
-    again.records = [{n: own.records[0][n] for n in pair.graph.inputs} | tests.fed]
+    again.records = [{n: tests.records[n] for n in pair.graph.inputs} | tests.fed]
     _need_computable(again, value_tensors(pair.graph))
     return again
 
@@ -295,6 +300,12 @@ class MeaningTests:
         precision = self.pair.precision or Precision.FP32
         return max(MIN_DISTANCE, MIN_ROUNDINGS * precision.eps)
 
+    @property
+    def records(self) -> Records:
+        """The reference's values of the candidate's model on the first sample."""
+        assert self.pair.values
+        return self.pair.values.records[0]
+
     @cached_property
     def regions(self) -> dict[str, Region | None]:
         """By name in the reference's model, the nodes that compute a matched tensor."""
@@ -359,12 +370,11 @@ class MeaningTests:
         another tensor shows that the model has another layout.
         """
         pair = self.pair
-        assert pair.values
         reshaped: dict[str, Record] = {}
         folder = self._new_folder()
         for k, name in enumerate(names):
             target = pair.matches[name].name
-            shape = pair.values.records[0][target].shapes[0]
+            shape = self.records[target].shapes[0]
             value = self.fed[target].array()
             if value.size == math.prod(shape):
                 reshaped[target] = written(target, value.reshape(shape), folder, f"r{k}")
@@ -381,6 +391,75 @@ class MeaningTests:
                 found.add(name)
         return found
 
+    def find_by_use(self) -> dict[str, MatchedTensor]:
+        """Match tensors within the pieces that deviate by what is computed of them.
+
+        A tensor is matched if the candidate's model, fed with the reference's value of it, outputs
+        the reference's values. So the fault of a piece is upstream of it.
+        """
+        found: dict[str, MatchedTensor] = {}
+        for name, error in self._measure_all().items():
+            if error > self.limit:
+                options = islice(self._iter_uses(name), MAX_USES)
+                some = next((one for one in options if self._is_use(name, one)), {})
+                taken = {match.name for match in found.values()}
+                is_new = taken.isdisjoint(match.name for match in some.values())
+                found |= some if is_new and found.keys().isdisjoint(some) else {}
+        return found
+
+    def _iter_uses(self, name: str) -> Iterator[dict[str, MatchedTensor]]:
+        """Yield tensors upstream of a matched one that may be the same: first what two nodes of one
+        operator read, then those of one shape, likely ones first."""
+        pair = self.pair
+        ours = pair.reference
+        theirs = pair.graph
+        target = pair.matches[name].name
+        piece = find_upstream_until(ours, [name], pair.matches.__contains__)
+        own_piece = self.regions[name]
+        if piece is None or own_piece is None:
+            return
+        own = self.records
+        scales = scales_of(theirs)
+        uses = {
+            n: MatchedTensor(n, "use", scale=scales.get(n)).of_type(own[n].dtype)
+            for n in theirs.iter_outputs(own_piece.nodes)
+            if n != target and n in own and own[n].form == "tensor"
+        }
+        records = self.values.records[0]
+        inner = [n for n in ours.iter_outputs(piece.nodes) if n in records.keys() - pair.matches]
+        node = ours.maker[name]
+        own_node = theirs.maker[target]
+        reads = [n for n in ours.reads[node] if n in inner]
+        own_reads = [uses[n] for n in theirs.reads[own_node] if n in uses]
+        if ours.ops[node] == theirs.ops[own_node] and len(reads) == len(own_reads):
+            yield dict(zip(reads, own_reads, strict=True))
+        for n, use in [*uses.items()][: -MAX_UPSTREAM - 1 : -1]:
+            alike = [name for name in inner if records[name].shapes == own[n].shapes]
+            yield from ({name: use} for name in sorted(alike, key=partial(self._rank, use)))
+
+    def _rank(self, match: MatchedTensor, name: str) -> tuple[float, bool]:
+        """Return how far a tensor is from another one in place, as far as that tells anything, and
+        whether another operator computes it."""
+        models = (self.pair.reference, name), (self.pair.graph, match.name)
+        operators = {graph.ops[graph.maker[tensor]] for graph, tensor in models}
+        own = match.to_real(self.records[match.name].array())
+        apart = relative_l2(self.values.records[0][name].array(), own)
+        return min(apart, MAX_ALIKE), len(operators) > 1
+
+    def _is_use(self, name: str, some: Matches) -> bool:
+        """Return whether the candidate's nodes compute a tensor of the reference's values of some
+        tensors upstream of it."""
+        folder = self._new_folder()
+        records = self.values.records[0]
+        fed = {
+            match.name: match.converted(records[n], folder, f"u{k}")
+            for k, (n, match) in enumerate(some.items())
+        }
+        region = self._find_region(name, more=fed)
+        if region is None or not fed.keys() <= {*region.inputs}:
+            return False
+        return self.measure([(name, region)], fed)[0] <= self.limit
+
     def find_readers(self, name: str) -> set[str]:
         """Find the tensors whose pieces are fed with this one."""
         target = self.pair.matches[name].name
@@ -391,10 +470,13 @@ class MeaningTests:
         limit."""
         return bool(names) and all(errors[name] <= self.limit for name in names)
 
-    def _find_region(self, name: str, without: Collection[str] = ()) -> Region | None:
-        """Find the nodes that compute a tensor from all matched tensors but some; None if there are
-        none, or if one reads what no node makes."""
-        stops = {m.name for n, m in self.pair.matches.items() if n not in without}
+    def _find_region(
+        self, name: str, without: Collection[str] = (), more: Collection[str] = ()
+    ) -> Region | None:
+        """Find the nodes that compute a tensor from all matched tensors but some, and from more
+        tensors of the candidate's model; None if there are none, or if one reads what no node
+        makes."""
+        stops = {*more, *(m.name for n, m in self.pair.matches.items() if n not in without)}
         target = self.pair.matches[name].name
         try:
             region = find_upstream_until(self.pair.graph, [target], stops.__contains__)
@@ -424,7 +506,7 @@ class MeaningTests:
         for _, region in pieces:
             with suppress(SubcutError):  # upstream of it a node does not run
                 own.need(region.shapes if region else ())
-        fed = {**own.records[0], **self.fed, **other_values}
+        fed = {**self.records, **self.fed, **other_values}
         cuts: dict[int, Cut] = {}
         for k, (_, region) in enumerate(pieces):
             entering = {*region.inputs, *region.shapes} if region else set()
@@ -466,10 +548,8 @@ class MeaningTests:
     def agree_in_place(self, limit: float) -> bool:
         """Return whether all matches agree in a run of the candidate's full model; an unknown
         tensor does not."""
-        assert self.pair.values
-        records = self.pair.values.records[0]
         return all(
-            m.name in records and self._distance(name, records[m.name]) <= limit
+            m.name in self.records and self._distance(name, self.records[m.name]) <= limit
             for name, m in self.pair.matches.items()
         )
 

@@ -261,3 +261,42 @@ def test_output_of_another_shape_is_not_taken_for_transposed(
     text_models.save(tmp_path / "other.onnx", text, axes=np.array([last]))
     match = pair(tmp_path).matches["y"]
     assert match.to_candidate(np.zeros(shape, np.float32)).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (
+            "{ a = MatMul(x, w) b = Softmax(a) c = Tanh(b) d = MatMul(c, u) y = Sigmoid(d) }",
+            "{ p = MatMul(x, w) q = Softmax<axis=0>(p) r = Tanh(q) s = MatMul(r, u)"
+            " y = Sigmoid(s) }",
+            {"a": "p", "b": "q", "c": "r", "d": "s"},
+        ),
+        (  # a fused operator downstream of the fault
+            "{ a = MatMul(x, w) b = Softmax(a) c = Neg(b) d = Exp(c) e = Add(d, one)"
+            " f = Reciprocal(e) y = MatMul(f, u) }",
+            "{ p = MatMul(x, w) q = Softmax<axis=0>(p) r = Sigmoid(q) y = MatMul(r, u) }",
+            {"a": "p", "b": "q", "f": "r"},
+        ),
+        (  # two tensors downstream of the fault that one node reads
+            "{ a = MatMul(x, w) b = Softmax(a) c = Tanh(b) d = MatMul(b, u) y = Add(c, d) }",
+            "{ p = MatMul(x, w) q = Softmax<axis=0>(p) r = Tanh(q) s = MatMul(q, u)"
+            " y = Add(r, s) }",
+            {"a": "p", "b": "q", "c": "r", "d": "s"},
+        ),
+    ],
+)
+def test_tensor_downstream_of_a_fault_is_matched_by_what_is_computed_of_it(
+    ours: str, theirs: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    """All names differ, and downstream of the Softmax all values."""
+    draw = np.random.default_rng(5)
+    weights = {n: draw.standard_normal((8, 8)).astype(np.float32) for n in ("w", "u")}
+    weights["one"] = np.ones(1, np.float32)
+    for file, text in {"model.onnx": ours, "other.onnx": theirs}.items():
+        used = {name: value for name, value in weights.items() if name in text}
+        text_models.save(tmp_path / file, f"g (float[8,8] x) => (float[8,8] y) {text}", **used)
+    found = pair(tmp_path)
+    names = {n: m.name for n, m in found.matches.items()}
+    assert names == {"x": "x", "y": "y", **expected}
+    assert found.matches["b"].how == "use"
