@@ -134,7 +134,7 @@ def _draw_inside(graph: Graph, shown: ShownOptions, marked: MarkOptions) -> _Dra
 def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.svg import FRAMES, Marks, svg
-    from subgraph.inspection.drawn_network import inner_networks, labeled, weight_notes
+    from subgraph.inspection.drawn_network import inner_networks, make_labeled_network, weight_notes
 
     graph = part.graph
     if shown.hops and not shown.around:
@@ -143,7 +143,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
             "subcut draw MODEL --around NODE --hops 2",
             code="option.requires",
         )
-    whole = labeled(graph)
+    whole = make_labeled_network(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
         middle = graph.select(shown.around).nodes

@@ -1,1 +1,1 @@
-"""What is in a model, and known troubles."""
+"""The content of a model, and known troubles."""

@@ -1,9 +1,9 @@
 """Model → documents about the whole model, about a node, or about the region between two nodes
 (`subcut inspect`).
 
-Each document lists the problems of the model (`inspection.validate`). For each tensor it gives
-type, shape and range as the reference computed them (`inspection.ranges`), beside the declaration
-in the model. If the model cannot be run, or is not to be run, declared and inferred types remain.
+Each document lists the problems of the model (`inspection.validate`). For each tensor it has type,
+shape and range as the reference computed them (`inspection.ranges`), and the declaration in the
+model. If the model is not run, declared and inferred types remain.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TypeEntry:
 
 @frozen
 class TensorInfo:
-    """What is known of a tensor.
+    """The properties of a tensor, as far as they are known.
 
     Attributes:
         source: of type and shape: run, weight, inferred or declared; None if unknown.
@@ -91,7 +91,7 @@ class EnteringTensor(TensorInfo):
 
 @frozen
 class LeavingTensor(TensorInfo):
-    """A tensor that is made, with the nodes that read it."""
+    """A tensor that a node outputs, with the nodes that read it."""
 
     read_by: list[NodeInfo]
     is_output: bool
@@ -124,7 +124,7 @@ class NodeDetails(NodeInfo):
 
 @frozen
 class ProblemEntry:
-    """As `inspection.validate.Problem`."""
+    """A problem, as `inspection.validate.Problem`."""
 
     kind: str
     fatal: bool
@@ -154,7 +154,7 @@ class RunEntry:
 
 @frozen
 class InspectDocument:
-    """What all views have in common; `run` is None if nothing was run."""
+    """The fields of all views; `run` is None if nothing was run."""
 
     schema: str
     exit_code: int
@@ -179,7 +179,7 @@ class ModelDocument(InspectDocument):
 
 @frozen
 class NodesDocument(InspectDocument):
-    """The nodes that a selector stands for."""
+    """The nodes of a selector."""
 
     selector: str
     nodes: list[NodeDetails]
@@ -236,8 +236,7 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
 
 
 def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
-    """The nodes that a selector stands for (of a model input, those that read it; of a glob, all
-    that it matches).
+    """Describe the nodes of a selector (of a model input, those that read it; of a glob, all).
 
     Raises:
         UnknownName, UsageError: as `Graph.select`.
@@ -255,8 +254,7 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
 
 
 def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
-    """What tells of one node after the other, by index, without a run: types are inferred once,
-    here.
+    """Return the function that describes a node by its index, without a run; infer types once.
 
     Complexity: linear in the model; then, per node, in its neighbors and the weights that it
     reads.
@@ -314,7 +312,7 @@ def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
 
 @frozen
 class _Facts:
-    """What is known of a model: types, problems and measured tensors."""
+    """The facts of a model: types, problems and measured tensors."""
 
     graph: Graph
     types: InferredTypes

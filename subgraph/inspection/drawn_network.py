@@ -1,7 +1,6 @@
-"""A graph -> the network that is drawn, and what stands in and beside the boxes of its nodes.
+"""A graph -> the network that is drawn, and the texts in and next to the boxes of its nodes.
 
-These are names, tensors, their types as text, the scopes of PyTorch's exporter, weights that are
-small enough to be told.
+These are names, tensors, their types as text, the scopes of PyTorch's exporter, and small weights.
 
 Symbolic sizes, such as onnx infers them, are written in the few characters that a table has:
 `floor(floor(height/2 - 1/2)/2) + 1` is a quarter of `height`, rounded: `height/4`.
@@ -33,7 +32,7 @@ from subgraph.types import Strings
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
-LARGE = 720_720 << 20  # divisible by what networks divide sizes by
+LARGE = 720_720 << 20  # divisible by the usual divisors of sizes in networks
 MAX_FACTOR = 4096
 UNKNOWN = "…"
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -50,7 +49,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
     "Max": max,
     "Min": min,
 }
-MAX_NOTES = 3  # weights that are told in a box
+MAX_NOTES = 3  # weights that are named in a box
 
 
 def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = None) -> Network:
@@ -76,9 +75,8 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
     )
 
 
-def labeled(graph: Graph) -> Network:
-    """The same, each node by its label, and without weights, which are not drawn: as small as a
-    document needs it."""
+def make_labeled_network(graph: Graph) -> Network:
+    """Return the drawn network with each node by its label, without weights, for a document."""
     whole = network(graph)
     seen = {*whole.inputs, *chain.from_iterable(whole.makes)}
     return replace(
@@ -117,7 +115,7 @@ def type_text(proto: protobuf.TypeProto, sizes: Mapping[str, int]) -> str:
     dims = declared.known_dims
     if dims is None:
         return declared.text
-    shape = known_dims(dims, sizes)
+    shape = replace_known_dims(dims, sizes)
     shape = [None if isinstance(d, str) and not d.isidentifier() else d for d in shape]
     return f"{declared.text} {shape_text(shape)}"
 
@@ -153,24 +151,22 @@ def short_size(size: str) -> str:
         return UNKNOWN
     try:
         tree = ast.parse(size, mode="eval").body
-        symbols = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
-        (symbol,) = symbols
+        (symbol,) = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
         share = _value(tree, {symbol: LARGE}) / LARGE
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):
         return UNKNOWN
     nearest = share.limit_denominator(MAX_FACTOR)
-    is_share = 0 < nearest <= MAX_FACTOR and abs(share - nearest) < Fraction(1, 1 << 20)
-    if not is_share:
+    if not 0 < nearest <= MAX_FACTOR or abs(share - nearest) >= Fraction(1, 1 << 20):
         return UNKNOWN
     factor = "" if nearest.numerator == 1 else f"{nearest.numerator}·"
     divisor = "" if nearest.denominator == 1 else f"/{nearest.denominator}"
     return f"{factor}{symbol}{divisor}"
 
 
-def known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
-    """Return dimensions with numbers in place of expressions whose symbols have a size.
+def replace_known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    """Return dimensions with numbers instead of expressions whose symbols have a size.
 
-    >>> known_dims([1, "floor(height/2)", "width"], {"height": 33})
+    >>> replace_known_dims([1, "floor(height/2)", "width"], {"height": 33})
     [1, 16, 'width']
     """
     return [_evaluate(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
@@ -215,8 +211,8 @@ def weight_notes(graph: Graph) -> dict[int, str]:
         tensors = filter(None, map(graph.constant, reads))
         notes = list(dict.fromkeys(filter(None, (_note(graph, tensor) for tensor in tensors))))
         if notes:
-            more = ["…"] if len(notes) > MAX_NOTES else []
-            found[i] = ", ".join([*notes[:MAX_NOTES], *more])
+            notes[MAX_NOTES:] = ["…"] if len(notes) > MAX_NOTES else []
+            found[i] = ", ".join(notes)
     return found
 
 
@@ -230,6 +226,6 @@ def _note(graph: Graph, tensor: protobuf.TensorProto) -> str:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
-    if isinstance(value, (float, int)) and not isinstance(value, bool):
-        return f"{value:.6g}"
-    return str(value) if isinstance(value, bool) else ""
+    if isinstance(value, bool):
+        return str(value)
+    return f"{value:.6g}" if isinstance(value, (float, int)) else ""

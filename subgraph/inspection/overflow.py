@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
@@ -305,7 +306,7 @@ class Scaling:
         These are tensors that one node reads and outputs. Of a product, the first factor has the
         exponent of the output, unless it is squared.
         """
-        found: dict[str, list[tuple[str, float]]] = {}
+        found = defaultdict[str, list[tuple[str, float]]](list)
         for node, equations in zip(self.graph.nodes, self._equations, strict=True):
             for factors, output in equations:
                 names = [node.input[k] for k in factors]
@@ -315,8 +316,8 @@ class Scaling:
                 for made in node.output:
                     pair = (node.input[min(factors)], made)
                     if all(map(self.is_free, pair)) and not any(map(self._is_constant, names)):
-                        found.setdefault(pair[0], []).append((made, power))
-                        found.setdefault(made, []).append((pair[0], 1 / power))
+                        found[pair[0]].append((made, power))
+                        found[made].append((pair[0], 1 / power))
         return found
 
     def solve(self, seeds: Mapping[str, int]) -> dict[str, int] | None:

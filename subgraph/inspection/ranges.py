@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -41,7 +41,7 @@ BATCH_PARTS = 10
 FIRST_UNKNOWN = (
     8  # tensors of unknown size in the first batch; their sizes give the estimate for others
 )
-SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean size so far
+SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean known size
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
 PIECE = 1 << 20  # elements read at a time
 MAX_VALUES = 16  # elements of an integer tensor whose values are given, a shape for example
@@ -81,18 +81,15 @@ class Range:
     sizes: Mapping[int, int] = field(default_factory=dict)
 
     def __add__(self, other: Range) -> Range:
-        lows = [r.low for r in (self, other) if r.low is not None]
-        highs = [r.high for r in (self, other) if r.high is not None]
-        leasts = [r.least for r in (self, other) if r.least is not None]
         return Range(
             self.elements + other.elements,
-            min(lows, default=None),
-            max(highs, default=None),
+            _choose(min, self.low, other.low),
+            _choose(max, self.high, other.high),
             self.total + other.total,
             self.nan + other.nan,
             self.inf + other.inf,
             self.zeros + other.zeros,
-            min(leasts, default=None),
+            _choose(min, self.least, other.least),
             Counter(self.sizes) + Counter(other.sizes),
         )
 
@@ -118,12 +115,18 @@ class Range:
         )
 
 
+def _choose(choose: Callable[..., float], *values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
 @frozen
 class MeasuredTensor:
     """One tensor over all samples and, for a sequence, over all its elements.
 
     Attributes:
-        form, dtype: as in `storage.tensors.Record`.
+        form: As in `storage.tensors.Record`.
+        dtype: As in `storage.tensors.Record`.
         shape: None if the rank differs, or if there is no element.
         range: None for strings.
         value: nested lists; of a tensor of at most `MAX_VALUES` integers or booleans that is equal
@@ -164,8 +167,8 @@ def measure(
     """Run the reference, and measure tensors that nodes make and the model inputs that they depend
     on.
 
-    `names` are in topological order. `types` tell sizes in advance. Tensors below a node at which
-    the reference fails are left out. Complexity: one run of the ancestors per batch.
+    `names` are in topological order. Sizes are estimated from `types`. Tensors downstream of a node
+    at which the reference fails are omitted. Complexity: one run of the ancestors per batch.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -217,11 +220,8 @@ def _count_declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     known = tensor_type(proto)
     if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
-    return (
-        _bytes(math.prod(known.dims), known.dtype)
-        if all(isinstance(d, int) for d in known.dims)
-        else None
-    )
+    is_fixed = all(isinstance(d, int) for d in known.dims)
+    return _bytes(math.prod(known.dims), known.dtype) if is_fixed else None
 
 
 def _bytes(elements: int, dtype: str) -> int:
@@ -231,7 +231,7 @@ def _bytes(elements: int, dtype: str) -> int:
 
 @dataclass
 class _Measuring:
-    """The results of `measure` so far."""
+    """The results of `measure` up to the present batch."""
 
     graph: Graph
     feeding: Feeding
@@ -288,17 +288,14 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
     """Measure one tensor by its files, of all samples, which are deleted."""
     records = [sample.tensors[name] for sample in captured]
     shapes = list(chain.from_iterable(r.shapes for r in records))
-    measured = [
-        _measure_file(folder / str(k) / file, r) for k, r in enumerate(records) for file in r.files
-    ]
+    measured = []
+    for k, record in enumerate(records):
+        measured += [_measure_file(folder / str(k) / file, record) for file in record.files]
     ranges = [r for r, _ in measured if r is not None]
     total = sum(ranges, Range()) if len(ranges) == len(measured) else None
     values = [value for _, value in measured]
-    same = (
-        values[0]
-        if values and all(v == values[0] for v in values) and records[0].form == "tensor"
-        else None
-    )
+    is_same = bool(values) and all(v == values[0] for v in values)
+    same = values[0] if is_same and records[0].form == "tensor" else None
     return MeasuredTensor(records[0].form, records[0].dtype, _common_shape(shapes), total, same)
 
 
@@ -323,7 +320,7 @@ def _value(array: Array) -> Any:
 
 
 def range_of(array: Array) -> Range:
-    """The range of an array of numbers or booleans. Needs memory for one piece beside it."""
+    """Return the range of an array of numbers or booleans, in the memory of one more piece."""
     flat = array.ravel("K")
     pieces = (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
     return sum(map(_range_of_piece, pieces), Range())

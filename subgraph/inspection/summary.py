@@ -12,6 +12,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import LIST_FIELDS, VALUE_FIELDS, operator
+from subgraph.reach import group_values
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count
@@ -121,17 +122,14 @@ def functions(graph: Graph) -> list[FunctionSummary]:
 def weight_totals(graph: Graph) -> WeightTotals:
     """Number, parameters and bytes of the weights, those that Constant nodes hold included; the
     element type with most bytes first."""
-    by_type: dict[str, list[WeightSummary]] = {}
     weights = [weight_summary(graph, name) for name in graph.weights]
     for made, op in zip(graph.makes, graph.ops, strict=True):
         tensor = graph.constant(made[0]) if op == CONSTANT and made else None
         if tensor is not None:
             weights.append(_summary(made[0], tensor, tensor.dims))
-    for weight in weights:
-        by_type.setdefault(weight.type, []).append(weight)
     totals = [
         TypeTotals(dtype, len(same), sum(w.parameters for w in same), sum(w.bytes for w in same))
-        for dtype, same in by_type.items()
+        for dtype, same in group_values((w.type, w) for w in weights).items()
     ]
     totals.sort(key=lambda t: -t.bytes)
     parameters = sum(t.parameters for t in totals)

@@ -1,8 +1,8 @@
 """Graph → `Problem`s: what makes a model invalid, with node and tensor, as onnx's checker and shape
 inference find it.
 
-The checker finds the first problem only. Cycles, tensors that nothing makes and missing files are
-found beside it.
+The checker finds the first problem only. Cycles, tensors without a producer and missing files are
+found in addition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Problem:
         kind: cycle, dangling, checker, type, shape, opset or weight.
         node: index of the node where it is; None if it concerns no single node.
         tensor: the tensor that it concerns, if any.
-        what, hint: what is wrong with the node, or the model, and what to do.
+        what: The fault of the node, or of the model.
+        hint: The action.
         fatal: it makes the model invalid. Otherwise it is a note: subcut and most runtimes accept
             the model.
     """
@@ -67,7 +68,7 @@ def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Prob
 
 
 def explain_refusal(graph: Graph, nodes: Collection[int] | None = None) -> str:
-    """Return the first problem that makes a model invalid.
+    """Return the first problem of an invalid model.
 
     Args:
         graph: The model.

@@ -16,9 +16,9 @@ One file per rewriting. To add one, put a file like this into this folder:
 
 A form is given a `RegionModel` and a node. It appends the nodes that take the node's place to a
 `Substitution`, and returns words that the node's name ends, or "" where it does not fit. A file may
-also define `rewrite(source)`, which yields other models of the same inputs and outputs, each with
-what it does, in words. What a rewriting yields may be invalid, or wrong for some values: models
-that onnx refuses are left out here, and none counts before the reference has proven it.'''
+also define `rewrite(source)`, which yields other models of the same inputs and outputs, each with a
+description. These models may be invalid, or wrong for some values: models that onnx refuses are
+omitted here, and none counts before the reference has proven it.'''
 
 from __future__ import annotations
 
@@ -77,9 +77,12 @@ class Rewriting:
     """Another form of a region.
 
     Attributes:
-        name: of the plugin. words: what it does. model: the form, with all its weights.
-        opset: of the form, where it is not the region's own: the whole model has to be converted; 0 elsewhere.
-    """  # noqa: E501
+        name: The name of the plugin.
+        words: The description of the change.
+        model: The form, with all its weights.
+        opset: The opset of the form, to which the full model must be converted; 0 for that of the
+            region.
+    """
 
     name: str
     words: str
@@ -93,20 +96,21 @@ def rewritings(
     folder: Path | None = None,
     frozen: Collection[str] | None = None,
 ) -> Iterator[Rewriting]:
-    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where the region is.
+    """Yield the other forms of a region, each once; valid for onnx if the region is.
 
-    Lazy: a form is made when it is asked for.
+    A form is built when it is requested. Valid is a model by onnx's checker and strict inference.
 
     Args:
-        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of Python files.
-        folder: for a file at a time; a temporary one by default.
-        frozen: where the whole model takes inputs of other shapes: the constants that it computes from shapes. The
-            words of a form that holds for these shapes only say so.
+        piece: A cut, as `Cut.to_model()` or as a file.
+        only: Names of rewritings, or paths of Python files.
+        folder: The folder for a file at a time; a temporary one by default.
+        frozen: The constants that the full model computes from shapes, if it takes inputs of other
+            shapes. The description of a form that fits only these shapes includes that.
 
     Raises:
         UnknownName, UsageError: `only` names no rewriting.
-        ModelError: the model cannot be read, is too much for onnx, or has more than `MAX_BYTES`.
-    """  # noqa: E501
+        ModelError: The model cannot be read, is too much for onnx, or has more than `MAX_BYTES`.
+    """
     names = list(only) or plugins.names("rewrites")
     for name in names:
         module = plugins.load("rewrites", name)
@@ -131,16 +135,14 @@ def rewritings(
         source = RegionModel(model, onnx, frozen)
         path = Path(temporary) / "model.onnx"
         own = model.SerializeToString(deterministic=True)
-        checked = _valid(
-            model, own, path, onnx
-        )  # the checker refuses some regions that runtimes take
+        # the checker refuses some regions that runtimes take
+        checked = _is_valid(model, own, path, onnx)
         seen = {sha256(own).digest()}
         for name in names:
             for words, made in _iter_forms(plugins.load("rewrites", name), source):
                 data = made.SerializeToString(deterministic=True)
-                if (key := sha256(data).digest()) not in seen and (
-                    not checked or _valid(made, data, path, onnx)
-                ):
+                key = sha256(data).digest()
+                if key not in seen and (not checked or _is_valid(made, data, path, onnx)):
                     seen.add(key)
                     opset = opset_of(made)
                     yield Rewriting(name, words, made, opset if opset != source.opset else 0)
@@ -149,7 +151,7 @@ def rewritings(
 def _iter_forms(
     module: ModuleType, source: RegionModel
 ) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Yield what a plugin makes of a region: each of its forms on nodes, then its other models."""
+    """Yield the models of a plugin for a region: its forms on nodes, then its other models."""
     yield from each(source, getattr(module, "FORMS", ()))
     if hasattr(module, "rewrite"):
         yield from module.rewrite(source)
@@ -162,7 +164,7 @@ def _read(path: Path) -> protobuf.ModelProto:
     return model
 
 
-def _valid(model: protobuf.ModelProto, data: bytes, path: Path, onnx: OnnxProcess) -> bool:
+def _is_valid(model: protobuf.ModelProto, data: bytes, path: Path, onnx: OnnxProcess) -> bool:
     path.write_bytes(data)
     try:
         onnx.check(path)

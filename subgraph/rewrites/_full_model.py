@@ -1,21 +1,24 @@
 """A full model, some of whose nodes are hidden, kept apart or computed ahead.
 
-All of these keep the values of the model. A barrier stands on an edge, so that no optimizer sees
-the two nodes together. An If around a node hides it from passes over the graph. A value replaces
-what a node computes, which is still computed.
+All of these keep the values of the model. A barrier is on an edge, so that no optimizer sees the
+two nodes together. An If around a node hides it from passes over the graph. A value replaces the
+output of a node, which is still computed.
 
-A barrier changes no bit. Optimizers remove some of them. Seen behind Pad, Conv and Mul, of four dimensions:
+A barrier changes no bit. Optimizers remove some of them. Measured after Pad, Conv and Mul, of four
+dimensions:
 
-    onnxruntime 1.31.1, all optimizations    Reshape, Max and Sub survive; what it removes: Identity, Dropout, Expand,
-                                             Cast there and back, two Transposes, Pad by nothing, Mul by 1, Sub of 0,
-                                             Slice of all
-    OpenVINO 2026.4.1                        only Max and Sub survive
-    MNN 3.6.1                                Identity and Concat do not keep a Conv from the Add behind it
+    onnxruntime 1.31.1, all optimizations: Reshape, Max and Sub survive. It removes Identity,
+        Dropout, Expand, Cast there and back, two Transposes, Pad by nothing, Mul by 1, Sub of 0,
+        Slice of all.
+    OpenVINO 2026.4.1: only Max and Sub survive.
+    MNN 3.6.1: Identity and Concat do not keep a Conv from the Add after it.
 
-A Where, whose condition is computed from an input and never holds, survives in onnxruntime and OpenVINO at all levels.
-OpenVINO compiles it together with elementwise neighbors, and keeps these from a Conv or a MatMul.
+A Where, whose condition is computed from an input and is never true, survives in onnxruntime and
+OpenVINO at all levels. OpenVINO compiles it together with elementwise neighbors, and keeps these
+from a Conv or a MatMul.
 
-Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads everything three times."""  # noqa: E501
+Cheapest first: a Reshape copies nothing in most runtimes, a Sub of zeros reads all values three
+times."""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ class FullModel:
     def make(self, changes: Collection[NodeChange]) -> ModelProto:
         """Return the model with these changes.
 
-        Each barrier stands where its tensor is computed: what is read late is then another tensor.
+        Each barrier is next to the producer of its tensor: late consumers then read another tensor.
         """
         new = _Making(self.source)
         nodes = self.source.nodes
@@ -136,7 +139,7 @@ class FullModel:
     def _split(
         self, new: Substitution, tensor: str, readers: list[int], names: dict[int, dict[str, str]]
     ) -> None:
-        """Let the readers of a tensor read it from behind a barrier."""
+        """Let the readers of a tensor read it after a barrier."""
         barrier = self._barrier(tensor)
         assert barrier
         for group in [[reader] for reader in readers] if self.copies else [readers]:

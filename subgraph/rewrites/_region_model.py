@@ -1,4 +1,4 @@
-"""A region as a model, and copies of it with other nodes in the place of some."""
+"""A region as a model, and copies of it with other nodes instead of some."""
 
 from __future__ import annotations
 
@@ -39,14 +39,16 @@ AXES_INPUT = {
 
 
 class RegionModel:
-    """A region as a model of its own, with all that rewritings ask about it.
+    """A region as a standalone model, with the properties that rewritings use.
 
     Attributes:
-        model: with all its weights; rewritings never change it. opset: of ONNX's own operators.
-        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other shapes?
-        frozen: constants that the whole model computes from shapes.
-        fixed: was a shape, or a frozen constant, asked for since this was set to False?
-    """  # noqa: E501
+        model: The model with all its weights; rewritings never change it.
+        opset: The opset of ONNX's own operators.
+        types: The declared or inferred type of each tensor.
+        any_shape: Whether the full model takes inputs of other shapes.
+        frozen: Constants that the full model computes from shapes.
+        fixed: Whether a shape or a frozen constant was read since this was set to False.
+    """
 
     def __init__(
         self, model: ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None
@@ -78,16 +80,14 @@ class RegionModel:
 
     @cached_property
     def readers(self) -> Mapping[str, int]:
-        """Tensor → how many times nodes read it, bodies included; an output of the model counts once more."""  # noqa: E501
+        """The number of reads of each tensor, bodies included, plus one for a model output."""
         return Counter(chain(_read(self.nodes), (v.name for v in self.model.graph.output)))
 
     @cached_property
     def inner(self) -> set[str]:
-        """Tensors on an edge between two nodes; constants are none."""
-        read = set(_read(self.nodes)) - self.constants.keys()
-        return {
-            name for name in chain.from_iterable(node.output for node in self.nodes) if name
-        } & read
+        """Tensors on an edge between two nodes, without constants."""
+        made = set(chain.from_iterable(node.output for node in self.nodes))
+        return made.intersection(filter(None, _read(self.nodes))) - self.constants.keys()
 
     def value(self, name: str) -> Array | None:
         """A constant's elements; None if it is computed."""
@@ -119,7 +119,7 @@ class RegionModel:
         return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
 
     def function_body(self, node: NodeProto, version: int) -> FunctionProto | None:
-        """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""  # noqa: E501
+        """Return the function that defines this node in its schema `version`; None without one."""
         types = [self.types.get(n) or self._type_of_constant(n) for n in node.input]
         try:
             return self._onnx.function_body(node, types, version, self.opset)
@@ -133,8 +133,8 @@ class RegionModel:
             set_tensor(proto, self.element(name), self.constants[name].dims)
         return proto
 
-    def converted(self, version: int) -> ModelProto | None:
-        """The model in another opset; None where onnx's converter does not reach it."""
+    def convert(self, version: int) -> ModelProto | None:
+        """Return the model in another opset; None if onnx's converter does not reach it."""
         try:
             return self._onnx.convert(self.model, version)
         except OnnxError:
@@ -171,7 +171,7 @@ def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
 
 
 class Substitution:
-    """A copy of a model in the making: nodes that are appended take the place of the node that `at` named last."""  # noqa: E501
+    """A copy of a model: appended nodes replace the node that `at` named last."""
 
     def __init__(self, source: RegionModel, index: int = FIRST) -> None:
         self.source = source
@@ -179,14 +179,12 @@ class Substitution:
         self._new: dict[int, list[NodeProto]] = {}
         self._weights: list[TensorProto] = []
         self._never = ""
-        self._taken = (
-            set(chain.from_iterable((*node.input, *node.output) for node in source.nodes))
-            | source.constants.keys()
-        )
+        used = chain.from_iterable((*node.input, *node.output) for node in source.nodes)
+        self._taken = {*used, *source.constants}
         self.at(index)
 
     def at(self, index: int) -> None:
-        """Put the nodes that follow in the place of this node, or before all (`FIRST`)."""
+        """Let the next nodes replace this node, or precede all nodes (`FIRST`)."""
         self._at = index
         self._new[index] = []
 
@@ -261,7 +259,7 @@ class Substitution:
     def reduce(
         self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1
     ) -> str:
-        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset has it."""  # noqa: E501
+        """Append a reduction, Squeeze or Unsqueeze with the axes as the opset has them."""
         if self.opset >= AXES_INPUT.get(op, 18):
             return self.node(op, [x, self.integers(axes)], output, keepdims=keepdims)
         return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
@@ -306,7 +304,7 @@ class Substitution:
         return self.weight(len(self._weights) % 100 + 1, element)
 
     def zeros(self, x: str, element: int) -> str:
-        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""  # noqa: E501
+        """Append zeros of x's shape, computed at run time: no value is less than itself."""
         return self.node("Cast", [self.node("Less", [x, x])], to=element)
 
     def model(self) -> ModelProto:
@@ -346,11 +344,12 @@ Form: TypeAlias = "Callable[[RegionModel, NodeProto, Substitution], str]"
 
 
 def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, ModelProto]]:
-    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`; then of all of these.
+    """Yield each form instead of each node that it fits, up to `MAX_ALONE` nodes, and of all these.
 
-    A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
-    that used shapes says so where the whole model takes inputs of other shapes.
-    """  # noqa: E501
+    A form appends the nodes that replace a node, and returns their description, or "" if it does
+    not fit. The description includes that it used shapes if the full model takes inputs of other
+    shapes.
+    """
     for form in forms:
         fits = []
         words = ""
@@ -378,7 +377,7 @@ def _substitute(source: RegionModel, form: Form, indices: Sequence[int]) -> Mode
     return new.model()
 
 
-def by_formula(text: str, words: str) -> Form:
+def make_formula_form(text: str, words: str) -> Form:
     """Return the form that replaces a node by a formula (`Substitution.formula`)."""
 
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
@@ -393,12 +392,12 @@ def of(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Fo
     domains = STANDARD if not domain else (domain,)
 
     def restrict(form: Form) -> Form:
-        def restricted(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+        def run(source: RegionModel, node: NodeProto, new: Substitution) -> str:
             if node.op_type not in ops or node.domain not in domains:
                 return ""
             fits = not floats or source.element(node.input[0]) in FLOATS
             return form(source, node, new) if fits else ""
 
-        return restricted
+        return run
 
     return restrict

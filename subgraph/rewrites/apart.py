@@ -1,4 +1,4 @@
-"""Nodes kept apart, so that they are not fused: something that changes no bit, on each edge between two of them."""  # noqa: E501
+"""Nodes kept apart, so that they are not fused: barriers that change no bit, on the edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a clipped value."""  # noqa: E501
+"""Elementwise operators by others: a power as a product, a division by a reciprocal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    by_formula,
+    make_formula_form,
     of,
 )
 from subgraph.types import JsonObject
@@ -23,7 +23,7 @@ SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, Tenso
 INTEGER_POWERS = range(4, 64)  # of integers, which products keep to the last bit
 TANH = "Sub(Mul(Sigmoid(Mul(x, 2)), 2), 1)"
 SIGMOID = "Div(1, Add(Exp(Neg(x)), 1))"
-SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
+SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| from which float32 is at its limit
 
 
 @of("Pow")
@@ -56,7 +56,7 @@ def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @of("Pow")
 def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """Of two types, or of integers: a runtime may compute both in float32."""
+    """Rewrite a power of two types, or of integers: a runtime may compute both in float32."""
     base, exponent = (source.element(name) for name in node.input)
     if not base or (base == exponent and base in FLOATS):
         return ""
@@ -125,7 +125,7 @@ def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     else:
         limits = (attribute(node, "min"), attribute(node, "max"))
         bounds = ["" if limit is None else new.weight(limit, element) for limit in limits]
-    steps = [step for step in zip(("Max", "Min"), bounds, strict=True) if step[1]]
+    steps = [(op, bound) for op, bound in zip(("Max", "Min"), bounds, strict=True) if bound]
     for op, bound in steps:
         x = new.node(op, [x, bound], node.output[0] if (op, bound) == steps[-1] else "")
     if not steps:
@@ -146,7 +146,10 @@ def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @of("BitShift")
 def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""  # noqa: E501
+    """Compute in int64, which holds each product of up to 32 bits.
+
+    A shift by more bits than the type has leaves 0 or the sign.
+    """
     element = source.element(node.input[0])
     signed = element in SIGNED_BITS
     bits = BITS.get(element) or SIGNED_BITS.get(element)
@@ -167,11 +170,13 @@ def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> st
 FORMS = [
     _square,
     _float_power,
-    of("Sqrt")(by_formula("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
+    of("Sqrt")(make_formula_form("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
     _clip,
-    of("Tanh", floats=True)(by_formula(TANH, "2·Sigmoid(2x) - 1 instead of")),
-    of("Sigmoid", floats=True)(by_formula(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
-    of("Sub", floats=True)(by_formula("Add(x, Neg(y))", "an Add of the negative instead of")),
+    of("Tanh", floats=True)(make_formula_form(TANH, "2·Sigmoid(2x) - 1 instead of")),
+    of("Sigmoid", floats=True)(make_formula_form(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
+    of("Sub", floats=True)(
+        make_formula_form("Add(x, Neg(y))", "an Add of the negative instead of")
+    ),
     _add,
     _multiply_constant,
     _reciprocal,

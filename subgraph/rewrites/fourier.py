@@ -18,7 +18,7 @@ MAX = 2048  # points
 
 @of("DFT", floats=True)
 def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""  # noqa: E501
+    """Multiply x (…, n·c) by a matrix (n·c, m·d): n inputs of c parts, m outputs of d parts."""
     before = source.shape(node.input[0])
     after = source.shape(node.output[0])
     axis = _axis(source, node)
@@ -62,9 +62,7 @@ def _axis(source: RegionModel, node: NodeProto) -> int | None:
     value = source.value(argument(node, 2))
     if not argument(node, 2):
         return -2
-    if value is None:
-        return None
-    return int(value.reshape(-1)[0])
+    return None if value is None else int(value.reshape(-1)[0])
 
 
 FORMS = [_products]

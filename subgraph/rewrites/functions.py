@@ -87,7 +87,7 @@ def _means_the_same(body: FunctionProto, opset: int) -> bool:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """The same inputs, outputs and attributes with the same defaults; element types may differ."""
+    """Return whether two versions have equal inputs, outputs and attributes; types may differ."""
     return bool(one.since_version == other.since_version) or _form(one) == _form(other)
 
 

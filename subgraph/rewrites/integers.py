@@ -1,4 +1,4 @@
-"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every bit."""  # noqa: E501
+"""Integer operators in a wider type, wrapped as the narrow type, or by exact others."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _end_with_output(
     node: NodeProto, new: Substitution, x: str, axes: list[int], words: str
 ) -> str:
-    """The reduction's own output, of a tensor in which the axes that are reduced have one element."""  # noqa: E501
+    """Append the output of a reduction whose reduced axes have one element."""
     if attribute(node, "keepdims", 1):
         new.formula("Identity(last)", last=x)
     else:

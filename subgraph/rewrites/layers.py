@@ -1,4 +1,4 @@
-"""Layers by others: Gemm as MatMul and Add, a normalization as arithmetic, one dimension as two, a pool as a mean."""  # noqa: E501
+"""Layers by others: Gemm as MatMul and Add, a normalization as arithmetic, a pool as a mean."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
         if any(not list_changed(source.model, "", version, other) for other in tried):
             continue
         tried.append(version)
-        if (model := source.converted(version)) is not None:
+        if (model := source.convert(version)) is not None:
             yield f"opset {version} instead of {source.opset}", model

@@ -1,4 +1,4 @@
-"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in two parts."""  # noqa: E501
+"""The order of operands and sums: operands swapped, a reduction axis by axis, a product in two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _swap(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 @of(*NESTS)
-def _by_axis(source: RegionModel, node: NodeProto, new: Substitution) -> str:
+def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     x = node.input[0]
     if not axes or len(axes) < 2:
@@ -86,4 +86,4 @@ def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "two Conv of half the channels each instead of"
 
 
-FORMS = [_swap, _by_axis, _columns, _rows, _channels]
+FORMS = [_swap, _reduce_each_axis, _columns, _rows, _channels]

@@ -1,4 +1,4 @@
-"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit for auto_pad."""  # noqa: E501
+"""Padding written otherwise: a separate Pad, folded into the next layer, by Concat, as numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @of("AveragePool", floats=True)
 def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """The mean over windows of a padded input, times the elements of a window over those that count."""  # noqa: E501
+    """Rewrite as the mean of a padded input, times the ratio of all and counted elements."""
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
     pads = _pads(source, node)

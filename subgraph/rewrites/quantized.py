@@ -1,4 +1,4 @@
-"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers of 32 bits."""  # noqa: E501
+"""Quantized operators by floating ones between quantizers, or by integers of 32 bits."""
 
 from __future__ import annotations
 
@@ -101,10 +101,7 @@ def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
     if codes is None or scales is None or argument(node, 4):
         return None
     zeros = source.value(name) if (name := argument(node, 3)) else None
-    if zeros is None and name:
-        return None
-    real, _ = unpack_blocks(node, codes, scales, zeros)
-    return real
+    return None if zeros is None and name else unpack_blocks(node, codes, scales, zeros)[0]
 
 
 FORMS = [

@@ -1,4 +1,4 @@
-"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX asks."""  # noqa: E501
+"""A TopK by counting the elements before each; of equal elements, the lower index comes first."""
 
 from __future__ import annotations
 

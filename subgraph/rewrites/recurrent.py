@@ -1,4 +1,4 @@
-"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both ways as two."""  # noqa: E501
+"""A backward LSTM, GRU or RNN as a forward one on the reversed sequence; both ways as two."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of its interpolation.
+"""A Resize to a constant size as a Gather of the nearest elements, or as products with weights.
 
-Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an output is a product
-with a matrix (n, m). A filter of the mode gives its columns (ONNX's specification of Resize).
-"""  # noqa: E501
+Every mode but `tf_crop_and_resize` is linear and treats each axis separately: along an axis of
+length n, an output is a product with a matrix (n, m), whose columns are the filter of the mode
+(ONNX's specification of Resize).
+"""
 
 from __future__ import annotations
 

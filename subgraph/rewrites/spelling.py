@@ -1,4 +1,4 @@
-"""The same nodes spelt otherwise: defaults, negative axes, constants, shapes that are broadcast."""
+"""Nodes in another spelling: defaults, negative axes, constants, shapes that are broadcast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def _broadcast(full: bool) -> Form:
-    """Return a form that gives constants the rank of the output, or with `full` its shape."""
+    """Return a form in which constants have the rank of the output, or with `full` its shape."""
     kind = "shape" if full else "rank"
     words = f"a constant of the full {kind} in"
 
@@ -148,7 +148,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
 
 
 def _compute(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """Floating constants behind a Where, so that nothing can be folded."""
+    """Yield a form with floating constants from a Where, so that none can be folded."""
     names = [n for n in source.constants if source.element(n) in COUNTED and n in source.readers]
     new = Substitution(source)
     if not names or not new.never() or new.opset < 9:

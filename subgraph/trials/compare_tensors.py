@@ -23,7 +23,7 @@ from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, as_graph
 from subgraph.graph.region import Region
-from subgraph.inspection.drawn_network import labeled
+from subgraph.inspection.drawn_network import make_labeled_network
 from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.origins.source import Source, find_source
@@ -762,7 +762,9 @@ def describe_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
     name = str(graph.model.graph.name)
-    return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labeled(graph))
+    return ComparedModel(
+        graph.path.name, name, len(graph.nodes), structure, network=make_labeled_network(graph)
+    )
 
 
 def document(

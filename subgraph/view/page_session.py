@@ -30,8 +30,8 @@ from subgraph.graph.region import find_region
 from subgraph.inspection.describe import node_descriptions
 from subgraph.inspection.drawn_network import (
     inner_networks,
-    known_dims,
     network,
+    replace_known_dims,
     short_size,
     weight_notes,
 )
@@ -206,7 +206,7 @@ class ViewSession:
             if dims := tensor["shape"]:
                 tensor["shape"] = [
                     short_size(dim) if isinstance(dim, str) else dim
-                    for dim in known_dims(dims, self.sizes)
+                    for dim in replace_known_dims(dims, self.sizes)
                 ]
         for tensor in details["inputs"]:
             measured = measure_weight(graph, tensor["name"])

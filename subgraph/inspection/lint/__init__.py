@@ -1,6 +1,6 @@
 """Lint: known troubles of a model, reported before anything runs. One file per rule.
 
-To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to `--only`:
+To add a rule, put a file like this into this folder, or pass its path to `--only`:
 
     \"\"\"Relu, which the target lacks.\"\"\"
 
@@ -10,12 +10,13 @@ To add a rule, put a file like this into this folder, or keep it elsewhere and p
         for node in context.nodes("Relu"):
             yield warning(node, "the target has no Relu", "export it as Clip with a minimum of 0")
 
-The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is the help text.
-`LintContext` offers the model, its nodes at any depth, its constants and measured values; `LintNode` offers attributes,
-constants, types and shapes of a node. `warning` is for what goes wrong on real targets, `note` for what goes wrong on
-some or may, `unchecked` for what the rule could not look at. A clean model yields nothing. A rule that does not know
-enough, because a shape is None for example, is silent: a false alarm costs more than a gap.
-"""  # noqa: E501
+The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is
+the help text. `LintContext` has the model, its nodes at any depth, its constants and measured
+values; `LintNode` has attributes, constants, types and shapes of a node. `warning` is for failures
+on real targets, `note` for possible failures or failures on some targets, `unchecked` for parts
+that the rule could not read. A clean model yields nothing. A rule without enough facts, because a
+shape is None for example, is silent: a false alarm costs more than a gap.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +55,9 @@ class LintIssue:
     Attributes:
         severity: WARNING, NOTE or UNCHECKED.
         node: where it is; None if it concerns no single node.
-        reason, fix: one sentence each.
-        rule: name of the rule; filled in by `run_rules`.
+        reason: One sentence.
+        fix: One sentence.
+        rule: The name of the rule; `run_rules` writes it.
         tensor: the tensor that it concerns, if any.
         exponent: divided by 2 to this power, the tensor is in the range of the precision; None
             without such a power.
@@ -71,12 +73,12 @@ class LintIssue:
 
 
 def warning(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
-    """It goes wrong on real targets."""
+    """Return the issue of a node that fails on real targets."""
     return LintIssue(WARNING, node, reason, fix, tensor=tensor)
 
 
 def note(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
-    """It goes wrong on some targets, or may."""
+    """Return the issue of a node that fails, or can fail, on some targets."""
     return LintIssue(NOTE, node, reason, fix, tensor=tensor)
 
 
@@ -87,18 +89,21 @@ def unchecked(reason: str) -> LintIssue:
 
 @dataclass(eq=False)
 class LintContext:
-    """A model and what rules may ask about it. Properties are computed on first access, and kept.
+    """A model and its properties for rules, which are computed on first access, and kept.
 
     Attributes:
-        target: the newest opset that the target supports; None if the user did not give it.
-        feeding: inputs that the user gave; None without any, and then nothing is measured.
-        second_sizes: model input → another shape to try (rule `baked-shape`).
-        image_options: how the user's images become tensors.
-        seed: of random inputs.
-        runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
-        precision: float type whose range the weights and tensors are compared with.
-        for_int8: whether they are compared with the steps of int8 instead.
-    """  # noqa: E501
+        graph: The model.
+        target: The newest opset that the target supports; None if it is not known.
+        feeding: The user's inputs; None without any, and then nothing is measured.
+        second_sizes: Another shape to try of each model input (rule `baked-shape`).
+        image_options: The conversion of the user's images to tensors.
+        seed: The seed of random inputs.
+        runtime: The runtime of the user's candidate; "" for none.
+        release: The release of that runtime; "" if it is not known.
+        known: The user's folders with entries.
+        precision: The float type with whose range weights and tensors are compared.
+        for_int8: Whether they are compared with the steps of int8 instead.
+    """
 
     graph: Graph
     target: int | None = None
@@ -119,7 +124,7 @@ class LintContext:
 
     @property
     def problems(self) -> list[Problem]:
-        """What makes the model invalid, and notes, as `subcut inspect` lists them."""
+        """The problems of the model, and notes, as `subcut inspect` lists them."""
         return find_problems(self.graph, self.types)
 
     @cached_property
@@ -158,7 +163,7 @@ class LintContext:
         )
 
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
-        """Does an input depend on values of model inputs, not only on their shapes? True in bodies and functions."""  # noqa: E501
+        """Return whether an input depends on values of model inputs (in bodies: always true)."""
         tensors = [name for name in names if name]
         return node.scope is not self.scopes[0] or VALUE in self.graph.kinds(tensors).values()
 
@@ -169,11 +174,11 @@ class LintContext:
 
     @cached_property
     def measured(self) -> MeasuredTensors:
-        """The tensors in `made`, as the reference computes them from `feeding`; empty without `feeding`.
+        """The tensors in `made`, as the reference computes them; empty without `feeding`.
 
         Raises:
-            InputError, UnknownName: the inputs do not fit the model.
-        """  # noqa: E501
+            InputError, UnknownName: The inputs do not fit the model.
+        """
         if self.feeding is None:
             return MeasuredTensors()
         return measure(self.graph, self.made, self.feeding, self.types)
@@ -185,7 +190,7 @@ class LintContext:
 
     @cached_property
     def made(self) -> list[str]:
-        """The tensors that top-level nodes make, in topological order, without sequences and maps."""  # noqa: E501
+        """The outputs of top-level nodes, in topological order, without sequences and maps."""
         graph = self.graph
         types = self.types
         kinds = {
@@ -203,12 +208,14 @@ class LintContext:
 
 
 def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
-    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a name as well.
+    """Return the names of the rules to run: all, or `only`, without `ignore`.
+
+    The path of a Python file is a name as well.
 
     Raises:
-        UnknownName: there is no such rule; carries the nearest names.
-        UsageError: a file that is not a rule.
-    """  # noqa: E501
+        UnknownName: There is no such rule; the error has the nearest names.
+        UsageError: A file is not a rule.
+    """
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
             raise UsageError(
@@ -247,10 +254,17 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]
 
 @frozen
 class FindingNode:
-    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node.
+    """The node of a finding.
 
-    `source`: the user's code that it, or the node around it, comes from, where the model tells.
-    """  # noqa: E501
+    Attributes:
+        index: `LintNode.top`.
+        label: The label of the node.
+        name: The name of the node.
+        op: The operator.
+        domain: The domain of the operator.
+        inside: The title of its scope, empty for a top-level node.
+        source: The user's code of the top-level node, if the model has it.
+    """
 
     index: int | None
     label: str

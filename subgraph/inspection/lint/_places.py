@@ -1,11 +1,12 @@
-"""Graph → `LintNode`: every node, also in bodies and local functions, with the constants, types and shapes it sees.
+"""Graph → `LintNode`: every node, also in bodies and local functions, with the values in its scope.
 
-Whatever is unknown (a shape, a constant, an attribute that a function takes from its caller) is None, and the rule that
-asks for it is silent. `numbers_of` counts the values of constants that are too large or too small for a precision."""  # noqa: E501
+Unknown values (a shape, a constant, an attribute that a function takes from its caller) are None,
+and the rule that reads them is silent. `numbers_of` counts the values of constants that are too
+large or too small for a precision."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -35,7 +36,7 @@ Types: TypeAlias = "Mapping[str, TypeProto]"
 
 MAX_CONSTANT = (
     1 << 16
-)  # elements; a larger constant is a weight, whose values no rule about a node asks for
+)  # elements; a larger constant is a weight, whose values no rule about a node reads
 # Attributes of Constant → element type of the value.
 VALUES = {
     "value_float": "float32",
@@ -68,14 +69,17 @@ class Scope:
     """A graph, body or local function, and the names that its nodes see.
 
     Attributes:
-        proto: GraphProto or FunctionProto.
-        title: where it is, for users; empty for the model's own graph.
-        opsets: version by domain.
-        outer: the scope around a body.
-        load_types: computes the types of its tensors; called on first use, because that takes a shape inference.
-        weights: its dense initializers by name.
-        inputs, outputs: their names.
-    """  # noqa: E501
+        graph: The model.
+        proto: The GraphProto or FunctionProto.
+        title: The place, for users; empty for the model's own graph.
+        opsets: The version of each domain.
+        outer: The scope around a body.
+        load_types: Computes the types of its tensors on first use, by a shape inference.
+        nodes: Its nodes.
+        weights: Its dense initializers by name.
+        inputs: The names of its inputs.
+        outputs: The names of its outputs.
+    """
 
     graph: Graph
     proto: Any
@@ -95,7 +99,7 @@ class Scope:
 
     @cached_property
     def makers(self) -> dict[str, LintNode]:
-        """Tensor → the node of this scope that makes it."""
+        """The producer of each tensor in this scope."""
         return invert((node, filter(None, node.proto.output)) for node in self.nodes)
 
     @cached_property
@@ -106,16 +110,16 @@ class Scope:
 
     @cached_property
     def readers(self) -> dict[str, list[LintNode]]:
-        """Tensor → the nodes of this scope that read it, also in their bodies."""
-        readers: dict[str, list[LintNode]] = {}
+        """The nodes of this scope that read each tensor, also in their bodies."""
+        readers = defaultdict[str, list[LintNode]](list)
         for node in self.nodes:
             for name in dict.fromkeys((*node.proto.input, *list_captured(node.proto))):
-                readers.setdefault(name, []).append(node)
+                readers[name].append(node)
         return readers
 
     @cached_property
     def read(self) -> frozenset[str]:
-        """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""  # noqa: E501
+        """Tensors that nodes of this scope read, also in their bodies; faster than `readers`."""
         protos = [node.proto for node in self.nodes]
         inside = chain.from_iterable(list_captured(proto) for proto in protos if any(bodies(proto)))
         return frozenset([*chain.from_iterable(proto.input for proto in protos), *inside])
@@ -191,7 +195,7 @@ class LintNode:
         return self.proto.op_type in ops and self.proto.domain in STANDARD
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """As `walk.attribute`; None as well if it has another type than the operator takes."""
+        """Return the value of an attribute; None also if the operator does not take its type."""
         own = [a for a in self.proto.attribute if a.name == name]
         if not own:
             return default
@@ -202,11 +206,11 @@ class LintNode:
         return attribute(self.proto, name, default)
 
     def input(self, k: int) -> str:
-        """Name of the k-th input, counted from 0; empty if there is none."""
+        """Return the name of the k-th input, counted from 0; empty without one."""
         return str(names[k]) if k < len(names := self.proto.input) else ""
 
     def output(self, k: int) -> str:
-        """Name of the k-th output, counted from 0; empty if there is none."""
+        """Return the name of the k-th output, counted from 0; empty without one."""
         return str(names[k]) if k < len(names := self.proto.output) else ""
 
     def constant(self, k: int) -> Array | None:
@@ -264,7 +268,7 @@ def number_array(tensor: TensorProto, graph: Graph) -> Array:
 
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
-    """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""  # noqa: E501
+    """Return the model's own graph, the bodies in it, and each local function, in linear time."""
     opsets = read_imports(graph.model)
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
@@ -287,7 +291,7 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
         None,
         lambda: load_types().declared | load_types().inferred,
     )
-    scopes = [*_with_bodies(main, (), body_types)]
+    scopes = [*_iter_scopes(main, (), body_types)]
     for f in graph.functions.values():
         scope = Scope(
             graph,
@@ -295,14 +299,14 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
             ".".join(filter(None, (f.domain, f.name, f.overload))),
             opsets | read_imports(f),
         )
-        scopes += _with_bodies(scope, None, body_types)
+        scopes += _iter_scopes(scope, None, body_types)
     return scopes
 
 
-def _with_bodies(
+def _iter_scopes(
     scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]
 ) -> Iterator[Scope]:
-    """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a local function."""  # noqa: E501
+    """Yield a scope, with its nodes, and those of its bodies; `path` is None in a function."""
     yield scope
     for j, proto in enumerate(scope.proto.node):
         scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))
@@ -313,7 +317,7 @@ def _with_bodies(
             inner = Scope(
                 scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types
             )
-            yield from _with_bodies(inner, body_path, body_types)
+            yield from _iter_scopes(inner, body_path, body_types)
 
 
 @dataclass
@@ -321,12 +325,17 @@ class Numbers:
     """Statistics of one constant.
 
     Attributes:
-        readers: the nodes of its scope that read it; at least one.
-        nonzero: number of elements that are finite and not zero.
-        over, lost, denormal: number of those that are infinite or zero in the precision, denormal in float32.
-        largest: magnitude of the largest finite element.
-        nan, infinite: number of those.
-    """  # noqa: E501
+        name: The name of the constant.
+        dtype: The element type.
+        readers: The nodes of its scope that read it; at least one.
+        nonzero: The number of elements that are finite and not zero.
+        over: The number of these that are infinite in the precision.
+        lost: The number of these that are zero in the precision.
+        denormal: The number of these that are denormal in float32.
+        largest: The magnitude of the largest finite element.
+        nan: The number of NaN.
+        infinite: The number of infinities.
+    """
 
     name: str
     dtype: str

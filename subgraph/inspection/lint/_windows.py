@@ -16,8 +16,12 @@ class Window:
     """The window along one axis; all lengths in cells.
 
     Attributes:
-        size: of the input; None if open.
-        begin, end: padding, also if `auto` determines it; 0 if unknown.
+        size: The size of the input; None if open.
+        kernel: The cells of the window.
+        stride: The step between windows.
+        dilation: The step between cells of the window.
+        begin: The padding before the first cell, also if `auto` determines it; 0 if unknown.
+        end: The padding after the last cell, also if `auto` determines it; 0 if unknown.
         auto: NOTSET, VALID, SAME_UPPER or SAME_LOWER.
     """
 
@@ -35,7 +39,7 @@ class Window:
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, *, ceil: bool) -> int | None:
-        """Number of windows; with `ceil` one more may extend over the end, if it starts before the end padding."""  # noqa: E501
+        """Return the number of windows; with `ceil` one more can begin before the end padding."""
         if self.size is None:
             return None
         room = self.size + self.begin + self.end - self.span
@@ -46,7 +50,7 @@ class Window:
 
 
 def windows(node: LintNode) -> list[Window] | None:
-    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each other."""  # noqa: E501
+    """Return the windows of the spatial axes; None if they are unknown or contradictory."""
     shape = node.shape(node.input(0))
     kernel = node.attribute("kernel_shape") or _kernel_of_weight(node)
     if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
@@ -87,13 +91,12 @@ def _window(
 def _same_pads(
     size: int | None, kernel: int, stride: int, dilation: int, auto: str
 ) -> tuple[int, int] | None:
-    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does beyond stride 1."""  # noqa: E501
+    """Return the padding of SAME_UPPER or SAME_LOWER; None for an open size and a larger stride."""
     if size is None and stride > 1:
         return None
-    span = dilation * (kernel - 1) + 1
-    total = (
-        span - 1 if size is None else max((math.ceil(size / stride) - 1) * stride + span - size, 0)
-    )
+    total = dilation * (kernel - 1)
+    if size is not None:
+        total = max((math.ceil(size / stride) - 1) * stride + total + 1 - size, 0)
     small = total // 2
     large = total - total // 2
     return (small, large) if auto == "SAME_UPPER" else (large, small)

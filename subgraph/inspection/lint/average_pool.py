@@ -14,7 +14,7 @@ EXCLUDED = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no effect."""  # noqa: E501
+    """Yield an issue for each AveragePool with a window that extends over the edge."""
     for node in context.nodes("AveragePool"):
         included = node.attribute("count_include_pad", 0)
         ceil = node.attribute("ceil_mode", 0)

@@ -1,8 +1,8 @@
 """Sizes of the trace baked into the graph: a second input size is tried on the reference.
 
-A baked-in size looks like any other constant. But a model that declares a dimension open must run with another size of
-it.
-"""  # noqa: E501
+A baked-in size looks like any other constant. But a model that declares a dimension open must run
+with another size of it.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _try(
 
 
 def _likely_sizes(graph: Graph) -> Sizes:
-    """Sizes for open dimensions: a batch of one, images of 224×224 with three channels; equal for equal symbols."""  # noqa: E501
+    """Return sizes for open dimensions: a batch of one, images of 224×224 with three channels."""
     sizes: Sizes = {}
     of_symbol: dict[str, int] = {}
     for name, value in graph.inputs.items():
@@ -136,11 +136,11 @@ def _likely_sizes(graph: Graph) -> Sizes:
 
 
 def _other_size(size: int) -> int:
-    """A smaller size, so that no table of positions is exceeded, with the same factors of two: 224 → 192, 16 → 8.
+    """Return a smaller size, which exceeds no table of positions, with the same factors of two.
 
     >>> [_other_size(n) for n in (1, 2, 16, 77, 224, 640)]
     [2, 1, 8, 76, 192, 512]
-    """  # noqa: E501
+    """
     if size < 2:
         return 2
     step = size & -size
@@ -148,7 +148,7 @@ def _other_size(size: int) -> int:
 
 
 def _may_depend(changed: Sequence[OpenDim]) -> bool:
-    """May the sizes depend on each other (past + new = all)? Assumed if several inputs have symbols of their own."""  # noqa: E501
+    """Return whether sizes can depend on each other: several inputs with different symbols."""
     symbols = {d.symbol or f"{d.input} {d.axis}" for d in changed}
     return len(symbols) > 1 and len({d.input for d in changed}) > 1
 

@@ -14,7 +14,7 @@ FIX = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each pooling whose last window extends over the end; a note if that depends on an open size."""  # noqa: E501
+    """Yield an issue for each pooling whose last window extends over the end."""
     for node in context.nodes("MaxPool", "AveragePool", "LpPool"):
         if node.attribute("ceil_mode", 0) != 1:
             continue

@@ -18,8 +18,8 @@ FIX = "clip outliers while calibrating (percentile), or: subcut plan MODEL --to 
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each weight with channels that vanish beside the largest one; each measured tensor whose step
-    is larger than most of its values."""
+    """Yield each weight with channels that vanish next to the largest one, and each measured tensor
+    whose step is larger than most of its values."""
     if not context.for_int8:
         return
     for node in context.nodes(*CHANNEL_AXES):

@@ -42,7 +42,7 @@ INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its operator."""  # noqa: E501
+    """Yield an issue for each node of another domain, unless the runtime has its operator."""
     functions = context.graph.functions
     is_device = context.runtime in DEVICES
     backend = DEVICES[context.runtime].spec.partition(":")[0] if is_device else context.runtime
@@ -84,7 +84,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
 
 
 def _imports(op: str, backend: str) -> str:
-    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend does."""  # noqa: E501
+    """Return the runtimes that import an operator of onnxruntime; "" if this backend does."""
     importing = [
         release
         for release, ops in IMPORTED.items()

@@ -18,17 +18,15 @@ TIES = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node whose output size depends on values, with the number of nodes below; and ties of TopK."""  # noqa: E501
+    """Yield an issue for each node whose output size depends on values, and for ties of TopK."""
     sized = [n for n in context.nodes(*VALUE_SIZED) if context.depends_on_values(n, n.proto.input)]
     ranked = context.nodes("TopK")
     open_k = [n for n in ranked if n.input(1) and n.constant(1) is None]
     sized += [n for n in open_k if context.depends_on_values(n, [n.input(1)])]
-    affected = (
-        len(context.graph.descendants({n.top for n in sized if n.top is not None})) if sized else 0
-    )
-    where = (
-        f", as do {count(affected, 'node')} from the first such on" if affected > len(sized) else ""
-    )
+    affected = len(context.graph.descendants({n.top for n in sized if n.top is not None}))
+    where = ""
+    if affected > len(sized):
+        where = f", as do {count(affected, 'node')} from the first such on"
     for node in sized:
         reason = (
             f"the size of what it makes depends on values{where}: targets with static shapes cannot"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
-SHARE = 0.5  # of a weight's values; fewer come from dead channels, beside values that matter
+SHARE = 0.5  # of a weight's values; fewer come from dead channels
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
 

@@ -28,7 +28,7 @@ class Stage:
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes and the options."""  # noqa: E501
+    """Yield an issue for each input that first nodes and options shift or divide twice."""
     for name in context.graph.inputs:
         stages = list(_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
@@ -62,7 +62,7 @@ def _name_options(
 
 
 def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
-    """Steps with constants behind a model input, up to another operator or a tensor with several readers."""  # noqa: E501
+    """Yield the steps with constants after a model input, up to another operator or a branch."""
     while len(readers := scope.readers.get(tensor, [])) == 1:
         node = readers[0]
         if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(node, tensor)):
@@ -73,7 +73,7 @@ def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
 
 
 def _stage(node: LintNode, tensor: str) -> Stage | None:
-    """The step of a node whose other operand is one constant, or one per channel; None for any other."""  # noqa: E501
+    """Return the step of a node with one constant, or one per channel; None for any other."""
     left = node.input(0) == tensor
     other = node.constant(1 if left else 0)
     if other is None or not 0 < other.size <= MAX_CHANNELS or (node.op == "Div" and not left):

@@ -11,7 +11,7 @@ FIX = "use Min and Max, or put a Cast to float32 before it and one back behind i
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Clip of integers. A note if only shapes are computed from it, because converters fold that."""  # noqa: E501
+    """Yield each Clip of integers; a note if it only computes shapes, which converters fold."""
     for node in context.nodes("Clip"):
         dtype = node.dtype(node.input(0)) or node.dtype(node.output(0))
         if "int" not in dtype or (node.version or 0) < FIRST_OPSET:

@@ -10,6 +10,7 @@ from subgraph.graph.nested import VALUE_FIELDS
 from subgraph.graph.opsets import schema
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
+from subgraph.reach import group_values
 from subgraph.types import StringMap
 
 ABSENT = object()
@@ -17,11 +18,11 @@ ALONG_AXES = {
     "dilations": "1",
     "strides": "1",
     "pads": "0",
-}  # defaults that onnx's schema tells in words
+}  # defaults that onnx's schema has only in its texts
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """A note for each node that an entry fits; that it is wrong here is for a run to say."""
+    """Yield a note for each node that an entry fits; only a run shows whether it fails here."""
     if not context.runtime:
         return
     by_operator: dict[str, Alike] = {}
@@ -35,21 +36,21 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
         thread = f"; told of in {entry.thread}" if entry.thread else ""
         fix = f"{cure}`subcut known {entry.path}` tells how it was seen{thread}"
-        harmless = alike.fitting(entry.unless) if entry.unless else ()
-        for node in alike.fitting(entry.when):
+        harmless = alike.find_fitting(entry.unless) if entry.unless else ()
+        for node in alike.find_fitting(entry.when):
             if node not in harmless:
                 yield note(node, reason, fix)
 
 
 class Alike:
-    """The nodes of an operator by their facts. A fact of all of them is found when an entry first asks for it."""  # noqa: E501
+    """The nodes of an operator by their facts, which are computed on first use."""
 
     def __init__(self, nodes: Sequence[LintNode]) -> None:
         self._nodes = dict.fromkeys(nodes)
-        self._by_value: dict[str, dict[str | None, set[LintNode]]] = {}
+        self._by_value: dict[str, Mapping[str | None, set[LintNode]]] = {}
 
-    def fitting(self, when: StringMap) -> Mapping[LintNode, None]:
-        """The nodes of which all this holds, in their order. What is not known of a node does not hold."""  # noqa: E501
+    def find_fitting(self, when: StringMap) -> Mapping[LintNode, None]:
+        """Return the nodes that have all these facts, in order; an unknown fact does not count."""
         left = self._nodes
         kinds = ["", *FACTS]
         for key in sorted(when, key=lambda key: kinds.index(_find_kind(key))):
@@ -58,11 +59,10 @@ class Alike:
         return left
 
     def _having(self, key: str) -> Mapping[str | None, set[LintNode]]:
-        """The nodes by what `key` is of them."""
+        """Return the nodes by their fact of a key."""
         if key not in self._by_value:
-            self._by_value[key] = found = dict[str | None, set[LintNode]]()
-            for node in self._nodes:
-                found.setdefault(_find_fact(node, key), set()).add(node)
+            by_fact = group_values((_find_fact(node, key), node) for node in self._nodes)
+            self._by_value[key] = {fact: set(nodes) for fact, nodes in by_fact.items()}
         return self._by_value[key]
 
 
@@ -73,7 +73,7 @@ def _find_kind(key: str) -> str:
 
 
 def _find_fact(node: LintNode, key: str) -> str | None:
-    """Return what `known` says under this key of a node, as text; None where it is not known."""
+    """Return the fact of a node under a key of `known`, as text; None if it is not known."""
     if kind := _find_kind(key):
         return FACTS[kind](node, key.removeprefix(kind).strip())
     value = node.attribute(key, ABSENT)

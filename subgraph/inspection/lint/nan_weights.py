@@ -14,8 +14,8 @@ EPSILON = 1e-5  # the default of the standard
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each constant with NaN, each weight of a layer with infinities, each BatchNormalization whose root is of less
-    than zero."""  # noqa: E501
+    """Yield each constant with NaN, weight with infinities, and BatchNormalization with a negative
+    variance."""
     for n in context.numbers:
         layer = next((node for node in n.readers if node.is_op(*WEIGHTED)), None)
         if n.nan:

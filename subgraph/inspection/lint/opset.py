@@ -18,7 +18,7 @@ CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opse
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that fits the schema of its operator at the model's opset, but not at the target's."""  # noqa: E501
+    """Yield each node that fits its operator at the model's opset, but not at the target's."""
     target = context.target
     own = context.scopes[0].opsets.get("")
     if target is None:
@@ -39,7 +39,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 
 def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
-    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""  # noqa: E501
+    """Yield the reason why a valid node does not fit the target's opset."""
     types = _types(node)
     reason = misfit(drop_defaults(node.proto), target, types)
     if reason and not misfit(node.proto, version, types):

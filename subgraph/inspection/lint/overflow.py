@@ -24,7 +24,7 @@ SENTENCES = {
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each constant with such values, at a node that reads it; each measured tensor with such values."""  # noqa: E501
+    """Yield each constant with such values, at a node that reads it, and each measured tensor."""
     if context.for_int8:
         return
     precision = context.precision

@@ -31,7 +31,7 @@ PLAIN = (
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each Resize in a mode that makes a difference; none of one that changes no size."""
+    """Yield each Resize in a mode on which targets differ, unless it changes no size."""
     for node in context.nodes("Resize"):
         mode = node.attribute("mode", "nearest")
         coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
@@ -67,7 +67,7 @@ def _scales(node: LintNode) -> list[float] | None:
 
 
 def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Iterator[LintIssue]:
-    """Compared with asymmetric and floor, which half_pixel gives as well for whole scales."""
+    """Compare with asymmetric and floor, which equals half_pixel for whole scales."""
     rounding = node.attribute("nearest_mode", "round_prefer_floor")
     are_whole = scales is not None and all(scale.is_integer() for scale in scales)
     is_rounded = mode in COMMON and str(rounding).startswith("round")

@@ -14,7 +14,7 @@ SPATIAL = 8  # the last opset in which BatchNormalization can have statistics pe
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node that normalizes by its batch, or drops values; none if that is known only in a run."""  # noqa: E501
+    """Yield each node that, without a run, is known to normalize by its batch or drop values."""
     for node in context.nodes("BatchNormalization"):
         if why := _trains(node):
             reason = (

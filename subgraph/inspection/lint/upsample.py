@@ -14,17 +14,14 @@ FIX = "export with opset 11 or later, as a Resize that names its coordinate_tran
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each of them; a note if cells are repeated a whole number of times, which all targets do alike."""  # noqa: E501
+    """Yield each of them; a note if cells are repeated, which all targets do alike."""
     for node in context.nodes("Upsample", "Resize"):
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
         mode = node.attribute("mode", "nearest")
         whole = _whole(node)
-        kind = (
-            "Upsample is deprecated since opset 10"
-            if node.op == "Upsample"
-            else "Resize of opset 10"
-        )
+        is_upsample = node.op == "Upsample"
+        kind = "Upsample is deprecated since opset 10" if is_upsample else "Resize of opset 10"
         if mode == "nearest" and whole:
             yield note(node, f"{kind}: newer converters may lack it", FIX)
         else:
