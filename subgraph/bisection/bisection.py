@@ -36,6 +36,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.python_values import CandidateValue, Inputs, input_arguments, make_candidate
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.driver import Steps, each
+from subgraph.trials.candidate_model import describe_matches
 from subgraph.trials.open_trials import Setup, open_with_processes
 from subgraph.trials.power import measure_power_in_time
 from subgraph.trials.questions import age, prepare
@@ -386,7 +387,7 @@ def _costs_of_own_model(interim: Interim) -> OtherModel | None:
         )
         with contextlib.suppress(OutOfTime):
             return costs(interim.oracle, other)
-    return OtherModel(other.graph.path.name, other.summary(), other.weight_cost)
+    return OtherModel(other.graph.path.name, describe_matches(other), other.weight_cost)
 
 
 class _BisectionWithProcesses(Bisection):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
 from subgraph.bisection.items import NodeItems
-from subgraph.comparison.pair import comparable
+from subgraph.comparison.pair import comparable, compute_relative_error
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
@@ -41,7 +41,7 @@ from subgraph.trials.attribution import (
     superposes,
     whole_target,
 )
-from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.candidate_model import CandidateModel, describe_matches, measure_saturation
 from subgraph.trials.judge import Judge, files_unchanged
 from subgraph.trials.propagation import locally_wrong
 from subgraph.trials.trial import Trials
@@ -326,10 +326,12 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     )
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
     remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
-    saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])
+    saturated = sorted(
+        measure_saturation(other, trials.values).items(), key=lambda tensor: -tensor[1]
+    )
     return OtherModel(
         other.graph.path.name,
-        other.summary(),
+        describe_matches(other),
         other.weight_cost,
         trials.judge.precision,
         len(items.groups),
@@ -351,5 +353,5 @@ def _error(trials: Trials, region: Region) -> float:
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":
                 pair = comparable(reference[name].value(), candidate[name].value())
-                errors.append(pair.relative_error if pair else 0.0)
+                errors.append(compute_relative_error(pair) if pair else 0.0)
     return max(errors)

@@ -21,6 +21,7 @@ from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
 from subgraph.text import count
+from subgraph.trials.candidate_model import find_joined_tensors
 from subgraph.trials.pooled_runs import run_pieces
 from subgraph.trials.trial import Trials
 from subgraph.types import Strings
@@ -112,7 +113,7 @@ def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
     ]
     if model.comparable is None:
         return tuple((i,) for i in suspects)
-    return _join(graph, suspects, model.comparable, other.find_joined() if other else ())
+    return _join(graph, suspects, model.comparable, find_joined_tensors(other) if other else ())
 
 
 def _join(

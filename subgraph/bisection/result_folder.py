@@ -38,7 +38,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
-from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
+from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel, find_boundary_matches
 from subgraph.trials.small_input import SmallInputProgress, open_small_input
 from subgraph.types import Array
 from subgraph.verdict import name_failure
@@ -160,7 +160,9 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
         evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True
     ):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
-    (into / BOUNDARY_MATCHES).write_bytes(case.as_json(to_json(model.boundary_matches(region))))
+    (into / BOUNDARY_MATCHES).write_bytes(
+        case.as_json(to_json(find_boundary_matches(model, region)))
+    )
 
 
 # ------------------------------------------------------------ small inputs

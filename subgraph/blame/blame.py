@@ -215,7 +215,7 @@ class Blame:
             UsageError: the releases cannot be read, or there are none. BackendError: none can be
                 had.
         """
-        own = self._own()
+        own = _find_own_release(self)
         known = self.find_releases(asked)
         if own and own not in known:
             known = sorted([*known, own], key=releases.parse)
@@ -231,14 +231,6 @@ class Blame:
             wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
         )
 
-    def _own(self) -> str:
-        """The release that the candidate runs; "" if it is not known."""
-        candidate = self.trials.runtime.candidate
-        if candidate.release:
-            return candidate.release
-        has_own = candidate.package or candidate.python or candidate.processor
-        return self.trials.runtime.about.version if has_own else releases.beside(candidate.backend)
-
     def find_releases(self, asked: ReleasesAsked) -> list[str]:
         """
         Raises:
@@ -252,7 +244,9 @@ class Blame:
         try:
             known = releases.published(backend, asked.sources, package)
         except BackendError as e:
-            known = releases.installed(backend, package) or [own for own in [self._own()] if own]
+            known = releases.installed(backend, package) or [
+                own for own in [_find_own_release(self)] if own
+            ]
             if not known:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
@@ -268,7 +262,7 @@ class Blame:
 
     def _ask(self, version: str, asked: ReleasesAsked) -> TriedRelease:
         """One release on the region."""
-        if version == self._own():
+        if version == _find_own_release(self):
             return self._tried(version, self.verdict)
         candidate = self.trials.runtime.candidate.set_release(version, asked.sources)
         try:
@@ -312,7 +306,7 @@ class Blame:
         if self.is_model_wrong and not (passes or history):
             return []
         with open_prover(self.trials, self.setup, self.notes) as prover:
-            found = list(self._candidates(prover, passes, switches, history, asked))
+            found = list(_iter_candidates(self, prover, passes, switches, history, asked))
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
             try:
                 found += [] if self.trials.runtime.own_model else rewriter.cures()
@@ -330,34 +324,44 @@ class Blame:
             package = releases.package(candidate.backend)[0]
         except UsageError:
             return candidate.name, self.trials.runtime.about.version
-        return candidate.package or package, self._own()
+        return candidate.package or package, _find_own_release(self)
 
-    def _candidates(
-        self,
-        prover: Prover,
-        passes: Sequence[Sequence[str]],
-        switches: Mapping[str, StringMap],
-        history: Versions | None,
-        asked: ReleasesAsked | None,
-    ) -> Iterator[Cure]:
-        candidate = self.trials.runtime.candidate
-        for names in passes[:MAX_SETS]:
-            cured = switch_off(self.trials, names).runtime.candidate
-            noun = "passes" if len(names) > 1 else "pass"
-            what = f"without the {noun} {' and '.join(names)}"
-            how = describe_changed_options(candidate, cured.options)
-            yield prover.of_candidate("pass", what, how, cured)
-        for name, options in switches.items():
-            other = replace(candidate, options=dict(options))
-            how = describe_changed_options(candidate, options)
-            yield prover.of_candidate("switch", f"{name} off", how, other)
-        if history and asked:
-            package = candidate.package or releases.package(candidate.backend)[0]
-            for version in _find_mended(history):
-                other = candidate.set_release(version, asked.sources)
-                npm = f"npm install {package}@{version}"
-                install = npm if other.can.npm else f"pip install {package}=={version}"
-                yield prover.of_candidate("version", f"{package} {version}", install, other)
+
+def _find_own_release(blame: Blame) -> str:
+    """The release that the candidate runs; "" if it is not known."""
+    candidate = blame.trials.runtime.candidate
+    if candidate.release:
+        return candidate.release
+    has_own = candidate.package or candidate.python or candidate.processor
+    return blame.trials.runtime.about.version if has_own else releases.beside(candidate.backend)
+
+
+def _iter_candidates(
+    blame: Blame,
+    prover: Prover,
+    passes: Sequence[Sequence[str]],
+    switches: Mapping[str, StringMap],
+    history: Versions | None,
+    asked: ReleasesAsked | None,
+) -> Iterator[Cure]:
+    candidate = blame.trials.runtime.candidate
+    for names in passes[:MAX_SETS]:
+        cured = switch_off(blame.trials, names).runtime.candidate
+        noun = "passes" if len(names) > 1 else "pass"
+        what = f"without the {noun} {' and '.join(names)}"
+        how = describe_changed_options(candidate, cured.options)
+        yield prover.of_candidate("pass", what, how, cured)
+    for name, options in switches.items():
+        other = replace(candidate, options=dict(options))
+        how = describe_changed_options(candidate, options)
+        yield prover.of_candidate("switch", f"{name} off", how, other)
+    if history and asked:
+        package = candidate.package or releases.package(candidate.backend)[0]
+        for version in _find_mended(history):
+            other = candidate.set_release(version, asked.sources)
+            npm = f"npm install {package}@{version}"
+            install = npm if other.can.npm else f"pip install {package}=={version}"
+            yield prover.of_candidate("version", f"{package} {version}", install, other)
 
 
 def widen_to_surroundings(blame: Blame) -> Blame:

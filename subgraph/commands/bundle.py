@@ -17,7 +17,7 @@ from subgraph import project
 from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Text, Texts, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, find_criterion_words
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
@@ -171,7 +171,7 @@ def replay(
     from subgraph.verdict import Signature, Status
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
-    criterion = asked.criterion_words
+    criterion = find_criterion_words(asked)
     case = find_case(unpacked_folder(Path(folder), output), small=small)
     asked = replace(asked, path=case.place / MODEL)
     chosen = candidate_of_case(asked, case, candidate)

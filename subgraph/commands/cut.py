@@ -13,7 +13,7 @@ from subgraph.cases import layout
 from subgraph.commands import Result, open_body, options, split_names
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, read_formats
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -136,7 +136,7 @@ def cut(
         given.refuse_beside("--dump")
     if recorded:
         given.refuse_beside("--recorded")
-    formats, tensor_format = asked.formats(form, "npy,bin")
+    formats, tensor_format = read_formats(asked, form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),

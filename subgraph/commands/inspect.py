@@ -16,7 +16,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, list_bodies, open_body, options, split_names
 from subgraph.commands.options import option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -138,10 +138,10 @@ def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
         UnknownName, UsageError: the one that is typed cannot be read.
     """
     if typed:
-        return asked.described_candidate(typed)
+        return parse_candidate(asked, typed)
     spec = asked.settings.get("candidate")
     try:
-        return asked.described_candidate(spec) if spec else None
+        return parse_candidate(asked, spec) if spec else None
     except SubcutError as e:
         place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
         what = "; ".join(

@@ -19,7 +19,7 @@ from subgraph import known as entries_of
 from subgraph import plugins, project
 from subgraph.commands import Result, options
 from subgraph.commands.options import Number, Text, Texts, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UnknownName, UsageError
 from subgraph.graph.graph import load
@@ -114,7 +114,7 @@ def lint(
         else:
             context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
-            described = asked.described_candidate(candidate)
+            described = parse_candidate(asked, candidate)
             context = replace(
                 context,
                 runtime=entries_of.runtime_of(described.backend, described.device),

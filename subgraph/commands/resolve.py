@@ -173,55 +173,18 @@ class Asked:
     # ------------------------------------------------------------ what judges
 
     @cached_property
-    def criterion_words(self) -> str:
-        """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
-
-        Raises:
-            UsageError: several at once, no number, or a project file names code that is not
-                trusted.
-        """
-        comparison = self.comparison
-        rtol = comparison.rtol
-        atol = comparison.atol
-        metric = comparison.metric
-        typed = {
-            "--criterion": comparison.criterion,
-            "--rtol/--atol": rtol or atol,
-            "--metric": metric,
-        }
-        names = [name for name, value in typed.items() if value]
-        if len(names) > 1:
-            raise UsageError(
-                f"{' and '.join(names)}: which?", "give one criterion", code="option.conflict"
-            )
-        if rtol or atol:
-            limits = {
-                "rtol": positive_number("--rtol", rtol),
-                "atol": positive_number("--atol", atol),
-            }
-            return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
-        if metric:
-            return f"threshold:{metric}"
-        module = str(self.settings.get("reference", self.runtime.reference, "")).startswith(MODULE)
-        # Nobody translates a model by approximate kernels.
-        usual = ROUNDING_ALONE if module or self.translated else "noise"
-        words = str(self.settings.get("criterion", comparison.criterion, usual))
-        origin = self.settings.origin("criterion", comparison.criterion)
-        require_trust(criterion_code(words, origin), self.result.trust)
-        return words
-
-    @cached_property
     def criterion(self) -> str:
         """The words of the criterion, which is built once to report a typo before any run.
 
         Raises:
-            UsageError: As `criterion_words`, or the criterion cannot be read.
+            UsageError: As `find_criterion_words`, or the criterion cannot be read.
         """
         from subgraph.comparison import judge
 
         with name_setting(self.settings.setting(criterion=self.comparison.criterion)):
-            judge.parse_criterion(self.criterion_words)
-        return self.criterion_words
+            words = find_criterion_words(self)
+            judge.parse_criterion(words)
+        return words
 
     def reference(self) -> Reference:
         """Start the reference's process.
@@ -254,7 +217,7 @@ class Asked:
         spec = self.settings.get(
             "reference", self.runtime.reference, usual_reference(self.model_path)
         )
-        library, _ = self._custom_ops
+        library, _ = _find_custom_ops(self)
         if spec == PLAIN and not library:
             return None
         from subgraph.runtime import candidate as candidates
@@ -267,7 +230,7 @@ class Asked:
                 f"give {reference.backend} its own setting for that",
                 code="option.conflict",
             )
-        reference = self._add_custom_ops(reference)
+        reference = _add_custom_ops(self, reference)
         return replace(reference, origin=reference.origin or self.origin)
 
     # ------------------------------------------------------------ what is judged
@@ -278,16 +241,6 @@ class Asked:
 
         adopt_orphans()
         return self.named_candidate(spec, model)
-
-    def described_candidate(self, spec: str) -> Candidate:
-        """Return the candidate that a SPEC describes; its code is not run and needs no trust.
-
-        Raises:
-            UnknownName, UsageError: the SPEC cannot be read.
-        """
-        from subgraph.runtime import candidate as candidates
-
-        return candidates.parse(spec, self.settings)
 
     def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """The candidate with its limits. Logs what code will run.
@@ -308,7 +261,7 @@ class Asked:
         spec = settings.get("candidate", spec)
         usual = "litert" if model and is_of_tflite(model) else PLAIN
         with name_setting(settings.setting(candidate=typed)):
-            candidate = self._add_custom_ops(candidates.parse(spec or usual, settings))
+            candidate = _add_custom_ops(self, candidates.parse(spec or usual, settings))
         timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
         if timeout == 0:
             raise UsageError(
@@ -376,48 +329,7 @@ class Asked:
             tensor_map,
         )
 
-    @cached_property
-    def _custom_ops(self) -> tuple[str, str]:
-        """The library of custom operators as an absolute path ("" for none), and the project file
-        if that names it.
-
-        Raises:
-            UsageError: there is no such file.
-        """
-        library = self.settings.get("custom_ops", self.runtime.custom_ops, "")
-        if not library:
-            return "", ""
-        if not os.path.isfile(library):  # noqa: PTH113
-            raise UsageError(
-                f"no library {library}",
-                "--custom-ops wants the file that registers the operators",
-                code="file.not-found",
-            )
-        return str(Path(library).resolve()), self.settings.origin(
-            "custom_ops", self.runtime.custom_ops
-        )
-
-    def _add_custom_ops(self, candidate: Candidate) -> Candidate:
-        """The candidate with the library of custom operators, where it is onnxruntime."""
-        library, origin = self._custom_ops
-        if not library or not candidate.can.custom_ops:
-            return candidate
-        options = {**candidate.options, "custom_ops": library}
-        return replace(candidate, options=options, origin=candidate.origin or origin)
-
     # ------------------------------------------------------------ further options
-
-    def formats(self, form: FormatOptions, default: str) -> tuple[Strings, TensorFormat]:
-        """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin`
-        ones.
-
-        Raises:
-            UsageError: one of them is unknown.
-        """
-        settings = self.settings
-        words = convert.parse_formats(settings.get("format", form.formats, default))
-        layout = settings.get("layout", form.layout, "").upper()
-        return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
 
     def jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
         """Return the number of candidates that run at once; by default as many as this one's hosts
@@ -431,6 +343,98 @@ class Asked:
         if (count := self.settings.get("jobs", typed)) is not None and int(count) < 1:
             raise UsageError(f"--jobs {count}: at least one must run", code="option.out-of-range")
         return int(count or (runs_at_once(candidate) if candidate else 1))
+
+
+def find_criterion_words(asked: Asked) -> str:
+    """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
+
+    Raises:
+        UsageError: several at once, no number, or a project file names code that is not
+            trusted.
+    """
+    comparison = asked.comparison
+    rtol = comparison.rtol
+    atol = comparison.atol
+    metric = comparison.metric
+    typed = {
+        "--criterion": comparison.criterion,
+        "--rtol/--atol": rtol or atol,
+        "--metric": metric,
+    }
+    names = [name for name, value in typed.items() if value]
+    if len(names) > 1:
+        raise UsageError(
+            f"{' and '.join(names)}: which?", "give one criterion", code="option.conflict"
+        )
+    if rtol or atol:
+        limits = {
+            "rtol": positive_number("--rtol", rtol),
+            "atol": positive_number("--atol", atol),
+        }
+        return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
+    if metric:
+        return f"threshold:{metric}"
+    module = str(asked.settings.get("reference", asked.runtime.reference, "")).startswith(MODULE)
+    # Nobody translates a model by approximate kernels.
+    usual = ROUNDING_ALONE if module or asked.translated else "noise"
+    words = str(asked.settings.get("criterion", comparison.criterion, usual))
+    origin = asked.settings.origin("criterion", comparison.criterion)
+    require_trust(criterion_code(words, origin), asked.result.trust)
+    return words
+
+
+def read_formats(asked: Asked, form: FormatOptions, default: str) -> tuple[Strings, TensorFormat]:
+    """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin`
+    ones.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    settings = asked.settings
+    words = convert.parse_formats(settings.get("format", form.formats, default))
+    layout = settings.get("layout", form.layout, "").upper()
+    return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
+
+
+def parse_candidate(asked: Asked, spec: str) -> Candidate:
+    """Return the candidate that a SPEC describes; its code is not run and needs no trust.
+
+    Raises:
+        UnknownName, UsageError: the SPEC cannot be read.
+    """
+    from subgraph.runtime import candidate as candidates
+
+    return candidates.parse(spec, asked.settings)
+
+
+def _add_custom_ops(asked: Asked, candidate: Candidate) -> Candidate:
+    """The candidate with the library of custom operators, where it is onnxruntime."""
+    library, origin = _find_custom_ops(asked)
+    if not library or not candidate.can.custom_ops:
+        return candidate
+    options = {**candidate.options, "custom_ops": library}
+    return replace(candidate, options=options, origin=candidate.origin or origin)
+
+
+def _find_custom_ops(asked: Asked) -> tuple[str, str]:
+    """The library of custom operators as an absolute path ("" for none), and the project file
+    if that names it.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    library = asked.settings.get("custom_ops", asked.runtime.custom_ops, "")
+    if not library:
+        return "", ""
+    if not os.path.isfile(library):  # noqa: PTH113
+        raise UsageError(
+            f"no library {library}",
+            "--custom-ops wants the file that registers the operators",
+            code="file.not-found",
+        )
+    return str(Path(library).resolve()), asked.settings.origin(
+        "custom_ops", asked.runtime.custom_ops
+    )
 
 
 def _find_onnx_file(

@@ -17,7 +17,7 @@ import typer
 from subgraph.commands import Result, command_line, open_body, options
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.recorded import parse_layout
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, read_formats
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.log import log
@@ -193,7 +193,7 @@ def dump(
     asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
     with asked.reference() as reference:
         graph = load(asked.model_path)
-        formats, tensor_format = asked.formats(form, "npy")
+        formats, tensor_format = read_formats(asked, form, "npy")
         folder = Path(output) if output else asked.output / "dump"
         with open_body(graph, words, asked.feeding, reference, folder.parent) as (
             graph,

@@ -21,7 +21,7 @@ from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
 from subgraph.commands import Result, options
 from subgraph.commands.lint import hints
 from subgraph.commands.options import Number, Text, Texts, option
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -179,7 +179,7 @@ def offer_candidate(
     if not spec or spec in typed.candidates:
         return typed
     try:
-        candidate = asked.described_candidate(spec)
+        candidate = parse_candidate(asked, spec)
     except SubcutError as e:
         log.info("%s is not offered: %s", clean(spec), e.what)
         return typed
@@ -197,7 +197,7 @@ def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, li
     found: dict[int, list[str]] = {}
     for spec in specs:
         with contextlib.suppress(SubcutError):  # a run reports mistakes in words, model or files
-            for issue in hints(graph, asked.described_candidate(spec)):
+            for issue in hints(graph, parse_candidate(asked, spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
     return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from subgraph.comparison.pair import comparable
+from subgraph.comparison.pair import comparable, find_worst
 from subgraph.comparison.similarity.explanations import find_explanations
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.storage.tensors import Tensors, Value, shape_text
@@ -203,7 +203,7 @@ def describe_worst(expected: Arrays, given: Tensors) -> str:
     """Return the worst number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name, right in expected.items():
         pair = comparable(right, given.get(name))
-        if pair and (worst := pair.worst):
+        if pair and (worst := find_worst(pair)):
             at = ",".join(map(str, worst.index))
             return (
                 f"'{name}' is {float(worst.candidate):.4g} at [{at}], and"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from subgraph import plugins
 from subgraph.comparison.contract import is_harmless_type
 from subgraph.comparison.criteria import OutputContext, Rule
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import Pair, find_worst
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
 from subgraph.text import behind_colon, clean, list_some
@@ -147,7 +147,7 @@ def _judge_pair(
     errors = pair.metrics(metrics) | ruling.metrics
     label = label or LABELS[status]
     return Judgement(
-        context.name, status, signature, label, why, errors, pair.worst, ruling.noise, sample
+        context.name, status, signature, label, why, errors, find_worst(pair), ruling.noise, sample
     )
 
 

@@ -102,34 +102,14 @@ class Pair:
         return int(self.values[0].size)
 
     @property
-    def nan_only(self) -> tuple[int, int]:
-        """Number of elements that are NaN in the candidate alone, and in the reference alone."""
-        if self.finite.all():
-            return 0, 0
-        a, b = (np.isnan(v) for v in self._vectors)
-        return int((b & ~a).sum()), int((a & ~b).sum())
-
-    @property
-    def inf_only(self) -> tuple[int, int]:
-        """Number of elements that are infinite in the candidate alone, and in the reference alone.
-
-        Infinities of opposite sign count as both; an infinity against a NaN counts as neither.
-        """
-        if self.finite.all():
-            return 0, 0
-        a, b = self._vectors
-        unequal = ~(np.isnan(a) | np.isnan(b)) & (a != b)
-        return int((unequal & np.isinf(b)).sum()), int((unequal & np.isinf(a)).sum())
-
-    @property
     def masked(self) -> int:
         """Number of elements where one side is NaN or infinite and the other is something else."""
-        return sum(self.nan_only) + sum(self.inf_only)
+        return sum(count_nan_only(self)) + sum(count_infinite_only(self))
 
     @cached_property
     def scale(self) -> float:
         """S: the largest |reference| among the elements finite in both; 0 if there is none."""
-        if not self._numeric:
+        if not _is_numeric(self):
             return 0.0
         reference = self.values[
             0
@@ -141,7 +121,7 @@ class Pair:
         """|candidate - reference| of `values`, float64; of integers exact, of booleans and strings
         0 or 1."""
         a, b = self.values
-        if not self._numeric:
+        if not _is_numeric(self):
             return np.asarray(a != b, np.float64)
         if (
             self.kind == "integer"
@@ -168,58 +148,24 @@ class Pair:
         return placed
 
     @property
-    def _numeric(self) -> bool:
-        return self.kind not in ("string", "boolean")
-
-    @property
     def measurable(self) -> bool:
         """Whether these are numbers, and at least one is finite in both."""
-        return self._numeric and self.compared > 0
+        return _is_numeric(self) and self.compared > 0
 
     @cached_property
     def error(self) -> float:
         """The largest difference among the elements finite in both."""
         return float(self.difference.max(initial=0.0))
 
-    @property
-    def relative_error(self) -> float:
-        """`error` over `scale`; `error` itself if the reference is all zeros."""
-        return self.error / (self.scale or 1.0)
-
     @cached_property
     def changed(self) -> int:
         """Number of elements that differ at all; NaN equals NaN."""
         if self.kind != "complex":
-            masked = 0 if self.finite.all() else int(np.count_nonzero(self.mask_differences))
+            masked = 0 if self.finite.all() else int(np.count_nonzero(find_mask_differences(self)))
             return int(np.count_nonzero(self.difference)) + masked
-        unequal = self.mask_differences
+        unequal = find_mask_differences(self)
         unequal[self.finite] = self.difference > 0
         return int(unequal.reshape(-1, 2).any(axis=1).sum())
-
-    @property
-    def mask_differences(self) -> Array:
-        """The elements whose NaN or infinity differs: booleans, flat, one per element (two per
-        complex element)."""
-        if self.finite.all():
-            return np.zeros(self.finite.shape, bool)
-        a, b = self._vectors
-        return np.asarray(~(self.finite | (a == b) | (np.isnan(a) & np.isnan(b))))
-
-    @property
-    def worst(self) -> Worst | None:
-        """The element that differs most, NaN and infinities before numbers; None if all are
-        equal."""
-        if not self.changed:
-            return None
-        if self.masked:
-            place = int(np.argmax(self.mask_differences))
-        else:
-            place = int(np.argmax(self.difference))
-            place = place if self.finite.all() else int(np.flatnonzero(self.finite)[place])
-        if self.kind == "complex":
-            place //= 2
-        index = tuple(int(i) for i in np.unravel_index(place, self.reference.shape))
-        return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
     def metrics(self, names: Iterable[str]) -> dict[str, float]:
         """Value by name of metric; NaN if it is not defined: nothing was compared, or the values
@@ -242,6 +188,60 @@ class Pair:
                 else:
                     values[name] = math.nan
         return values
+
+
+def find_mask_differences(pair: Pair) -> Array:
+    """The elements whose NaN or infinity differs: booleans, flat, one per element (two per
+    complex element)."""
+    if pair.finite.all():
+        return np.zeros(pair.finite.shape, bool)
+    a, b = pair._vectors
+    return np.asarray(~(pair.finite | (a == b) | (np.isnan(a) & np.isnan(b))))
+
+
+def _is_numeric(pair: Pair) -> bool:
+    return pair.kind not in ("string", "boolean")
+
+
+def count_infinite_only(pair: Pair) -> tuple[int, int]:
+    """Number of elements that are infinite in the candidate alone, and in the reference alone.
+
+    Infinities of opposite sign count as both; an infinity against a NaN counts as neither.
+    """
+    if pair.finite.all():
+        return 0, 0
+    a, b = pair._vectors
+    unequal = ~(np.isnan(a) | np.isnan(b)) & (a != b)
+    return int((unequal & np.isinf(b)).sum()), int((unequal & np.isinf(a)).sum())
+
+
+def count_nan_only(pair: Pair) -> tuple[int, int]:
+    """Number of elements that are NaN in the candidate alone, and in the reference alone."""
+    if pair.finite.all():
+        return 0, 0
+    a, b = (np.isnan(v) for v in pair._vectors)
+    return int((b & ~a).sum()), int((a & ~b).sum())
+
+
+def compute_relative_error(pair: Pair) -> float:
+    """`error` over `scale`; `error` itself if the reference is all zeros."""
+    return pair.error / (pair.scale or 1.0)
+
+
+def find_worst(pair: Pair) -> Worst | None:
+    """The element that differs most, NaN and infinities before numbers; None if all are
+    equal."""
+    if not pair.changed:
+        return None
+    if pair.masked:
+        place = int(np.argmax(find_mask_differences(pair)))
+    else:
+        place = int(np.argmax(pair.difference))
+        place = place if pair.finite.all() else int(np.flatnonzero(pair.finite)[place])
+    if pair.kind == "complex":
+        place //= 2
+    index = tuple(int(i) for i in np.unravel_index(place, pair.reference.shape))
+    return Worst(index, _python(pair.reference[index]), _python(pair.candidate[index]))
 
 
 def comparable(reference: Value, candidate: Value) -> Pair | None:

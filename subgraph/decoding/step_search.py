@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from subgraph.comparison.criteria import OutputContext
@@ -119,7 +118,7 @@ class LoopSearch:
             ),
         )
         if wrong is None:
-            why = self.why or self._explain_mute_steps()
+            why = self.why or _explain_mute_steps(self)
             outcome = LoopOutcome.UNRESOLVED if why else LoopOutcome.AGREE
             document = document.settle(outcome=outcome, why=why)
         else:
@@ -148,19 +147,6 @@ class LoopSearch:
                 if find_doubt(trials, ROUNDING_DOUBTS):
                     return k
         return None
-
-    def _explain_mute_steps(self) -> str:
-        """Why the steps tell nothing about the candidate: no output differs from step to step; ""
-        if one does."""
-        results = self.walked.results[:MAX_EVIDENCE]
-        mute = dict[str, str]()
-        for name in results[0] if results else ():
-            values = [step[name].value() for step in results]
-            for k, value in enumerate(values):
-                if not (why := explain_mute(value, value, values[:k] + values[k + 1 :])):
-                    return ""
-                mute[name] = why
-        return explain_silence(mute) if mute else ""
 
     def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
         """What it takes for the step to go wrong."""
@@ -228,7 +214,7 @@ class LoopSearch:
             doubted: dict[int, Records] = {}
             first: list[str] = []
             for step in self._walk(0, self.walked.steps - 1):
-                first = first or [self._digest(step)]
+                first = first or [_digest_step(self, step)]
                 shown = self._seen(step)
                 before = seen[-1].status if seen else Status.AGREE
                 seen.append(shown)
@@ -249,7 +235,7 @@ class LoopSearch:
                     _describe_step(shown, step.error),
                     extra=at,
                 )
-            wrong = self._first_wrong(seen, doubted)
+            wrong = _find_first_wrong(self, seen, doubted)
             return {"seen": to_json(seen), "wrong": wrong, "why": self.why, "first": first[0]}
 
         self._drop_if_changed()
@@ -272,8 +258,8 @@ class LoopSearch:
         if entry is None:
             return
         walks = self.walks
-        now = self._digest(next(self._walk(0, 0)))
-        if now != entry.document["first"] and now == self._digest(next(self._walk(0, 0))):
+        now = _digest_step(self, next(self._walk(0, 0)))
+        if now != entry.document["first"] and now == _digest_step(self, next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
             log.info(
                 "%s gives other results than before: its stored results are no longer used", name
@@ -281,28 +267,8 @@ class LoopSearch:
             self.first.processes.runs.candidate_key.discard_results()
         self.walks = walks
 
-    def _digest(self, step: CandidateStep) -> str:
-        """Of all bits that a step gave."""
-        return digest(self.first.model.values.digest([step.made[n] for n in sorted(step.made)]))
-
     def _key_of_all(self) -> str:
         return self._key(0, self.walked.steps - 1, "all")
-
-    def _first_wrong(self, seen: Sequence[StepSeen], doubted: dict[int, Records]) -> int | None:
-        """The first step that does not agree, with the rounding of that step measured."""
-        failing = [s.step for s in seen if s.status == Status.FAIL]
-        for k in failing:
-            if k not in doubted and seen[k].error is not None:
-                self.why = (
-                    f"{count(len(failing), 'step')} look wrong, and the first of them are within"
-                    " rounding"
-                )
-                return None
-            if k not in doubted or self._verdict(k, doubted[k]) is not Status.AGREE:
-                return k
-        if len(seen) < self.walked.steps:
-            self.why = "the candidate ended early"
-        return None
 
     def _fails(self, begin: int, end: int) -> tuple[bool, float]:
         """Is the last step of a walk wrong? And its error."""
@@ -375,7 +341,7 @@ class LoopSearch:
         if not step.made:
             return StepSeen(k, None, Status.FAIL)
         expected = dict(walked.results[k])
-        if k + 1 in walked.states and (k + 1) % self._every == 0:
+        if k + 1 in walked.states and (k + 1) % _find_state_interval(self) == 0:
             before = walked.states[k + 1]
             expected |= {output: before[name] for name, output in walked.decoder.states.items()}
         worst = 0.0
@@ -393,12 +359,6 @@ class LoopSearch:
                 status = Status.FAIL
             worst = max(worst, measure_relative_error(value, made))
         return StepSeen(k, worst, status)
-
-    @cached_property
-    def _every(self) -> int:
-        """States are compared in each of so many steps: in all where they are small."""
-        size = measure_size(self.walked.states[self.walked.steps])
-        return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
 
     # ------------------------------------------------------------ steps
 
@@ -428,6 +388,50 @@ class LoopSearch:
         with self.at(k) as (trials, _):
             trials.model.capture(trials.model.whole())
             return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status
+
+
+def _find_first_wrong(
+    search: LoopSearch, seen: Sequence[StepSeen], doubted: dict[int, Records]
+) -> int | None:
+    """The first step that does not agree, with the rounding of that step measured."""
+    failing = [s.step for s in seen if s.status == Status.FAIL]
+    for k in failing:
+        if k not in doubted and seen[k].error is not None:
+            search.why = (
+                f"{count(len(failing), 'step')} look wrong, and the first of them are within"
+                " rounding"
+            )
+            return None
+        if k not in doubted or search._verdict(k, doubted[k]) is not Status.AGREE:
+            return k
+    if len(seen) < search.walked.steps:
+        search.why = "the candidate ended early"
+    return None
+
+
+def _explain_mute_steps(search: LoopSearch) -> str:
+    """Why the steps tell nothing about the candidate: no output differs from step to step; ""
+    if one does."""
+    results = search.walked.results[:MAX_EVIDENCE]
+    mute = dict[str, str]()
+    for name in results[0] if results else ():
+        values = [step[name].value() for step in results]
+        for k, value in enumerate(values):
+            if not (why := explain_mute(value, value, values[:k] + values[k + 1 :])):
+                return ""
+            mute[name] = why
+    return explain_silence(mute) if mute else ""
+
+
+def _digest_step(search: LoopSearch, step: CandidateStep) -> str:
+    """Of all bits that a step gave."""
+    return digest(search.first.model.values.digest([step.made[n] for n in sorted(step.made)]))
+
+
+def _find_state_interval(search: LoopSearch) -> int:
+    """States are compared in each of so many steps: in all where they are small."""
+    size = measure_size(search.walked.states[search.walked.steps])
+    return 1 if size <= SMALL_STATES else math.ceil(search.walked.steps / MAX_STATES)
 
 
 def _describe_step(seen: StepSeen, error: SubcutError | None) -> str:

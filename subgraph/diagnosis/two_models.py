@@ -32,7 +32,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean
-from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.candidate_model import CandidateModel, measure_saturation, translate_result
 from subgraph.trials.matching.as_quantized import Fold, find_fold
 from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays, StringMap, frozen
@@ -116,7 +116,7 @@ def iter_hidden_errors(trials: Trials) -> Iterator[str]:
         return
     plain = replace(result, tensors=tuple(other.values.records), first=None)
     expected = trials.values.records
-    plain = other.translated(whole, plain, expected, trials.model.new_folder)
+    plain = translate_result(other, whole, plain, expected, trials.model.new_folder)
     verdict = trials.judge.without_evidence().verdict(whole, plain)
     if verdict.fails:
         yield f"without optimizations, {other.graph.path.name} is wrong: {verdict.why}"
@@ -450,7 +450,7 @@ def _iter_clipped(
     """Yield outputs of the region of which the scale of their quantizer clips values."""
     if not any(other.matches[n].scale for n in region.outputs if n in other.matches):
         return
-    shares = other.saturated(trials.values)
+    shares = measure_saturation(other, trials.values)
     for name in region.outputs:
         share = shares.get(name, 0.0)
         if share >= MIN_CLIPPED:

@@ -14,7 +14,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, groupby
 from typing import TypeVar
 
@@ -92,10 +92,10 @@ class Tree:
             name.split(self._separator)[:-1] if self._separator else () for name in network.names
         )
         self._scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
-        self._dissolve()
-        self._compress()
+        _dissolve(self)
+        _compress(self)
         for number in list(self.groups):
-            self._split(number)
+            _split(self, number)
         self._finish()
 
     @cached_property
@@ -183,122 +183,6 @@ class Tree:
                         self.groups[known[scope[: depth - 1]]].members.append(number)
             self.groups[known[scope]].members.append(leaf)
 
-    def _dissolve(self) -> None:
-        """Take the scopes out of each group where they do not follow the data; linear in leaves ×
-        levels."""
-        self._gather(self.root)
-        for number in list(self.groups):
-            group = self.groups.get(number)
-            order = self._list_inner(group.members) if group else []
-            if group and order and not self._follows(number):
-                for m in order:  # those inside as well
-                    order += self._list_inner(self.groups.pop(m).members)
-                group.members = sorted(group.leaves)
-
-    def _follows(self, number: int) -> bool:
-        """Return whether the quotient of a group by its scopes is nearly acyclic and each scope is
-        connected."""
-        group = self.groups[number]
-        order, edges = self.level_order(number, group.members)
-        place = {m: k for k, m in enumerate(order)}
-        total = sum(map(len, edges.values()))
-        backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
-        scopes = [self.groups[m].leaves for m in self._list_inner(group.members)]
-        joined = sum(map(self._count_joined, scopes))
-        of = sum(len(leaves) - 1 for leaves in scopes)
-        return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
-
-    def _count_joined(self, leaves: Sequence[int]) -> int:
-        """Return the number of leaves that read what an earlier one makes or reads."""
-        root = {leaf: leaf for leaf in leaves}
-
-        def find(leaf: int) -> int:
-            while root[leaf] != leaf:
-                root[leaf] = leaf = root[root[leaf]]
-            return leaf
-
-        first: dict[str, int] = {}
-        joined = 0
-        for leaf in leaves:
-            for maker, name in self.network.sources[leaf]:
-                other = maker if maker in root else first.setdefault(name, leaf)
-                a = find(leaf)
-                b = find(other)
-                root[a] = b
-                joined += a != b
-        return joined
-
-    def _compress(self) -> None:
-        """Replace each group of one member by that member, and the root by its only group."""
-        for number in sorted(self.groups, reverse=True):
-            group = self.groups[number]
-            members = []
-            for m in group.members:
-                inner = self.groups.get(m)
-                if inner and len(inner.members) == 1:
-                    del self.groups[m]
-                    m = inner.members[0]
-                    if m in self.groups:
-                        self.groups[m].label = f"{inner.label}/{self.groups[m].label}"
-                members.append(m)
-            group.members = members
-        root = self.groups[self.root]
-        while len(only := self._list_inner(root.members)) == 1 and all(
-            m >= len(self.network.ops) for m in root.members
-        ):
-            inner = self.groups.pop(only[0])
-            root.members = [m for m in root.members if m != only[0]] + inner.members
-
-    def _split(self, number: int) -> None:
-        """Group the members of a group that holds too many: by cut points, then in equal shares."""
-        group = self.groups[number]
-        ends = [m for m in group.members if len(self.network.ops) <= m < self.root]
-        members = [m for m in group.members if m not in set(ends)]
-        limit = MAX_FLAT - len(ends) if self._list_inner(members) else FLAT
-        if len(members) <= limit:
-            return
-        self._gather(number)
-        order, edges = self.level_order(number, members)
-        parts = segments(order, edges)
-        if len(parts) == 1 and len(order) <= MAX_FLAT:
-            return
-        members = [
-            self._part(number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))
-        ]
-        while len(members) > limit:
-            members = [
-                self._part(number, part)
-                for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))
-            ]
-        group.members = ends + members
-
-    def _part(self, parent: int, part: list[int]) -> int:
-        """A new group of these members; the member itself if it is alone."""
-        if len(part) == 1:
-            return part[0]
-        while len(part) > MAX_FLAT:  # no cut point: equal shares
-            part = [self._part(parent, share) for share in shares(part, FLAT)]
-        first = self._first(part[0])
-        last = self._first(part[-1])
-        names = [
-            self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)
-        ]
-        above = self.groups[parent].key
-        shared = names[0][: shared_start(names)].rstrip("/._ #")
-        number = self._add(
-            f"{above}/#{first}-{last}".lstrip("/"),
-            shared if len(shared) > 2 else _both(names),
-            part,
-            self.groups[parent].scope,
-        )
-        self._ends[number] = names
-        return number
-
-    def _first(self, member: int) -> int:
-        while member in self.groups:
-            member = self.groups[member].members[0]
-        return member
-
     def _finish(self) -> None:
         """Depths, parents and leaves; groups are numbered outer first."""
         self.groups = {number: self.groups[number] for number in self._list_groups(self.root)}
@@ -332,13 +216,6 @@ class Tree:
         """The leaves of a member."""
         return self.groups[member].leaves if member in self.groups else (member,)
 
-    def map_leaves(self, members: Iterable[int]) -> dict[int, int]:
-        """Return the member of each leaf."""
-        found: dict[int, int] = {}
-        for member in members:
-            found |= dict.fromkeys(self.leaves(member), member)
-        return found
-
     def level_order(
         self, number: int, members: Sequence[int]
     ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
@@ -347,7 +224,7 @@ class Tree:
 
         Contracted groups may form cycles; the order then takes the member with the first node.
         """
-        at = self.map_leaves(members)
+        at = map_leaves(self, members)
         edges: dict[tuple[int, int], list[str]] = {}
         sources = self.network.sources
         wide = self.network.wide
@@ -359,6 +236,137 @@ class Tree:
                     if name not in row:
                         row.append(name)
         return topological(members, edges, {m: min(self.leaves(m)) for m in members}), edges
+
+
+def _dissolve(tree: Tree) -> None:
+    """Take the scopes out of each group where they do not follow the data; linear in leaves ×
+    levels."""
+    tree._gather(tree.root)
+    for number in list(tree.groups):
+        group = tree.groups.get(number)
+        order = tree._list_inner(group.members) if group else []
+        if group and order and not _follows_data(tree, number):
+            for m in order:  # those inside as well
+                order += tree._list_inner(tree.groups.pop(m).members)
+            group.members = sorted(group.leaves)
+
+
+def _compress(tree: Tree) -> None:
+    """Replace each group of one member by that member, and the root by its only group."""
+    for number in sorted(tree.groups, reverse=True):
+        group = tree.groups[number]
+        members = []
+        for m in group.members:
+            inner = tree.groups.get(m)
+            if inner and len(inner.members) == 1:
+                del tree.groups[m]
+                m = inner.members[0]
+                if m in tree.groups:
+                    tree.groups[m].label = f"{inner.label}/{tree.groups[m].label}"
+            members.append(m)
+        group.members = members
+    root = tree.groups[tree.root]
+    while len(only := tree._list_inner(root.members)) == 1 and all(
+        m >= len(tree.network.ops) for m in root.members
+    ):
+        inner = tree.groups.pop(only[0])
+        root.members = [m for m in root.members if m != only[0]] + inner.members
+
+
+def _follows_data(tree: Tree, number: int) -> bool:
+    """Return whether the quotient of a group by its scopes is nearly acyclic and each scope is
+    connected."""
+    group = tree.groups[number]
+    order, edges = tree.level_order(number, group.members)
+    place = {m: k for k, m in enumerate(order)}
+    total = sum(map(len, edges.values()))
+    backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
+    scopes = [tree.groups[m].leaves for m in tree._list_inner(group.members)]
+    joined = sum(map(partial(_count_joined, tree), scopes))
+    of = sum(len(leaves) - 1 for leaves in scopes)
+    return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
+
+
+def _count_joined(tree: Tree, leaves: Sequence[int]) -> int:
+    """Return the number of leaves that read what an earlier one makes or reads."""
+    root = {leaf: leaf for leaf in leaves}
+
+    def find(leaf: int) -> int:
+        while root[leaf] != leaf:
+            root[leaf] = leaf = root[root[leaf]]
+        return leaf
+
+    first: dict[str, int] = {}
+    joined = 0
+    for leaf in leaves:
+        for maker, name in tree.network.sources[leaf]:
+            other = maker if maker in root else first.setdefault(name, leaf)
+            a = find(leaf)
+            b = find(other)
+            root[a] = b
+            joined += a != b
+    return joined
+
+
+def _split(tree: Tree, number: int) -> None:
+    """Group the members of a group that holds too many: by cut points, then in equal shares."""
+    group = tree.groups[number]
+    ends = [m for m in group.members if len(tree.network.ops) <= m < tree.root]
+    members = [m for m in group.members if m not in set(ends)]
+    limit = MAX_FLAT - len(ends) if tree._list_inner(members) else FLAT
+    if len(members) <= limit:
+        return
+    tree._gather(number)
+    order, edges = tree.level_order(number, members)
+    parts = segments(order, edges)
+    if len(parts) == 1 and len(order) <= MAX_FLAT:
+        return
+    members = [
+        _add_part(tree, number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))
+    ]
+    while len(members) > limit:
+        members = [
+            _add_part(tree, number, part)
+            for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))
+        ]
+    group.members = ends + members
+
+
+def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
+    """A new group of these members; the member itself if it is alone."""
+    if len(part) == 1:
+        return part[0]
+    while len(part) > MAX_FLAT:  # no cut point: equal shares
+        part = [_add_part(tree, parent, share) for share in shares(part, FLAT)]
+    first = _find_first_leaf(tree, part[0])
+    last = _find_first_leaf(tree, part[-1])
+    names = [
+        tree.network.label(m) if m < tree.root else tree.groups[m].label for m in (first, last)
+    ]
+    above = tree.groups[parent].key
+    shared = names[0][: shared_start(names)].rstrip("/._ #")
+    number = tree._add(
+        f"{above}/#{first}-{last}".lstrip("/"),
+        shared if len(shared) > 2 else _both(names),
+        part,
+        tree.groups[parent].scope,
+    )
+    tree._ends[number] = names
+    return number
+
+
+def _find_first_leaf(tree: Tree, member: int) -> int:
+    while member in tree.groups:
+        member = tree.groups[member].members[0]
+    return member
+
+
+def map_leaves(tree: Tree, members: Iterable[int]) -> dict[int, int]:
+    """Return the member of each leaf."""
+    found: dict[int, int] = {}
+    for member in members:
+        found |= dict.fromkeys(tree.leaves(member), member)
+    return found
 
 
 def topological(

@@ -15,7 +15,7 @@ from dataclasses import field
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from subgraph.drawing.groups import Tree
+from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, distinct, short
@@ -194,7 +194,7 @@ def crossing(tree: Tree, number: int) -> Crossing:
     sources = tree.network.sources
     wide = tree.network.wide
     order, edges = tree.level_order(number, tree.groups[number].members)
-    at = tree.map_leaves(order)
+    at = map_leaves(tree, order)
     entering: dict[str, list[int]] = {}
     named: NamedTensors = {}
     for leaf, m in at.items():

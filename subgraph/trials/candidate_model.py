@@ -128,15 +128,6 @@ class CandidateModel:
         """Whether it is a region in a case: its inputs are tensors of the full model."""
         return self.values is None and self.unknown == ""
 
-    def find_joined(self) -> list[Strings]:
-        """Find tensors that one node of the candidate's model computes: no boundary is between
-        them, as in a fused Add and LayerNormalization."""
-        made: dict[int, list[str]] = {}
-        for name, match in self.matches.items():
-            if match.name in self.graph.maker:
-                made.setdefault(self.graph.maker[match.name], []).append(name)
-        return [tuple(names) for names in made.values() if len(names) > 1]
-
     def _entering(self, name: str) -> MatchedTensor:
         """The match of a tensor as a region reads it."""
         return self._read_outputs.get(name) or self.matches[name]
@@ -159,7 +150,7 @@ class CandidateModel:
             return Precision.INT8
         if scales_of(self.graph):
             return Precision.INT8
-        return self._narrow_type(range(len(self.graph.nodes)))
+        return _find_narrow_type(self, range(len(self.graph.nodes)))
 
     def precision_of(self, region: Region) -> Precision | None:
         """The same of a region: where only a part of the model is in float16, its own element
@@ -167,17 +158,7 @@ class CandidateModel:
         if not self.precision or not self.precision.narrow or self.problem(region):
             return self.precision
         own = self.region(region)
-        return self._narrow_type((*own.nodes, *own.pulled))
-
-    def _narrow_type(self, nodes: Collection[int]) -> Precision | None:
-        """The coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
-        graph = self.graph
-        names = set(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in nodes))
-        types = {m.dtype for m in self.matches.values() if m.name in names}
-        types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
-        casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
-        types |= {name_of(int(attribute(node, "to", 0)), "") for node in casts}
-        return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
+        return _find_narrow_type(self, (*own.nodes, *own.pulled))
 
     def output_scales(self, region: Region) -> Mapping[str, Scale] | None:
         """Return the scales of the outputs that a region quantizes, if only their steps excuse it.
@@ -209,38 +190,6 @@ class CandidateModel:
         node = self.graph.nodes[maker]
         return node.input[0], constant_scale(self.graph, node, 1, 2)
 
-    def code_type(self, name: str) -> str:
-        """Return the element type of a tensor's codes in the candidate's model."""
-        match = self.matches[name]
-        if match.dtype in QUANTIZED:
-            return match.dtype
-        node = self.graph.nodes[self.graph.maker[match.name]]
-        zero = self.graph.constant(node.input[2]) if len(node.input) > 2 else None
-        return name_of(zero.data_type) if zero else "uint8"
-
-    def half_step(self, name: str) -> float:
-        """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
-        others."""
-        match = None if name in self.reference.outputs else self.matches.get(name)
-        node = (
-            self.graph.nodes[self.graph.maker[match.name]]
-            if match and match.name in self.graph.maker
-            else None
-        )
-        if (
-            node is None
-            or match is None
-            or match.reference_scale
-            or not match.scale
-            or node.domain != TFLITE
-        ):
-            return 0.0
-        return (
-            match.scale.step[0] / 2
-            if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type)
-            else 0.0
-        )
-
     # ------------------------------------------------------------ cutting
 
     def region(self, region: Region) -> Region:
@@ -251,7 +200,7 @@ class CandidateModel:
         """
         key = (region.nodes, region.outputs)
         if key not in self._regions:
-            self._regions[key] = self._between(region)
+            self._regions[key] = _find_region(self, region)
         return self._regions[key]
 
     def problem(self, region: Region) -> str:
@@ -261,41 +210,6 @@ class CandidateModel:
         except (ModelError, NoRegion) as e:
             return e.what
         return ""
-
-    def _between(self, region: Region) -> Region:
-        graph = self.graph
-        kinds = self.reference.kinds(region.outputs)
-        names = [n for n in region.outputs if kinds[n] == VALUE]
-        if unmatched := [n for n in names if n not in self.matches]:
-            raise ModelError(
-                f"tensor '{unmatched[0]}' is not in {graph.path.name}",
-                "--map FILE says which one it is",
-                code="pair.unmatched",
-            )
-        outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
-        boundary = {self._entering(n).name for n in region.inputs if n in self.matches}
-
-        def follow(i: int) -> Iterator[int]:
-            for name, kind in graph.kinds(graph.reads[i]).items():
-                is_defined = name in graph.maker or name in graph.inputs
-                if kind == VALUE and name not in boundary and is_defined:
-                    yield self._maker(name, boundary)
-
-        nodes = reach([self._maker(n, boundary) for n in outputs], follow)
-        requested = [(n,) for n in outputs]
-        # A runtime refuses a piece that reads what no node makes, and so the search names it.
-        piece = regions.build_region(graph, nodes, requested, keep_undefined=True)
-        return replace(piece, outputs=outputs)
-
-    def _maker(self, name: str, boundary: set[str]) -> int:
-        maker = self.graph.maker.get(name)
-        if maker is None or name in boundary:
-            raise ModelError(
-                f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies"
-                " across",
-                code="pair.no-region",
-            )
-        return maker
 
     def cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
         """The cut of the candidate's model, and per sample the tensors that it is fed; their files
@@ -317,7 +231,7 @@ class CandidateModel:
             )
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(
-            self.graph, cut.outputs, captured, self._types_of_ours(cut.outputs) | infos
+            self.graph, cut.outputs, captured, _declare_types(self, cut.outputs) | infos
         )
         constants = [frozen_constant(shapes[0][n], Path("/")) for n in cut.shapes]
         infos = consistent_infos(self.graph, types, infos, pinned=True)
@@ -340,17 +254,6 @@ class CandidateModel:
             return ()
         return self.values.records
 
-    def _types_of_ours(self, names: Sequence[str]) -> dict[str, protobuf.ValueInfoProto]:
-        """Declarations by the element types of the matches: onnx infers none behind a contrib
-        operator."""
-        infos = {}
-        for name in names:
-            number = TYPE_NUMBERS.get(self.matches[self._names[name]].dtype)
-            if number:
-                infos[name] = protobuf.protos().ValueInfoProto(name=name)
-                set_tensor(infos[name].type, number, None)
-        return infos
-
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[Records]:
         """Per sample the tensors that the region of the candidate's model is fed; their files go to
         `folder`."""
@@ -363,141 +266,259 @@ class CandidateModel:
             for k, sample in enumerate(records)
         ]
 
-    def coarser_inputs(
-        self, region: Region, records: Feeds, claim: Precision, new_folder: Callable[[], Path]
-    ) -> list[dict[str, Record]]:
-        """Per sample the tensors that enter a region and that the candidate's type cannot hold: its
-        scale clips them, or rounds more coarsely than the claimed precision. Their values are those
-        that the candidate is fed, in the reference's form.
 
-        Such an error belongs to the node that makes the tensor, not to those that read it. The
-        candidate's own rounding of the model's inputs has no such node: it counts as the
-        candidate's error.
-        """
-        changed: list[dict[str, Record]] = [{} for _ in records]
-        own = () if self.is_of_case else self.reference.inputs
-        scaled = [n for n in region.inputs if n not in own and n in self.matches]
-        for name in (n for n in scaled if self.matches[n].scale):
-            for fed, sample in zip(changed, records, strict=True):
-                match = self.matches[name]
-                value = sample[name].array()
-                dtype = sample[name].dtype
-                taken = match.to_candidate(value)
-                real = match.reference_real(value)
-                limit = claim.eps * np.abs(real).max(initial=0)
-                if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
-                    fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
-        return changed if any(changed) else []
+def find_code_type(other: CandidateModel, name: str) -> str:
+    """Return the element type of a tensor's codes in the candidate's model."""
+    match = other.matches[name]
+    if match.dtype in QUANTIZED:
+        return match.dtype
+    node = other.graph.nodes[other.graph.maker[match.name]]
+    zero = other.graph.constant(node.input[2]) if len(node.input) > 2 else None
+    return name_of(zero.data_type) if zero else "uint8"
 
-    def translated(
-        self,
-        region: Region,
-        result: RunResult,
-        reference_values: Feeds,
-        new_folder: Callable[[], Path],
-    ) -> RunResult:
-        """A result of the candidate's model in the names and forms of the reference's.
 
-        Outputs that depend on shapes alone take the reference's values.
-        """
-        if result.failure:
-            return result
-        kinds = self.reference.kinds(region.outputs)
-        samples = []
-        for reference, outputs in zip(reference_values, result.tensors, strict=False):
-            sample: dict[str, Record] = {}
-            for name in region.outputs:
-                if kinds[name] == SHAPE and name in reference:
-                    sample[name] = reference[name]
-                elif name in self.matches and (output := outputs.get(self.matches[name].name)):
-                    sample[name] = self._to_reference(name, output, reference.get(name), new_folder)
-            samples.append(sample)
-        return replace(result, tensors=tuple(samples))
+def find_half_step(other: CandidateModel, name: str) -> float:
+    """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
+    others."""
+    match = None if name in other.reference.outputs else other.matches.get(name)
+    node = (
+        other.graph.nodes[other.graph.maker[match.name]]
+        if match and match.name in other.graph.maker
+        else None
+    )
+    if (
+        node is None
+        or match is None
+        or match.reference_scale
+        or not match.scale
+        or node.domain != TFLITE
+    ):
+        return 0.0
+    return (
+        match.scale.step[0] / 2 if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type) else 0.0
+    )
 
-    def _to_reference(
-        self, name: str, record: Record, expected: Record | None, new_folder: Callable[[], Path]
-    ) -> Record:
-        match = self.matches[name]
-        dtype = expected.dtype if expected else record.dtype
-        if record.form != "tensor" or (match.plain and record.dtype == dtype):
-            return replace(record, name=name)
-        return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")
+
+def find_joined_tensors(other: CandidateModel) -> list[Strings]:
+    """Find tensors that one node of the candidate's model computes: no boundary is between
+    them, as in a fused Add and LayerNormalization."""
+    made: dict[int, list[str]] = {}
+    for name, match in other.matches.items():
+        if match.name in other.graph.maker:
+            made.setdefault(other.graph.maker[match.name], []).append(name)
+    return [tuple(names) for names in made.values() if len(names) > 1]
+
+
+def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precision | None:
+    """The coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
+    graph = other.graph
+    names = set(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in nodes))
+    types = {m.dtype for m in other.matches.values() if m.name in names}
+    types |= {name_of(t.data_type, "") for t in map(graph.constant, names) if t}
+    casts = (graph.nodes[i] for i in nodes if graph.ops[i] == "Cast")
+    types |= {name_of(int(attribute(node, "to", 0)), "") for node in casts}
+    return next((p for p in (Precision.BF16, Precision.FP16) if p.dtype in types), None)
+
+
+def _find_region(other: CandidateModel, region: Region) -> Region:
+    graph = other.graph
+    kinds = other.reference.kinds(region.outputs)
+    names = [n for n in region.outputs if kinds[n] == VALUE]
+    if unmatched := [n for n in names if n not in other.matches]:
+        raise ModelError(
+            f"tensor '{unmatched[0]}' is not in {graph.path.name}",
+            "--map FILE says which one it is",
+            code="pair.unmatched",
+        )
+    outputs = tuple(dict.fromkeys(other.matches[n].name for n in names))
+    boundary = {other._entering(n).name for n in region.inputs if n in other.matches}
+
+    def follow(i: int) -> Iterator[int]:
+        for name, kind in graph.kinds(graph.reads[i]).items():
+            is_defined = name in graph.maker or name in graph.inputs
+            if kind == VALUE and name not in boundary and is_defined:
+                yield _find_maker(other, name, boundary)
+
+    nodes = reach([_find_maker(other, n, boundary) for n in outputs], follow)
+    requested = [(n,) for n in outputs]
+    # A runtime refuses a piece that reads what no node makes, and so the search names it.
+    piece = regions.build_region(graph, nodes, requested, keep_undefined=True)
+    return replace(piece, outputs=outputs)
+
+
+def _find_maker(other: CandidateModel, name: str, boundary: set[str]) -> int:
+    maker = other.graph.maker.get(name)
+    if maker is None or name in boundary:
+        raise ModelError(
+            f"{other.graph.path.name} has no piece between the same tensors: '{name}' lies across",
+            code="pair.no-region",
+        )
+    return maker
+
+
+def _declare_types(
+    other: CandidateModel, names: Sequence[str]
+) -> dict[str, protobuf.ValueInfoProto]:
+    """Declarations by the element types of the matches: onnx infers none behind a contrib
+    operator."""
+    infos = {}
+    for name in names:
+        number = TYPE_NUMBERS.get(other.matches[other._names[name]].dtype)
+        if number:
+            infos[name] = protobuf.protos().ValueInfoProto(name=name)
+            set_tensor(infos[name].type, number, None)
+    return infos
+
+
+def coarsen_inputs(
+    other: CandidateModel,
+    region: Region,
+    records: Feeds,
+    claim: Precision,
+    new_folder: Callable[[], Path],
+) -> list[dict[str, Record]]:
+    """Per sample the tensors that enter a region and that the candidate's type cannot hold: its
+    scale clips them, or rounds more coarsely than the claimed precision. Their values are those
+    that the candidate is fed, in the reference's form.
+
+    Such an error belongs to the node that makes the tensor, not to those that read it. The
+    candidate's own rounding of the model's inputs has no such node: it counts as the
+    candidate's error.
+    """
+    changed: list[dict[str, Record]] = [{} for _ in records]
+    own = () if other.is_of_case else other.reference.inputs
+    scaled = [n for n in region.inputs if n not in own and n in other.matches]
+    for name in (n for n in scaled if other.matches[n].scale):
+        for fed, sample in zip(changed, records, strict=True):
+            match = other.matches[name]
+            value = sample[name].array()
+            dtype = sample[name].dtype
+            taken = match.to_candidate(value)
+            real = match.reference_real(value)
+            limit = claim.eps * np.abs(real).max(initial=0)
+            if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
+                fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
+    return changed if any(changed) else []
+
+
+def translate_result(
+    other: CandidateModel,
+    region: Region,
+    result: RunResult,
+    reference_values: Feeds,
+    new_folder: Callable[[], Path],
+) -> RunResult:
+    """A result of the candidate's model in the names and forms of the reference's.
+
+    Outputs that depend on shapes alone take the reference's values.
+    """
+    if result.failure:
+        return result
+    kinds = other.reference.kinds(region.outputs)
+    samples = []
+    for reference, outputs in zip(reference_values, result.tensors, strict=False):
+        sample: dict[str, Record] = {}
+        for name in region.outputs:
+            if kinds[name] == SHAPE and name in reference:
+                sample[name] = reference[name]
+            elif name in other.matches and (output := outputs.get(other.matches[name].name)):
+                sample[name] = _convert_to_reference(
+                    other, name, output, reference.get(name), new_folder
+                )
+        samples.append(sample)
+    return replace(result, tensors=tuple(samples))
+
+
+def _convert_to_reference(
+    other: CandidateModel,
+    name: str,
+    record: Record,
+    expected: Record | None,
+    new_folder: Callable[[], Path],
+) -> Record:
+    match = other.matches[name]
+    dtype = expected.dtype if expected else record.dtype
+    if record.form != "tensor" or (match.plain and record.dtype == dtype):
+        return replace(record, name=name)
+    return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")
 
     # ------------------------------------------------------------ reports
 
-    def boundary_matches(self, region: Region) -> Matches:
-        """The matches of a region's boundary, which `load_own_model` reads back."""
-        entering = {n: self._entering(n) for n in region.inputs if n in self.matches}
-        return entering | {n: self.matches[n] for n in region.outputs if n in self.matches}
 
-    def summary(self) -> str:
-        """Return the number of matched tensors, and the ways in which they were matched."""
-        matches = self.matches.values()
-        hows = [
-            f"{n} by {how}"
-            for how in ("name", "map", "place", "value", "use")
-            if (n := sum(m.how == how for m in matches))
-        ]
-        turned = sum(bool(m.perm) for m in matches)
-        quantized = sum(m.scale is not None for m in matches)
-        more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(
-            quantized
+def find_boundary_matches(other: CandidateModel, region: Region) -> Matches:
+    """The matches of a region's boundary, which `load_own_model` reads back."""
+    entering = {n: other._entering(n) for n in region.inputs if n in other.matches}
+    return entering | {n: other.matches[n] for n in region.outputs if n in other.matches}
+
+
+def describe_matches(other: CandidateModel) -> str:
+    """Return the number of matched tensors, and the ways in which they were matched."""
+    matches = other.matches.values()
+    hows = [
+        f"{n} by {how}"
+        for how in ("name", "map", "place", "value", "use")
+        if (n := sum(m.how == how for m in matches))
+    ]
+    turned = sum(bool(m.perm) for m in matches)
+    quantized = sum(m.scale is not None for m in matches)
+    more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(quantized)
+    types = [
+        f"output {name} is {own} for {expected}"
+        for name, (own, expected) in find_other_types(other).items()
+    ]
+    if other.weight_cost is not None:
+        cost = f"{100 * other.weight_cost:.2g} %"
+        types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
+    if moved := sorted(name for name, _ in other.refuted):
+        types.append(f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}")
+    return (
+        f"{len(matches)} tensors of {other.graph.path.name} are ours:"
+        f" {', '.join(hows + more + types)}"
+    )
+
+
+def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:
+    """By output of another element type than the reference's: its type, and that to which it is
+    converted."""
+    infos = other.reference.value_infos(other.reference.outputs)
+    expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in other.matches}
+    own = {name: other.matches[name].dtype for name in expected if not other.matches[name].scale}
+    return {n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]}
+
+
+def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[str, float]:
+    """By tensor that the candidate's model quantizes, the share of its values beyond the type's
+    range."""
+    shares: dict[str, float] = {}
+    for stored, scale in scales_of(other.graph).items():
+        maker = other.graph.maker.get(stored)  # None: an input of the model
+        real = (
+            []
+            if maker is None or other.graph.ops[maker] not in QUANTIZERS
+            else other.graph.nodes[maker].input[:1]
         )
-        types = [
-            f"output {name} is {own} for {expected}"
-            for name, (own, expected) in self.other_types().items()
-        ]
-        if self.weight_cost is not None:
-            cost = f"{100 * self.weight_cost:.2g} %"
-            types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
-        if moved := sorted(name for name, _ in self.refuted):
-            types.append(
-                f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}"
+        name = next(filter(None, map(other._names.get, (stored, *real))), None)
+        if name is None or other.values is None or name not in values.records[0]:
+            continue
+        other.values.need([stored])
+        dtype = other.values.records[0][stored].dtype
+        if dtype in QUANTIZED:
+            shares[name] = max(
+                _measure_saturation(other, name, scale, dtype, s[name].array())
+                for s in values.records
             )
-        return (
-            f"{len(matches)} tensors of {self.graph.path.name} are ours:"
-            f" {', '.join(hows + more + types)}"
-        )
+    return shares
 
-    def other_types(self) -> dict[str, tuple[str, str]]:
-        """By output of another element type than the reference's: its type, and that to which it is
-        converted."""
-        infos = self.reference.value_infos(self.reference.outputs)
-        expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in self.matches}
-        own = {name: self.matches[name].dtype for name in expected if not self.matches[name].scale}
-        return {
-            n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]
-        }
 
-    def saturated(self, values: ReferenceValues) -> dict[str, float]:
-        """By tensor that the candidate's model quantizes, the share of its values beyond the type's
-        range."""
-        shares: dict[str, float] = {}
-        for stored, scale in scales_of(self.graph).items():
-            maker = self.graph.maker.get(stored)  # None: an input of the model
-            real = (
-                []
-                if maker is None or self.graph.ops[maker] not in QUANTIZERS
-                else self.graph.nodes[maker].input[:1]
-            )
-            name = next(filter(None, map(self._names.get, (stored, *real))), None)
-            if name is None or self.values is None or name not in values.records[0]:
-                continue
-            self.values.need([stored])
-            dtype = self.values.records[0][stored].dtype
-            if dtype in QUANTIZED:
-                shares[name] = max(
-                    self._saturated(name, scale, dtype, s[name].array()) for s in values.records
-                )
-        return shares
-
-    def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
-        readers = {self.reference.ops[i] for i in self.reference.readers.get(name, ())}
-        if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
-            value = np.maximum(value, 0)
-        return scale.saturated(
-            replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype
-        )
+def _measure_saturation(
+    other: CandidateModel, name: str, scale: Scale, dtype: str, value: Array
+) -> float:
+    readers = {other.reference.ops[i] for i in other.reference.readers.get(name, ())}
+    if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
+        value = np.maximum(value, 0)
+    return scale.saturated(
+        replace(other.matches[name], scale=None, dtype="").to_candidate(value), dtype
+    )
 
 
 def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:

@@ -17,7 +17,12 @@ from typing import Any
 
 from subgraph import text
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
-from subgraph.comparison.pair import agreement, are_probabilities, comparable
+from subgraph.comparison.pair import (
+    agreement,
+    are_probabilities,
+    comparable,
+    compute_relative_error,
+)
 from subgraph.documents import CommandLine, to_json
 from subgraph.errors import NoRegion, NotInstalled, UsageError
 from subgraph.graph import region as regions
@@ -255,82 +260,11 @@ class Comparison:
     def answer(self) -> ReportedAnswer:
         """The headline, as that of a search."""
         if self.settlement.decision is Decision.REFERENCE_MOVES:
-            return self._settled
-        found = self._outcome
+            return _report_settlement(self)
+        found = _report_outcome(self)
         if not self.flaky_outputs:
             return found
         return replace(found, kind=Kind.FLAKY, how=f"{Kind.FLAKY}, {found.name}")
-
-    @property
-    def _settled(self) -> ReportedAnswer:
-        return ReportedAnswer(Kind.RIGHT, "", how=f"right {self.settlement.explanation}")
-
-    @property
-    def _outcome(self) -> ReportedAnswer:
-        """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
-        if self.score and not self.forms.only_pinned:
-            kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
-            kind = kinds.get(self.whole.status, Kind.INCONCLUSIVE)
-            word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
-            return ReportedAnswer(kind, "", how=f"{word} by {self.score.says}")
-        if self._is_model_refused:
-            return self._refused
-        bad = sum(row.failing for row in self.rows)
-        tensors = f"{bad} of {count(len(self.rows), 'tensor')}"
-        if self.forms.only_pinned and not bad:
-            return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
-        if self.wrong_input:
-            return ReportedAnswer(Kind.WRONG, f"{self.wrong_input}; {tensors} wrong")
-        if self.whole.fails:
-            named = tensors if bad else "no tensor"
-            return self._failure(f"{named} in place or alone")
-        if bad:
-            is_right = self.whole.agrees
-            how = "outputs agree, the inside does not" if is_right else ""
-            return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
-        return self._agreement
-
-    def _failure(self, tensors: str) -> ReportedAnswer:
-        """The outcome where the outputs are wrong, with the tensors that are."""
-        if self.precise:
-            found = say_precise("the candidate", self.precise)
-            return replace(found, what=f"{found.what}; {tensors}")
-        since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
-        how = f"{name_failure(self.whole.signature, self.whole.process)}{since}"
-        return ReportedAnswer(Kind.WRONG, f"the model's outputs; {tensors}", how=how)
-
-    @property
-    def _agreement(self) -> ReportedAnswer:
-        """The outcome where no tensor fails."""
-        if self.deviating_pieces:
-            pieces = ", ".join(map(clean, self.deviating_pieces))
-            return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
-        if self.settlement.explanation:
-            return self._settled
-        if self.settlement.decision is Decision.NODES_NEEDED:
-            return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
-        if self.whole.is_unresolved:
-            return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(self.whole))
-        mute = map(clean, find_mute(self.whole.outputs))
-        inner = self.looked_at.inner or None
-        return ReportedAnswer(Kind.RIGHT, text.agreement(inner, self.disturbance, mute))
-
-    @property
-    def _is_model_refused(self) -> bool:
-        """Whether the candidate refuses the full model, also with pinned shapes."""
-        is_pinned = self.forms.only_pinned and self.own_graph is None
-        return self.whole.signature is Signature.REFUSED and not is_pinned
-
-    @property
-    def _refused(self) -> ReportedAnswer:
-        """The outcome where the candidate refuses the full model."""
-        bad = [r.node for r in self.rows if r.verdict and not r.verdict.agrees]
-        nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
-        model = "the full model"
-        if self.own_graph:
-            why = explain_refusal(self.own_graph)
-            model = "the candidate's model does not load" + (f": {clean(why)}" if why else "")
-        return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
 
     @property
     def exit_code(self) -> int:
@@ -341,10 +275,82 @@ class Comparison:
         if self.settlement.decision is Decision.REFERENCE_MOVES:
             return 0
         fails = any(v.fails for v in (self.whole, self.in_place))
-        deviates = self.first_bad or self.deviating_pieces or self._is_model_refused
+        deviates = self.first_bad or self.deviating_pieces or _is_model_refused(self)
         if fails or deviates or self.forms.only_pinned:
             return 1
         return 0 if self.whole.agrees or self.settlement.explanation else 5
+
+
+def _report_outcome(comparison: Comparison) -> ReportedAnswer:
+    """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
+    if comparison.score and not comparison.forms.only_pinned:
+        kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
+        kind = kinds.get(comparison.whole.status, Kind.INCONCLUSIVE)
+        word = "unresolved" if kind is Kind.INCONCLUSIVE else kind
+        return ReportedAnswer(kind, "", how=f"{word} by {comparison.score.says}")
+    if _is_model_refused(comparison):
+        return _report_refusal(comparison)
+    bad = sum(row.failing for row in comparison.rows)
+    tensors = f"{bad} of {count(len(comparison.rows), 'tensor')}"
+    if comparison.forms.only_pinned and not bad:
+        return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
+    if comparison.wrong_input:
+        return ReportedAnswer(Kind.WRONG, f"{comparison.wrong_input}; {tensors} wrong")
+    if comparison.whole.fails:
+        named = tensors if bad else "no tensor"
+        return _report_failure(comparison, f"{named} in place or alone")
+    if bad:
+        is_right = comparison.whole.agrees
+        how = "outputs agree, the inside does not" if is_right else ""
+        return ReportedAnswer(Kind.WRONG, f"{tensors} wrong", how=how)
+    return _report_agreement(comparison)
+
+
+def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
+    """The outcome where the outputs are wrong, with the tensors that are."""
+    if comparison.precise:
+        found = say_precise("the candidate", comparison.precise)
+        return replace(found, what=f"{found.what}; {tensors}")
+    since = f" {from_run(comparison.whole.from_run)}" if comparison.whole.from_run else ""
+    how = f"{name_failure(comparison.whole.signature, comparison.whole.process)}{since}"
+    return ReportedAnswer(Kind.WRONG, f"the model's outputs; {tensors}", how=how)
+
+
+def _report_agreement(comparison: Comparison) -> ReportedAnswer:
+    """The outcome where no tensor fails."""
+    if comparison.deviating_pieces:
+        pieces = ", ".join(map(clean, comparison.deviating_pieces))
+        return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
+    if comparison.settlement.explanation:
+        return _report_settlement(comparison)
+    if comparison.settlement.decision is Decision.NODES_NEEDED:
+        return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
+    if comparison.whole.is_unresolved:
+        return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(comparison.whole))
+    mute = map(clean, find_mute(comparison.whole.outputs))
+    inner = comparison.looked_at.inner or None
+    return ReportedAnswer(Kind.RIGHT, text.agreement(inner, comparison.disturbance, mute))
+
+
+def _report_refusal(comparison: Comparison) -> ReportedAnswer:
+    """The outcome where the candidate refuses the full model."""
+    bad = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
+    nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
+    model = "the full model"
+    if comparison.own_graph:
+        why = explain_refusal(comparison.own_graph)
+        model = "the candidate's model does not load" + (f": {clean(why)}" if why else "")
+    return ReportedAnswer(Kind.REFUSED, f"{model}; not right alone: {nodes}")
+
+
+def _is_model_refused(comparison: Comparison) -> bool:
+    """Whether the candidate refuses the full model, also with pinned shapes."""
+    is_pinned = comparison.forms.only_pinned and comparison.own_graph is None
+    return comparison.whole.signature is Signature.REFUSED and not is_pinned
+
+
+def _report_settlement(comparison: Comparison) -> ReportedAnswer:
+    return ReportedAnswer(Kind.RIGHT, "", how=f"right {comparison.settlement.explanation}")
 
 
 def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
@@ -359,7 +365,7 @@ def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
         for name in one.keys() & other.keys():
             pair = comparable(one[name].value(), other[name].value())
             if pair and pair.measurable:
-                errors.append(pair.relative_error)
+                errors.append(compute_relative_error(pair))
     worst = max(errors)
     return worst if worst > MIN_REL_TOL else 0.0
 

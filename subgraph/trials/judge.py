@@ -35,6 +35,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Records, Value
 from subgraph.text import from_run
+from subgraph.trials.candidate_model import coarsen_inputs, find_code_type, find_half_step
 from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
@@ -204,7 +205,7 @@ class Judge:
             return records
         if region == self.model.whole() and not other.is_of_case:
             return records
-        coarser = other.coarser_inputs(region, records, self.claim(region), self.model.new_folder)
+        coarser = coarsen_inputs(other, region, records, self.claim(region), self.model.new_folder)
         if not coarser:
             return records
         try:
@@ -244,10 +245,10 @@ class Judge:
                 and isinstance(value, np.ndarray)
             ):
                 reference, value = limit_to_mask(reference, value, mask)
-            half_step = other.half_step(name) if other else 0.0
+            half_step = find_half_step(other, name) if other else 0.0
             quantized = None
             if scales and name in scales and other and isinstance(reference, np.ndarray):
-                dtype = other.code_type(name)
+                dtype = find_code_type(other, name)
                 quantized = quantized_by(scales[name], reference, dtype, coarse)
             is_model_output = name in graph.outputs
             context = OutputContext(

@@ -28,7 +28,7 @@ from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
 from subgraph.text import clean, nearest
-from subgraph.trials.candidate_model import CandidateModel, load_own_model
+from subgraph.trials.candidate_model import CandidateModel, describe_matches, load_own_model
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.as_quantized import quantize_reference
@@ -124,7 +124,7 @@ def open_trials(
             if values is not own_values:
                 cost = _measure_quantization(own_values, values, setup.choice)
                 pair = replace(pair, weight_cost=cost, nearest=share)
-            log.info("%s", pair.summary())
+            log.info("%s", describe_matches(pair))
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
             shared = _find_shared_tensors(graph, sides)

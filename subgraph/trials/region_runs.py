@@ -29,6 +29,7 @@ from subgraph.runtime.run_result import (
 from subgraph.runtime.stretches import compute_held_bytes, compute_raw_bytes
 from subgraph.runtime.worker_pool import Turns
 from subgraph.storage.digest import digest
+from subgraph.trials.candidate_model import translate_result
 from subgraph.trials.candidate_runtime import CandidateKey, CandidateRuntime, Form, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import frozen
@@ -219,7 +220,8 @@ class RegionRuns:
             values.watched.add(result.files)
             if own_model:
                 translate = partial(
-                    own_model.translated,
+                    translate_result,
+                    own_model,
                     job.region,
                     reference_values=records,
                     new_folder=self.model.new_folder,

@@ -26,7 +26,7 @@ from subgraph.commands.options import (
     option,
     with_option_groups,
 )
-from subgraph.commands.resolve import Asked
+from subgraph.commands.resolve import Asked, find_criterion_words
 from subgraph.errors import UsageError
 from subgraph.project import KEYS, Project
 from subgraph.runtime.reference import Reference
@@ -123,7 +123,7 @@ def test_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: str) -> None:
-    assert Asked(Project(), comparison=comparison).criterion_words == words
+    assert find_criterion_words(Asked(Project(), comparison=comparison)) == words
 
 
 def test_inputs_come_from_the_options_else_from_the_project() -> None:

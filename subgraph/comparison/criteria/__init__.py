@@ -35,7 +35,7 @@ from typing import Protocol
 
 import numpy as np
 
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import Pair, count_infinite_only, count_nan_only
 from subgraph.errors import UsageError
 from subgraph.precision import Precision
 from subgraph.text import count
@@ -226,7 +226,7 @@ def all_equal(pair: Pair) -> str:
 def _describe_masks(pair: Pair) -> str:
     """`NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
     parts = []
-    for kind, sides in (("NaN", pair.nan_only), ("infinite", pair.inf_only)):
+    for kind, sides in (("NaN", count_nan_only(pair)), ("infinite", count_infinite_only(pair))):
         counts = [
             f"{n} in the {side} alone"
             for n, side in zip(sides, ("candidate", "reference"), strict=True)

@@ -136,7 +136,7 @@ from subgraph.comparison.criteria._float_rule import (
 )
 from subgraph.comparison.criteria._floats import CAP, PRECISION_LOST, Floats, K
 from subgraph.comparison.float_types import mask_plateau
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import Pair, find_mask_differences
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.graph.quantization import CARRIERS, QUANTIZERS
 from subgraph.precision import Precision
@@ -271,7 +271,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     if not claim.narrow or pair.kind == "complex":
         return settle(pair)
     reference = pair.reference.astype(np.float64).reshape(-1)
-    unequal = pair.mask_differences
+    unequal = find_mask_differences(pair)
     if not np.isfinite(reference[unequal]).all():
         return settle(pair)
     unexcused = unequal & ~(np.abs(reference) > claim.largest)

@@ -19,7 +19,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import Pair, compute_relative_error
 from subgraph.errors import UsageError
 
 DEFAULT = {"rtol": 1e-3, "atol": 1e-5}
@@ -46,9 +46,9 @@ def rule(options: str) -> Rule:
         beyond = pair.difference > allowed
         how = f"{atol:.0e} + {rtol:.0e}·|reference|"
         if not beyond.any():
+            error = compute_relative_error(pair)
             return agree(
-                f"every element is within {how}; the largest error is {pair.relative_error:.2g} of"
-                " the scale"
+                f"every element is within {how}; the largest error is {error:.2g} of the scale"
             )
         place = int(np.argmax(np.where(beyond, pair.difference - allowed, -1.0)))
         error = float(pair.difference[place])

@@ -166,9 +166,9 @@ class NoiseSampler:
             self._build(run, names)
         wanted = [*names, *filter(None, [self._instrumented.check])]
         for attempt in range(ATTEMPTS):
-            keys = self._keys(run, attempt)
+            keys = _make_keys(self, run, attempt)
             tensors = self._draw(run, folder, wanted, keys, attempt)
-            if run.rounded or not self._is_void(run, tensors, folder, keys):
+            if run.rounded or not _is_void(self, run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(
             f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference"
@@ -190,7 +190,7 @@ class NoiseSampler:
         """Return whether many sums are equal, because all weights are the same, for example."""
         sums = [
             n
-            for n in self._floats(self.sites.rounded)
+            for n in _find_floats(self, self.sites.rounded)
             if self.graph.ops[self.graph.maker[n]] in SUMS
         ]
         return NoiseRunDocument(
@@ -220,11 +220,6 @@ class NoiseSampler:
         known = {n: r.dtype if r.form == "tensor" else r.form for n, r in records.items()}
         return element_types(model.graph, {}, opset, known)
 
-    def _floats(self, names: Iterable[str]) -> StringMap:
-        """Types of the float tensors among tensors that nodes make."""
-        made = (n for n in names if n in self.graph.maker and n not in self.region.inputs)
-        return {n: self._types[n] for n in made if self._types.get(n) in FLOATS}
-
     def _unperturbed(self, names: Iterable[str]) -> Records:
         """Values of tensors that are made inside; absolute files."""
         inside = [
@@ -235,8 +230,8 @@ class NoiseSampler:
         folder = numbered_folder(self.scratch, "base")
         model = deepcopy(self._cut.model)
         set_outputs(model, inside)
-        self._load(model, ("unperturbed",), folder)
-        records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
+        _load_model(self, model, ("unperturbed",), folder)
+        records = _run_model(self, folder, inside, [self.tensors[n] for n in self._cut.inputs])
         return {name: record.within(str(folder)) for name, record in records.items()}
 
     def plain(self, name: str) -> Array:
@@ -253,25 +248,25 @@ class NoiseSampler:
     def _untied(self) -> Records:
         """Values from which the shifts of untied runs, and of TensorFlow Lite's floats, are
         computed."""
-        if not self._is_tflite:
-            return self._unperturbed(self._floats(self.sites.rounded))
+        if not _has_tflite(self):
+            return self._unperturbed(_find_floats(self, self.sites.rounded))
         return self._unperturbed(n for n, (dtype, _) in self._moved.items() if dtype in FLOATS)
 
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
-        if self._is_tflite:
-            self._build_tflite(run, names)
+        if _has_tflite(self):
+            _build_tflite(self, run, names)
             return
 
-        computed = self._floats(
-            (*self.sites.rounded, *(self.sites.converted if run.rounded else ()))
+        computed = _find_floats(
+            self, (*self.sites.rounded, *(self.sites.converted if run.rounded else ()))
         )
         if run.rounded and run.claim.narrow:
             computed = {n: t for n, t in computed.items() if t != run.claim.dtype}
         quantizers = () if run.rounded else self.sites.quantizers
         steps = {n: t for n in quantizers if (t := self._types.get(n)) and is_stepped(t)}
         untied = self._untied if run.tie_factor else {}
-        entering, channels = self._entering(run.claim)
+        entering, channels = _find_entering(self, run.claim)
         change = Change(
             run.claim,
             run.rounded,
@@ -286,30 +281,7 @@ class NoiseSampler:
         model = deepcopy(self._cut.model)
         self._instrumented = instrument_model(model, self.sites, change, names)
         self._calm = None
-        self._load(model, run.model, numbered_folder(self.scratch, "model"))
-
-    def _build_tflite(self, run: NoiseRun, names: list[str]) -> None:
-        """The same of TensorFlow Lite's operators, whose results are moved.
-
-        Raises:
-            ModelError: nothing can be moved, or it is another kind of run.
-        """
-        entering, self._ranges = self._entering(run.claim)
-        if run.rounded or run.tie_factor or not (self._moved or entering):
-            raise ModelError(
-                "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
-                code="noise.tflite",
-            )
-        _ = self._untied  # from a model under the same key
-        model = deepcopy(self._cut.model)
-        self._instrumented = add_steps(model, self._moved, names, entering)
-        self._calm = None
-        self._load(model, run.model, numbered_folder(self.scratch, "model"))
-
-    @property
-    def _is_tflite(self) -> bool:
-        """Whether the region has operators of TensorFlow Lite."""
-        return any(node.domain == TFLITE for node in self._cut.model.graph.node)
+        _load_model(self, model, run.model, numbered_folder(self.scratch, "model"))
 
     @cached_property
     def _moved(self) -> dict[str, tuple[str, list[int]]]:
@@ -326,71 +298,7 @@ class NoiseSampler:
             if t in places[n]
         }
 
-    def _entering(self, claim: Precision) -> tuple[dict[str, str], dict[str, ChannelRange]]:
-        """Types of the inputs and weights that the claimed precision does not hold exactly; for
-        int8 the ranges of the weights, which are quantized per channel if they have two axes or
-        more."""
-        entering: dict[str, str] = {}
-        ranges: dict[str, ChannelRange] = {}
-        for name in self.sites.entering:
-            is_weight = name not in self.region.inputs
-            values = self._value(name)
-            if claim is Precision.INT8 and is_weight:
-                if values.ndim < 2:
-                    continue
-                channels = self._channels(name, values)
-                if perturb.is_on_int8_grid(
-                    values.astype(np.float64), channels.lowest, channels.highest
-                ):
-                    continue
-                ranges[name] = channels
-            elif perturb.is_exact(
-                values, perturb.WEIGHTS_HELD_AS if is_weight and claim is Precision.FP32 else claim
-            ):
-                continue
-            entering[name] = values.dtype.name
-        return entering, ranges
-
-    def _value(self, name: str) -> Array:
-        """The value of an input or a weight."""
-        if name in self.region.inputs:
-            return load_array(self.tensors[name])
-        return protobuf.to_array(self.graph.weights[name], self.graph.path)
-
-    def _channels(self, name: str, values: Array) -> ChannelRange:
-        """The range of each channel of a weight, with the axis that the node which reads it sums
-        not over."""
-        axis = (
-            next(
-                (
-                    channel_axis(self.graph.nodes[i], name)
-                    for i in self.sites.order
-                    if name in self.graph.nodes[i].input
-                ),
-                0,
-            )
-            % values.ndim
-        )
-        others = tuple(k for k in range(values.ndim) if k != axis)
-        wide = values.astype(np.float32)
-        return ChannelRange(
-            wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True)
-        )
-
-    def _load(self, model: protobuf.ModelProto, loaded: tuple[object, ...], folder: Path) -> None:
-        self._loaded = ()
-        # without reuse: 0.4 s instead of 12 for 6,700 nodes
-        self.reference.load_model(self._key, model, self.graph.path, folder, reuse=False)
-        self._loaded = loaded
-
     # ------------------------------------------------------------ runs
-
-    def _run_model(
-        self, into: Path, names: Iterable[str], feeds: Iterable[Record]
-    ) -> dict[str, Record]:
-        return self.reference.run(
-            self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds
-        ).by_name
 
     def _draw(
         self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
@@ -398,79 +306,191 @@ class NoiseSampler:
         """One run of the instrumented model; what leaves it is perturbed as well."""
         feeds = numbered_folder(self.scratch, "feeds")
         try:
-            drawn = self._run_model(into, names, list(self._feeds(run, keys, attempt, feeds)))
+            drawn = _run_model(
+                self, into, names, list(_iter_feeds(self, run, keys, attempt, feeds))
+            )
         finally:
             shutil.rmtree(feeds, ignore_errors=True)
-        floats = self._untied.keys() & drawn.keys() if self._is_tflite else ()
+        floats = self._untied.keys() & drawn.keys() if _has_tflite(self) else ()
         for k, name in enumerate(floats):
-            shift = self._shift(run, name, attempt)
+            shift = _draw_shift(self, run, name, attempt)
             value = load_array(drawn[name], into) + shift
             drawn[name] = save(name, value, type_of(value), into, f"d{k}")
         return drawn
 
-    def _shift(self, run: NoiseRun, tensor: str, attempt: int) -> Array:
-        """A random shift of a tensor by its rounding, or by steps."""
-        key = perturb.key_of(tensor, SEED, run.number, attempt)
-        if self._is_tflite and self._moved[tensor][0] in STEPPED:
-            dtype, shape = self._moved[tensor]
-            return perturb.random_steps(shape, dtype, key)
-        values = load_array(self._untied[tensor])
-        return perturb.draw_untied_shift(values, run.claim, key, run.tie_factor or 1.0)
 
-    def _feeds(self, run: NoiseRun, keys: Array, attempt: int, folder: Path) -> Iterator[Record]:
-        """Records of the model's inputs, with absolute files; new values are written into
-        `folder`."""
-        made = self._instrumented
-        for name in self._cut.inputs:
-            if name not in made.moved:
-                yield replace(self.tensors[name], name=made.raw.get(name, name))
-        for k, name in enumerate(made.moved):
-            key = perturb.key_of(name, SEED, run.number, attempt)
-            value = self._value(name)
-            span = self._ranges[name].span if name in self._ranges else None
-            moved = value + perturb.draw_untied_shift(value, run.claim, key, 1.0, span)
-            yield written(name, moved.astype(value.dtype), folder, f"m{k}")
-        for k, (name, tensor) in enumerate(made.shifts.items()):
-            yield written(name, self._shift(run, tensor, attempt), folder, f"s{k}")
-        if made.keys:
-            yield written(made.keys, keys, folder, "keys")
+def _run_model(
+    sampler: NoiseSampler, into: Path, names: Iterable[str], feeds: Iterable[Record]
+) -> dict[str, Record]:
+    return sampler.reference.run(
+        sampler._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds
+    ).by_name
 
-    def _keys(self, run: NoiseRun, attempt: int) -> Array:
-        """Random factors and scales of the noise."""
-        keys: list[float] = []
-        for label, dtype in self._instrumented.keyed:
-            factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))
-            keys += factor, noise_scale(run.claim, dtype, factor)
-        return np.array(keys, np.float32)
 
-    def _is_void(self, run: NoiseRun, tensors: Records, folder: Path, keys: Array) -> bool:
-        """Return whether a perturbed run computed NaN or infinities, in intermediate tensors or
-        outputs, that the reference has not."""
-        made = self._instrumented
-        if (
-            made.check
-            and not np.isfinite(load_array(tensors[made.check], folder))
-            and self._is_calm(run, keys)
+def _load_model(
+    sampler: NoiseSampler, model: protobuf.ModelProto, loaded: tuple[object, ...], folder: Path
+) -> None:
+    sampler._loaded = ()
+    # without reuse: 0.4 s instead of 12 for 6,700 nodes
+    sampler.reference.load_model(sampler._key, model, sampler.graph.path, folder, reuse=False)
+    sampler._loaded = loaded
+
+
+def _find_floats(sampler: NoiseSampler, names: Iterable[str]) -> StringMap:
+    """Types of the float tensors among tensors that nodes make."""
+    made = (n for n in names if n in sampler.graph.maker and n not in sampler.region.inputs)
+    return {n: sampler._types[n] for n in made if sampler._types.get(n) in FLOATS}
+
+
+def _find_entering(
+    sampler: NoiseSampler, claim: Precision
+) -> tuple[dict[str, str], dict[str, ChannelRange]]:
+    """Types of the inputs and weights that the claimed precision does not hold exactly; for
+    int8 the ranges of the weights, which are quantized per channel if they have two axes or
+    more."""
+    entering: dict[str, str] = {}
+    ranges: dict[str, ChannelRange] = {}
+    for name in sampler.sites.entering:
+        is_weight = name not in sampler.region.inputs
+        values = _load_value(sampler, name)
+        if claim is Precision.INT8 and is_weight:
+            if values.ndim < 2:
+                continue
+            channels = _measure_channels(sampler, name, values)
+            if perturb.is_on_int8_grid(
+                values.astype(np.float64), channels.lowest, channels.highest
+            ):
+                continue
+            ranges[name] = channels
+        elif perturb.is_exact(
+            values, perturb.WEIGHTS_HELD_AS if is_weight and claim is Precision.FP32 else claim
         ):
-            return True
-        judged = {*self.region.outputs} - {*self.sites.behind_choice}
-        known = [
-            n for n in judged if n in tensors and n in self.tensors
-        ]  # an operator test has its outputs only
-        return any(_lost_values(self.tensors[n], tensors[n], folder) for n in known)
+            continue
+        entering[name] = values.dtype.name
+    return entering, ranges
 
-    def _is_calm(self, run: NoiseRun, keys: Array) -> bool:
-        """Return whether the check of the model is finite without noise."""
-        if self._calm is None:
-            still = keys.copy()
-            still[1::2] = 0
-            check = self._instrumented.check
-            folder = numbered_folder(self.scratch, "calm")
-            value = load_array(
-                self._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
-            )
-            self._calm = bool(np.isfinite(value))
-        return self._calm
+
+def _build_tflite(sampler: NoiseSampler, run: NoiseRun, names: list[str]) -> None:
+    """The same of TensorFlow Lite's operators, whose results are moved.
+
+    Raises:
+        ModelError: nothing can be moved, or it is another kind of run.
+    """
+    entering, sampler._ranges = _find_entering(sampler, run.claim)
+    if run.rounded or run.tie_factor or not (sampler._moved or entering):
+        raise ModelError(
+            "inside of TensorFlow Lite's operators nothing can be rounded or perturbed",
+            code="noise.tflite",
+        )
+    _ = sampler._untied  # from a model under the same key
+    model = deepcopy(sampler._cut.model)
+    sampler._instrumented = add_steps(model, sampler._moved, names, entering)
+    sampler._calm = None
+    _load_model(sampler, model, run.model, numbered_folder(sampler.scratch, "model"))
+
+
+def _is_void(
+    sampler: NoiseSampler, run: NoiseRun, tensors: Records, folder: Path, keys: Array
+) -> bool:
+    """Return whether a perturbed run computed NaN or infinities, in intermediate tensors or
+    outputs, that the reference has not."""
+    made = sampler._instrumented
+    if (
+        made.check
+        and not np.isfinite(load_array(tensors[made.check], folder))
+        and _is_calm(sampler, run, keys)
+    ):
+        return True
+    judged = {*sampler.region.outputs} - {*sampler.sites.behind_choice}
+    known = [
+        n for n in judged if n in tensors and n in sampler.tensors
+    ]  # an operator test has its outputs only
+    return any(_lost_values(sampler.tensors[n], tensors[n], folder) for n in known)
+
+
+def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
+    """Return whether the check of the model is finite without noise."""
+    if sampler._calm is None:
+        still = keys.copy()
+        still[1::2] = 0
+        check = sampler._instrumented.check
+        folder = numbered_folder(sampler.scratch, "calm")
+        value = load_array(
+            sampler._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
+        )
+        sampler._calm = bool(np.isfinite(value))
+    return sampler._calm
+
+
+def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int) -> Array:
+    """A random shift of a tensor by its rounding, or by steps."""
+    key = perturb.key_of(tensor, SEED, run.number, attempt)
+    if _has_tflite(sampler) and sampler._moved[tensor][0] in STEPPED:
+        dtype, shape = sampler._moved[tensor]
+        return perturb.random_steps(shape, dtype, key)
+    values = load_array(sampler._untied[tensor])
+    return perturb.draw_untied_shift(values, run.claim, key, run.tie_factor or 1.0)
+
+
+def _iter_feeds(
+    sampler: NoiseSampler, run: NoiseRun, keys: Array, attempt: int, folder: Path
+) -> Iterator[Record]:
+    """Records of the model's inputs, with absolute files; new values are written into
+    `folder`."""
+    made = sampler._instrumented
+    for name in sampler._cut.inputs:
+        if name not in made.moved:
+            yield replace(sampler.tensors[name], name=made.raw.get(name, name))
+    for k, name in enumerate(made.moved):
+        key = perturb.key_of(name, SEED, run.number, attempt)
+        value = _load_value(sampler, name)
+        span = sampler._ranges[name].span if name in sampler._ranges else None
+        moved = value + perturb.draw_untied_shift(value, run.claim, key, 1.0, span)
+        yield written(name, moved.astype(value.dtype), folder, f"m{k}")
+    for k, (name, tensor) in enumerate(made.shifts.items()):
+        yield written(name, _draw_shift(sampler, run, tensor, attempt), folder, f"s{k}")
+    if made.keys:
+        yield written(made.keys, keys, folder, "keys")
+
+
+def _has_tflite(sampler: NoiseSampler) -> bool:
+    """Whether the region has operators of TensorFlow Lite."""
+    return any(node.domain == TFLITE for node in sampler._cut.model.graph.node)
+
+
+def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> ChannelRange:
+    """The range of each channel of a weight, with the axis that the node which reads it sums
+    not over."""
+    axis = (
+        next(
+            (
+                channel_axis(sampler.graph.nodes[i], name)
+                for i in sampler.sites.order
+                if name in sampler.graph.nodes[i].input
+            ),
+            0,
+        )
+        % values.ndim
+    )
+    others = tuple(k for k in range(values.ndim) if k != axis)
+    wide = values.astype(np.float32)
+    return ChannelRange(wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True))
+
+
+def _load_value(sampler: NoiseSampler, name: str) -> Array:
+    """The value of an input or a weight."""
+    if name in sampler.region.inputs:
+        return load_array(sampler.tensors[name])
+    return protobuf.to_array(sampler.graph.weights[name], sampler.graph.path)
+
+
+def _make_keys(sampler: NoiseSampler, run: NoiseRun, attempt: int) -> Array:
+    """Random factors and scales of the noise."""
+    keys: list[float] = []
+    for label, dtype in sampler._instrumented.keyed:
+        factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))
+        keys += factor, noise_scale(run.claim, dtype, factor)
+    return np.array(keys, np.float32)
 
 
 def load_array(record: Record, folder: Path = Path("/")) -> Array:
