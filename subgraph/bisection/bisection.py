@@ -27,7 +27,7 @@ from subgraph.errors import ModelError, OutOfTime, OutputError, UsageError, Work
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.log import log
 from subgraph.project import parse_seconds
-from subgraph.reports import with_answer
+from subgraph.reports import add_answer
 from subgraph.results.bisect import BisectDocument, OtherModel
 from subgraph.results.common import PowerDocument
 from subgraph.runtime.candidate import Candidate
@@ -285,7 +285,7 @@ def _save(
     graph = interim.trials.graph
     if interim.findings.outcome is not Outcome.DISAGREE or interim.precise:
         aside = replace(place, name=f"{options.place.name}-report")
-        found = with_answer(document)
+        found = add_answer(document)
         return evidence.save_document(found, aside, case.source_of(graph), [graph.path])
     limit = options.limits.max_trials
     runs = InnerRuns(None if limit is None else limit - document.cost.trials)

@@ -31,7 +31,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region, build_region
 from subgraph.log import log
 from subgraph.origins import load
-from subgraph.reports import with_answer
+from subgraph.reports import add_answer
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
@@ -100,7 +100,7 @@ def save(
             search = replace(document.search, healing=healing)
             document = replace(document, search=search)
         report = (place.path / REPORT_FILES["html"]).as_posix()
-        document = with_answer(replace(document, findings=findings, report=report))
+        document = add_answer(replace(document, findings=findings, report=report))
         evidence.write_document(document, work)
         source = case.source_of(oracle.graph)
         case.write_manifest(

@@ -99,7 +99,7 @@ def render_reports(document: results.Document) -> dict[str, str]:
     """File name → text of the reports of a document, of those forms that render it."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
     return {
-        file: reports.rendered(form, document)
+        file: reports.render_document(form, document)
         for file, form in forms.items()
         if reports.can_render(form, document)
     }

@@ -57,7 +57,7 @@ def report(
       subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md -o reports
     """
-    from subgraph.reports import can_render, rendered, renderer
+    from subgraph.reports import can_render, render_document, renderer
 
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
@@ -75,7 +75,7 @@ def report(
             "choose another form, -f html for example",
             code="report.not-for-result",
         )
-    texts = {word: rendered(module, document) for word, module in modules.items()}
+    texts = {word: render_document(module, document) for word, module in modules.items()}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:
             raise UsageError(

@@ -26,10 +26,10 @@ from __future__ import annotations
 from types import ModuleType
 
 from subgraph.reports._answer import DEVICES as DEVICES
+from subgraph.reports._answer import add_answer as add_answer
 from subgraph.reports._answer import answer as answer
 from subgraph.reports._answer import evidence as evidence
 from subgraph.reports._answer import replay_words as replay_words
-from subgraph.reports._answer import with_answer as with_answer
 from subgraph.reports._compared import PINNED_ALONE as PINNED_ALONE
 from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import ComparedDocument as ComparedDocument
@@ -53,7 +53,7 @@ from subgraph.reports._words import seconds as seconds
 from subgraph.reports._words import word as word
 from subgraph.results import Document
 
-# The function of a form by the schema of what it renders.
+# Function of a form by the schema of a document that it renders.
 RENDERERS = {
     "subcut.bisect/1": "render",
     "subcut.sweep/1": "render_sweep",
@@ -62,7 +62,7 @@ RENDERERS = {
 
 
 def renderer(document: Document) -> str:
-    """The function of a form that renders documents of this schema."""
+    """Return the name of the function of a form that renders documents of this schema."""
     return RENDERERS.get(document.schema, "render_compared")
 
 
@@ -71,7 +71,7 @@ def can_render(form: ModuleType, document: Document) -> bool:
     return hasattr(form, renderer(document))
 
 
-def rendered(form: ModuleType, document: Document) -> str:
-    """The document in a form that can render it."""
+def render_document(form: ModuleType, document: Document) -> str:
+    """Return a document in a form that can render it."""
     text: str = getattr(form, renderer(document))(document)
     return text

@@ -27,10 +27,10 @@ from subgraph.reports._words import (
     beside,
     error,
     everywhere,
-    explained,
+    explain_share,
     is_proven,
+    join_with_and,
     listed,
-    listed_with_and,
     nodes_with_ops,
     percent,
     region,
@@ -54,14 +54,14 @@ DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot c
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
 MIN_COST = 0.01  # of quantized weights, which a headline states
 MAX_DIFFERENCES = 3  # between two models that an answer shows
-# The start of a conclusion, and the label that stands for it.
+# Label by start of a conclusion.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
 
 Finding: TypeAlias = FindingDocument | InnerFinding
 
 
 def answer(document: BisectDocument) -> ReportedAnswer:
-    """Return the answer that a document gives.
+    """Return the answer of a search.
 
     Args:
         document: The result of a search.
@@ -75,7 +75,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     why = reason(document.whole.verdict)
     is_said = document.whole.verdict.why == found.what
     if why and not is_said and not any(map(is_proven, findings)):
-        lines.append(("outputs", why))  # no finding tells more
+        lines.append(("outputs", why))  # no finding has a better reason
     lines += [
         *chain.from_iterable(finding_lines(f, proof) for f in findings[:1]),
         *_iter_lines_of_model(document),
@@ -89,7 +89,7 @@ def answer(document: BisectDocument) -> ReportedAnswer:
     )
 
 
-def with_answer(document: BisectDocument) -> BisectDocument:
+def add_answer(document: BisectDocument) -> BisectDocument:
     """Return the document with its headline and the next commands."""
     found = answer(document)
     return replace(document, says=found.says, next=found.next)
@@ -235,7 +235,7 @@ def _say_place(finding: FindingDocument) -> str:
 def _count_searched(document: BisectDocument) -> int:
     """Return the number of nodes that carry values, or of all nodes.
 
-    All nodes count if no step tells it, or if a finding has nodes that make constants.
+    All nodes count if no step has a number, or if a finding has nodes that compute constants.
     """
     if any(finding.place.constants for finding in document.findings):
         return document.model.nodes
@@ -251,7 +251,7 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
 
     Args:
         finding: The finding.
-        proof: What else the search shows about it.
+        proof: Further results of the search about it.
     """
     yield from (("inside", line) for line in insides(finding.inside, finding.signature))
     yield from (("blame", line) for line in finding.cause.blame or ())
@@ -277,7 +277,7 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
         shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.effect.contributors]
         yield "shares", f"largest shares: {listed(shares)}"
     if finding.effect.explains is not None:
-        yield "effect", explained(finding.effect.explains)
+        yield "effect", explain_share(finding.effect.explains)
     yield from (("stderr", line) for line in stderr(finding))
 
 
@@ -316,8 +316,8 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
         yield "fails alone on the reference's inputs"
     if near := finding.run.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
-        rest = f"{listed_with_and(near.nodes)} {verb}"
-        without = listed_with_and(near.without)
+        rest = f"{join_with_and(near.nodes)} {verb}"
+        without = join_with_and(near.without)
         if not finding.certified:
             yield f"not shown to be minimal; without {without}, {rest}"
         elif len(finding.nodes) == 1:
@@ -337,7 +337,7 @@ def insides(found: InsideDocument | None, signature: Signature | None = None) ->
     """Yield what a search in a node's body found, from outside to inside.
 
     Args:
-        found: The search; None if there was none.
+        found: The search; None without a search.
         signature: How the node itself fails.
     """
     if not found:
@@ -484,7 +484,7 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
     if about.backend in DEVICES:
         return ["subcut", "compare", case, "--recorded", "DIR"]
     reference = document.setup.reference
-    if _read_constant(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
+    if _read_constant(reference, "SCRIPT"):  # the module differs from onnxruntime, the candidate
         about = reference
     runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
     is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
@@ -495,6 +495,6 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
 
 
 def _read_constant(about: RuntimeDocument, name: str) -> Any:
-    """Return a constant of a candidate's or reference's backend; None if it is not subcut's."""
+    """Return a constant of a backend of subcut; None for any other backend."""
     is_own = about.backend in plugins.own_names("backends")
     return plugins.constant("backends", about.backend, name) if is_own else None

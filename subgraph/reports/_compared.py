@@ -8,11 +8,11 @@ one per recording.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, product
 from typing import Literal, TypeAlias
 
 from subgraph import system
@@ -40,8 +40,12 @@ MAX_SOURCES = 3  # of a finding
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor in one column; `status` is empty where it was not seen. `sample`: the worst, of
-    several."""
+    """A tensor in one column.
+
+    Attributes:
+        status: "" if it was not seen.
+        sample: The worst one of several.
+    """
 
     status: Status | Literal[""] = ""
     signature: Signature | None = None
@@ -55,15 +59,18 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """The relative error; None where there is none."""
+        """The relative error; None without one."""
         return math.nan if self.signature is Signature.NAN else self.errors.get("max_rel")
 
 
 @dataclass(frozen=True)
 class TensorLine:
-    """A tensor. `cells`: one per column. `source`: of its node, where the model tells.
+    """A row of the table.
 
-    `computed_by`: which of the runtime's providers computes it.
+    Attributes:
+        cells: The tensor in each column.
+        source: The source of its node; "" if the model does not name it.
+        computed_by: The provider of the runtime that computes it.
     """
 
     index: int
@@ -91,12 +98,14 @@ class TensorLine:
 
 @dataclass(frozen=True)
 class View:
-    """What a report shows.
+    """A comparison or recordings, as each form of report shows them.
 
     Attributes:
-        facts: name and text, on what was compared and how. notes: what makes it doubtful.
-        left_out: why, how many, and some of their names. findings: as they are in the document.
         answer: The headline and the next commands.
+        facts: Names and texts on the subject and the way of the comparison.
+        notes: Reasons to doubt it.
+        left_out: Reasons, the number of entries for each, and some of their names.
+        findings: The findings of the document.
     """
 
     kind: str
@@ -111,8 +120,7 @@ class View:
 
 
 def origins(finding: FindingDocument) -> list[str]:
-    """The modules and lines of the user's code that a finding's nodes come from, in one line; empty
-    if unknown."""
+    """Return the modules and lines of user code that nodes are from, in one line; [] if unknown."""
     lines = (str(one) for one in finding.place.sources or () if one)
     known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
@@ -120,7 +128,7 @@ def origins(finding: FindingDocument) -> list[str]:
 
 
 def view(document: ComparedDocument) -> View:
-    """The view of a comparison, or of recordings."""
+    """Return the view of a comparison, or of recordings."""
     status = STATUS.get(document.exit_code, Status.UNRESOLVED)
     answer = replace(parse_headline(document.says, document.exit_code), next=_next(document))
     if isinstance(document, ComparisonDocument):
@@ -144,13 +152,13 @@ def view(document: ComparedDocument) -> View:
     if len(columns) == 1:
         columns.append("alone")
     several = len(document.recordings) > 1
-    noted = [(run.name, note) for run in document.recordings for note in run.notes]
+    noted = list(chain.from_iterable(product([r.name], r.notes) for r in document.recordings))
     noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
     counts = Counter[str]()
-    names = dict[str, list[str]]()
+    names = defaultdict[str, list[str]](list)
     for left in chain.from_iterable(run.files.left_out for run in document.recordings):
         counts[left.why] += left.count
-        names.setdefault(left.why, []).extend(left.names)
+        names[left.why] += left.names
     return View(
         kind="recorded",
         answer=answer,
@@ -166,7 +174,7 @@ def view(document: ComparedDocument) -> View:
 
 @dataclass(frozen=True)
 class JudgedTensor:
-    """What a table tells of a tensor in place."""
+    """A tensor in place and its error."""
 
     index: int
     node: str
@@ -176,17 +184,13 @@ class JudgedTensor:
 
 
 def list_judged_tensors(document: BisectDocument | ComparedDocument) -> list[JudgedTensor]:
-    """The tensors of a bisection's profile, or in place of a comparison or of each recording that
-    has them."""
+    """Return the tensors of a profile, or those in place of a comparison or of each recording."""
     if isinstance(document, BisectDocument):
         rows = document.whole.profile or ()
         return [JudgedTensor(r.index, r.node, r.tensor, r.error, r.status) for r in rows]
-    columns = places_in_cells(document)
-    return [
-        JudgedTensor(line.index, line.node, line.tensor, cell.error, cell.status)
-        for line in view(document).lines
-        for cell in line.cells[:columns]
-    ]
+    lines = view(document).lines
+    cells = chain.from_iterable(product([n], n.cells[: places_in_cells(document)]) for n in lines)
+    return [JudgedTensor(n.index, n.node, n.tensor, c.error, c.status) for n, c in cells]
 
 
 def places_in_cells(document: ComparedDocument) -> int:
@@ -237,8 +241,7 @@ def _make_recorded_cell(one: RecordedTensor | None) -> Compared:
 
 
 def reason(whole: VerdictDocument) -> str:
-    """Why the whole model is judged so, with the output that decided, and the sample if there are
-    several."""
+    """Return the reason of a verdict, with the output that decided and the sample of several."""
     outcome = whole.status, whole.why
     about = next((j for j in whole.outputs if (j.status, j.why) == outcome), None)
     if about is None:

@@ -31,12 +31,14 @@ class Drawing:
     svg: str
 
 
-def whole_drawn(
+def draw_network(
     document: BisectDocument | ComparedDocument, rows: Sequence[JudgedTensor]
 ) -> list[Drawing]:
-    """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to
-    `#tensor-INDEX` if they have a row, else to `#finding-NUMBER`, if they are in one. Complexity:
-    that of `layered`."""
+    """Return the network in each of `WIDTHS`; empty if the document does not have it.
+
+    Nodes link to `#tensor-INDEX` if they have a row, else to `#finding-NUMBER` if they are in one.
+    Complexity: as `layered`.
+    """
     network = document.model.network
     if network is None:
         return []
@@ -86,14 +88,13 @@ def _iter_shares(finding: FindingDocument | IntervalFinding) -> Iterator[tuple[i
             yield piece.index, piece.explains or 0.0
 
 
-def called(finding: FindingDocument | IntervalFinding) -> str:
+def name_mark(finding: FindingDocument | IntervalFinding) -> str:
     """Return what a finding's nodes are: `found`, or `suspect` if nothing is proven."""
     return "found" if is_proven(finding) else "suspect"
 
 
 def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
-    """The groups around these nodes, the first ones while the drawing stays small; without any, a
-    few levels."""
+    """Return the groups around nodes that keep the drawing small; without nodes, a few levels."""
     tree = drawer.tree
     opened: set[str] = set()
     size = len(tree.groups[tree.root].members)
@@ -114,9 +115,8 @@ def _place(places: Mapping[int, int], node: int | None) -> int | None:
 # ------------------------------------------------------------ the region
 
 
-def region_drawn(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
-    """A finding's region, marked as it is called, and the nodes around it; empty without a
-    region."""
+def draw_region(finding: FindingDocument | IntervalFinding) -> list[Drawing]:
+    """Return a finding's region with its mark and the nodes around it; empty without a region."""
     neighbours = finding.place.neighbours
     if not neighbours or not neighbours.nodes:
         return []

@@ -12,13 +12,12 @@ from subgraph.reach import group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
 from subgraph.text import aligned, count, shorten
-from subgraph.types import Strings
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
-ALWAYS = TOTALS[:4]  # shown even if there are none
+ALWAYS = TOTALS[:4]  # shown even if 0
 BAD = WORDS[:3]
-# These say no more than the outcome and the reason do.
+# The outcome and the reason imply these.
 PLAIN_SIGNATURES = (None, "mismatch", "throws", "memory", "crash", "timeout")
 MAX_LISTED = 30  # bad tests, per candidate
 MAX_REASONS = 5  # for refusing, per candidate
@@ -29,8 +28,7 @@ WIDTH = 110  # characters of a line of names
 
 
 def render_sweep(document: SweepDocument) -> str:
-    """The document for people: the totals, what is bad, then by operator, then where two
-    differ."""
+    """Return the totals, the bad tests, the operators, the differences, refusals and notes."""
     document = cleaned(document)
     named = [runtime(c) for c in document.candidates]
     parts = [
@@ -48,12 +46,12 @@ def render_sweep(document: SweepDocument) -> str:
 
 
 def _make_suffix(document: SweepDocument, name: str, word: str) -> str:
-    """` on NAME`, if there are several candidates."""
+    """Return ` on NAME`, or "" for a single candidate."""
     return f" {word} {name}" if len(document.candidates) > 1 else ""
 
 
 def _iter_bad(document: SweepDocument) -> Iterator[str]:
-    """The wrong tests, then those that crashed, then those that hung, by operator."""
+    """Yield the wrong tests, then those that crashed, then those that hung, by operator."""
     cells = []
     more = []
     for k, candidate in enumerate(document.candidates):
@@ -73,8 +71,7 @@ def _iter_bad(document: SweepDocument) -> Iterator[str]:
 
 
 def _iter_operators(document: SweepDocument) -> Iterator[str]:
-    """A line for each operator that is neither right nor refused throughout; the others as lists of
-    names."""
+    """Yield a line per operator with several outcomes, and lists of the others' names."""
     entries = [
         (e.operator, e.tests, list(map(_count_by_word, e.totals))) for e in document.operators
     ]
@@ -116,7 +113,7 @@ def _count_by_word(totals: Totals) -> dict[str, int]:
 
 
 def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
-    """The candidates' names above the first of their columns."""
+    """Return a line with the candidates' names, each above the first of its columns."""
     line = ""
     end = 0
     for first in ("operator", "tests"):
@@ -143,13 +140,12 @@ def _iter_differing(document: SweepDocument) -> Iterator[str]:
     """Yield the tests in which candidates differ: the outcome of each, and the number of tests by
     operator."""
     names = [c.name for c in document.candidates]
-    groups: dict[Strings, list[str]] = {}
     differing = set(document.differ)
-    for row in document.rows:
-        if row.test in differing:
-            groups.setdefault(tuple(r.status for r in row.results), []).append(
-                row.operator or row.test
-            )
+    groups = group_values(
+        (tuple(str(r.status) for r in row.results), row.operator or row.test)
+        for row in document.rows
+        if row.test in differing
+    )
     for words, operators in sorted(
         groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]
     ):
@@ -158,13 +154,15 @@ def _iter_differing(document: SweepDocument) -> Iterator[str]:
 
 
 def _count_names(names: Iterable[str]) -> list[str]:
-    """`Conv 3, Relu`, in the order of the names."""
+    """Return the sorted names, each with its number: `Conv 3`, `Relu`."""
     return [f"{name} {n}" if n > 1 else name for name, n in sorted(Counter(names).items())]
 
 
 def _iter_refusals(document: SweepDocument) -> Iterator[str]:
-    """The most frequent reasons for refusing; reasons that differ only in names and numbers count
-    as one."""
+    """Yield the most frequent reasons for refusing.
+
+    Reasons that differ only in names and numbers count as one.
+    """
     for k, candidate in enumerate(document.candidates):
         refused = (row.results[k] for row in document.rows if row.results[k].status == "refused")
         reasons = group_values((VARYING.sub("…", one.why), one.why) for one in refused)
@@ -189,17 +187,11 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
     failing = plain.refuses + plain.crashes
     differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
-    parts += (
-        [f"gives other values than expected in {count(len(differing), 'test')}"]
-        if differing
-        else []
-    )
+    if differing:
+        parts.append(f"gives other values than expected in {count(len(differing), 'test')}")
     if parts:
-        instead = (
-            ": there each test's own tolerance judges"
-            if document.criterion.partition(":")[0] == "noise"
-            else ""
-        )
+        is_noise = document.criterion.partition(":")[0] == "noise"
+        instead = ": there each test's own tolerance judges" if is_noise else ""
         yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
     cells = [
         (f"  {e.operator or 'network'}", e.test, shorten(e.why)) for e in differing[:MAX_LISTED]
@@ -217,8 +209,7 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
 
 
 def _iter_totals(document: SweepDocument) -> Iterator[str]:
-    """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each
-    candidate."""
+    """Yield `204 tests of 61 operators: 160 right, 33 refused, 11 wrong` per candidate."""
     tests = document.tests
     operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
     joint = " and" if operators else " of"

@@ -21,7 +21,7 @@ from subgraph.reports._compared import (
 from subgraph.reports._words import (
     cleaned,
     interval_title,
-    left_out,
+    list_left_out,
     outcome,
     place,
     runtime,
@@ -159,7 +159,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     """Return a comparison or recordings as lines for a terminal, as `subcut compare` prints them.
 
     Args:
-        document: What is shown.
+        document: The comparison, or the recordings.
         every: Show each row of the table; else those that do not agree, and their neighbors.
     """
     shown = cleaned(document)
@@ -185,7 +185,7 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
         lines = [
             seen.answer.says,
             *(f"{name}: {text}" for name, text in seen.facts),
-            *left_out(seen),
+            *list_left_out(seen),
         ]
         lines += [f"note: {note}" for note in seen.notes]
         for finding in seen.findings[:MAX_PLACES]:
@@ -238,7 +238,7 @@ def _telling_rows(lines: Sequence[TensorLine]) -> Sequence[int]:
     if len(lines) <= FEW_ROWS:
         return range(len(lines))
     wrong = [k for k, line in enumerate(lines) if not _agrees(line)]
-    # the last column tells what is wrong by itself
+    # the last column shows failures alone
     by_itself = [k for k in wrong if lines[k].cells[-1].status is Status.FAIL]
     told = list(dict.fromkeys([*wrong[:1], *by_itself, *wrong]))[:MAX_ROWS]
     seen = [k for k, line in enumerate(lines) if _is_seen(line)]
@@ -319,7 +319,7 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
 
 
 def _whole_alone(document: ComparisonDocument, shown: View) -> str:
-    """A sentence on a model that is wrong where no tensor is."""
+    """Return a sentence on a model that is wrong although no tensor is."""
     if document.whole.looked_at and (others := document.whole.looked_at.others):
         verb = "was" if others == 1 else "were"
         left = f"{count(others, 'other tensor')} {verb} not compared"

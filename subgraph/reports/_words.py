@@ -57,11 +57,11 @@ class HasNodes(Protocol):
 
 
 def cleaned(value: T) -> T:
-    """The same document with every text safe to show: no control characters, no marks that reverse a line.
+    """Return a document without control characters and marks that reverse a line.
 
     >>> cleaned({"nodes": ["a\\x1b[31m\\n"]})
     {'nodes': ['a']}
-    """  # noqa: E501
+    """
     return cast("T", _clean(value))
 
 
@@ -83,30 +83,30 @@ def _clean(value: Any) -> Any:
 
 
 def error(value: float | None) -> str:
-    """An error: `1.1e-02`, `0`, `inf`; a dash for None."""
+    """Return an error as `1.1e-02`, `0` or `inf`; a dash for None."""
     if value is None:
         return UNKNOWN
     return f"{value:.1e}" if value else "0"
 
 
 def size(judged: HasSignature, value: float | None) -> str:
-    """The relative error of a verdict or step; where its values are NaN or infinite, that comes
-    first: `NaN`."""
+    """Return the relative error of a verdict or step; `NaN` if its values are NaN."""
     return "NaN" if judged.signature == Signature.NAN else error(value)
 
 
 def element(value: float | int | bool | str) -> str:
-    """A tensor's value: a float with seven digits, anything else as it is."""
+    """Return a tensor's value: a float with seven digits, anything else as it is."""
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def percent(share: float | None) -> str:
-    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below nothing are those of
-    errors that cancel each other.
+    """Return a share in words; a dash for None.
+
+    Shares of errors that cancel each other are larger than 1 or negative.
 
     >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
     ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
-    """  # noqa: E501
+    """
     if share is None:
         return UNKNOWN
     if not math.isfinite(share):
@@ -118,21 +118,21 @@ def percent(share: float | None) -> str:
     return "under 1 %" if 0 < share < LEAST_SHARE else f"{abs(share) * 100:.0f} %"
 
 
-def explained(share: float) -> str:
-    """`explains 93 % of the final error`."""
+def explain_share(share: float) -> str:
+    """Return `explains 93 % of the final error`."""
     cancels = ": errors cancel" if percent(share) in ("more than all", "none") else ""
     return f"explains {percent(share)} of the final error{cancels}"
 
 
 def seconds(value: float) -> str:
-    """`0.6 ms`, `41 ms`, `4.1 s`, `12 min`."""
+    """Return `0.6 ms`, `41 ms`, `4.1 s` or `12 min`."""
     if value >= 120:
         return f"{value / 60:.0f} min"
     return f"{value * 1e3:.{int(value < 0.01)}f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def shape(sizes: Iterable[Any]) -> str:
-    """`1×64×56×56`; `scalar` for none."""
+    """Return `1×64×56×56`; `scalar` without sizes."""
     return "×".join(map(str, sizes)) or "scalar"
 
 
@@ -140,14 +140,14 @@ def shape(sizes: Iterable[Any]) -> str:
 
 
 def listed(labels: Sequence[str], most: int = MAX_NAMES) -> str:
-    """`a, b and 7 more`."""
+    """Return `a, b and 7 more`."""
     more = len(labels) - most
     some = ", ".join(labels[: most - 1] if more > 0 else labels)
     return f"{some} and {more + 1} more" if more > 0 else some
 
 
-def listed_with_and(labels: Sequence[str]) -> str:
-    """`a, b and c`."""
+def join_with_and(labels: Sequence[str]) -> str:
+    """Return `a, b and c`."""
     if len(labels) > MAX_NAMES or not labels:
         return listed(labels)
     *most, last = labels
@@ -155,7 +155,7 @@ def listed_with_and(labels: Sequence[str]) -> str:
 
 
 def region(places: HasNodes) -> str:
-    """`/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
+    """Return nodes with their operators: `/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
     return nodes_with_ops(places.nodes, places.ops)
 
 
@@ -166,7 +166,7 @@ def nodes_with_ops(nodes: Sequence[str], ops: Sequence[str]) -> str:
 
 
 def title(finding: FindingDocument) -> str:
-    """A finding in one line, without its numbers."""
+    """Return a finding in one line, without its numbers."""
     kind = finding.kind
     place = region(finding)
     if kind is FindingKind.ACCUMULATED and finding.effect.contributors:
@@ -192,13 +192,13 @@ def title(finding: FindingDocument) -> str:
 
 
 def all_indices(finding: FindingDocument | IntervalFinding) -> list[int]:
-    """Return the positions of a finding's nodes and of the regions that it stands for."""
+    """Return the positions of a finding's nodes and of the regions that repeat it."""
     repeats = finding.place.repeats if isinstance(finding, FindingDocument) else None
     return [*finding.indices, *chain.from_iterable(r.indices for r in repeats or ())]
 
 
 def again(finding: FindingDocument) -> str:
-    """Return how many regions a finding stands for: `, × 7 (each of 7 Conv)`; "" for one."""
+    """Return how many regions repeat a finding: `, × 7 (each of 7 Conv)`; "" for a single one."""
     number = 1 + len(finding.place.repeats or ())
     kind = finding.place.of_kind
     which = ""
@@ -215,26 +215,23 @@ def is_proven(finding: FindingDocument | IntervalFinding) -> bool:
 
 
 def everywhere(finding: FindingDocument) -> bool:
-    """Return whether a finding stands for nearly all nodes, each of which deviates alone."""
+    """Return whether a finding is about nearly all nodes, each of which deviates alone."""
     return bool(finding.place.alike) and finding.signature is not Signature.REFUSED
 
 
 def runtime(about: RuntimeDocument) -> list[str]:
-    """Name, backend, version and precision of a candidate or reference, without a backend that is
-    called so."""
+    """Return name, backend, version and precision; no backend with the same name."""
     backend = PurePath(about.backend).name
-    named = PurePath(about.name).name == backend
-    return [
-        part
-        for part in (about.name, "" if named else backend, about.version, about.precision)
-        if part
-    ]
+    if PurePath(about.name).name == backend:
+        backend = ""
+    return list(filter(None, (about.name, backend, about.version, about.precision)))
 
 
 def word(judged: HasStatus) -> str:
-    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, accounts for little`, `refused`, `unresolved`: of a
-    verdict, a step or a row. A criterion's label that says more than that they agree follows:
-    `agree (range)`."""
+    """Return the state of a verdict, a step or a row: `agree`, `FAIL (crash)`, `unresolved`.
+
+    A criterion's label other than `agrees` follows: `agree (range)`.
+    """
     signature = getattr(judged, "signature", None)  # a row of a profile has none
     if judged.status in (Status.FAIL, RegionOutcome.MINOR):
         little = ", accounts for little" if judged.status == RegionOutcome.MINOR else ""
@@ -247,37 +244,34 @@ def word(judged: HasStatus) -> str:
 
 
 def describe_sweep(document: SweepDocument) -> str:
-    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is
-    right."""
+    """Return `wrong.py: 3 of 41 operators wrong` or `right in 38 of 41`, for each candidate."""
     parts = []
     for k, candidate in enumerate(document.candidates):
         operators = [o.totals[k] for o in document.operators]
         wrong = sum(any(totals[word] for word in BAD) for totals in operators)
         right = sum(totals[SweepOutcome.RIGHT] == sum(totals.values()) for totals in operators)
-        what = (
-            f"{wrong} of {count(len(operators), 'operator')} wrong"
-            if wrong
-            else f"right in {right} of {len(operators)}"
-        )
+        what = f"right in {right} of {len(operators)}"
+        if wrong:
+            what = f"{wrong} of {count(len(operators), 'operator')} wrong"
         parts.append(f"{candidate.name}: {what}")
     return "; ".join(parts)
 
 
 def beside(worst: WorstElement, off: Off | None) -> str:
-    """`expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
+    """Return `expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
     at = ",".join(map(str, worst.index))
     share = f"; {off.count} of {off.of} values differ" if off else ""
     return f"expected {element(worst.reference)}, got {element(worst.candidate)} at [{at}]{share}"
 
 
 def stderr(finding: FindingDocument) -> list[str]:
-    """The last lines that the candidate wrote to standard error before it ended."""
+    """Return the last lines that the candidate wrote to standard error before it ended."""
     verdict = finding.run.verdict
     return stderr_lines(verdict) if verdict else []
 
 
 def stderr_lines(verdict: VerdictDocument) -> list[str]:
-    """The last lines that the candidate wrote to standard error."""
+    """Return the last lines that the candidate wrote to standard error."""
     lines = verdict.process.get("stderr")
     return list(map(str, lines)) if isinstance(lines, (list, tuple)) else []
 
@@ -286,8 +280,7 @@ def stderr_lines(verdict: VerdictDocument) -> list[str]:
 
 
 def outcome(cell: Compared) -> str:
-    """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not
-    seen."""
+    """Return `agree` or `FAIL (nan), unlike simulator`; a dash for an unseen tensor."""
     if not cell.status:
         return UNKNOWN
     outcome_text = word(cell)
@@ -295,34 +288,32 @@ def outcome(cell: Compared) -> str:
 
 
 def figure(cell: Compared) -> str:
-    """The relative error of a cell; a dash where there is none."""
+    """Return the relative error of a cell; a dash without one."""
     return error(cell.error)
 
 
 def place(finding: IntervalFinding) -> list[str]:
-    """An interval's ends, suspects and unseen tensors, a line each."""
+    """Return an interval's ends, suspects and unseen tensors, a line each."""
     starts = []
     if finding.ends.last_good:
-        starts.append(f"{listed_with_and(finding.ends.last_good)} (good)")
+        starts.append(f"{join_with_and(finding.ends.last_good)} (good)")
     if finding.ends.wrong_before:
-        starts.append(f"{listed_with_and(finding.ends.wrong_before)} (wrong already)")
+        starts.append(f"{join_with_and(finding.ends.wrong_before)} (wrong already)")
     start = ", ".join(starts) or "the model input"
-    lines = [f"from {start} to {listed_with_and(finding.ends.first_bad)} (wrong)"]
+    lines = [f"from {start} to {join_with_and(finding.ends.first_bad)} (wrong)"]
     if finding.ends.adds_an_error is False:
         lines.append(
             "fed with what was recorded before it, the reference gives the same: the error grew"
             " above"
         )
-    lines.append(
-        f"suspects, the likeliest first: {listed([_suspect(s) for s in finding.place.suspects])}"
-    )
-    return [
-        *lines,
-        *([f"not seen: {listed(finding.ends.not_seen)}"] if finding.ends.not_seen else []),
-    ]
+    suspects = listed(list(map(_describe, finding.place.suspects)))
+    lines.append(f"suspects, the likeliest first: {suspects}")
+    if finding.ends.not_seen:
+        lines.append(f"not seen: {listed(finding.ends.not_seen)}")
+    return lines
 
 
-def _suspect(suspect: Suspect) -> str:
+def _describe(suspect: Suspect) -> str:
     line = str(suspect.source or "")
     source = f", from {line}" if line else ""
     why = f": {suspect.why}" if suspect.why else ""
@@ -330,12 +321,12 @@ def _suspect(suspect: Suspect) -> str:
 
 
 def interval_title(finding: IntervalFinding) -> str:
-    """`at most 3 nodes: conv1, relu1, add1`."""
+    """Return `at most 3 nodes: conv1, relu1, add1`."""
     what = "" if finding.ends.first else "behind it, adds an error of its own: "
     return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
 
 
-def left_out(shown: View) -> list[str]:
+def list_left_out(shown: View) -> list[str]:
     """Return the entries that were recorded and not compared, a line per reason."""
     lines = []
     for why, n, names in shown.left_out:

@@ -56,7 +56,7 @@ COMPARED = (
 
 
 def render(document: BisectDocument) -> str:
-    """A search as a table: its steps, its findings, and the pieces that fail alone."""
+    """Return a search as a table: its steps, its findings, and the pieces that fail alone."""
     shown = cleaned(document)
     rows = [{**to_json(step), "row": "step"} for step in shown.search.steps]
     alone = shown.search.alone
@@ -70,40 +70,26 @@ def render(document: BisectDocument) -> str:
 
 
 def render_compared(document: ComparedDocument, candidate: str = "") -> str:
-    """A comparison as a table: a line per tensor and column; what was left out follows.
+    """Return a comparison as a table: a line per tensor and column, then the omitted entries.
 
-    `candidate`: its name, in a column of its own in front; "" for none.
+    Args:
+        document: The comparison.
+        candidate: The name for a first column; "" for no such column.
     """
     shown = view(cleaned(document))
     first = {"candidate": candidate} if candidate else {}
-    rows: list[dict[str, object]] = [
-        {
-            "row": "tensor",
-            "index": line.index,
-            "node": line.node,
-            "op": line.op,
-            "tensor": line.tensor,
-            "column": name,
-            "status": one.status or "not seen",
-            "signature": one.signature,
-            "label": one.label,
-            "sample": one.sample,
-            "recorded_as": one.recorded_as,
-            "matched_by": one.matched_by,
-            "beside": one.beside,
-            "why": one.why,
-            "source": line.source,
-            "computed_by": line.computed_by,
-            **{key: one.errors.get(key) for key in METRICS},
-        }
-        for line in shown.lines
-        for name, one in zip(shown.columns, line.cells, strict=True)
-    ]
+    rows = []
+    for line in shown.lines:
+        for name, one in zip(shown.columns, line.cells, strict=True):
+            status = one.status or "not seen"
+            about: Fields = {"row": "tensor", "column": name, "status": status}
+            errors = {key: one.errors.get(key) for key in METRICS}
+            rows.append({**vars(line), **vars(one), **errors, **about})
     rows += [
         {"row": "left out", "why": why, "count": n, "tensor": listed(names)}
         for why, n, names in shown.left_out
     ]
-    return _table((*first, *COMPARED), [first | row for row in rows])
+    return _table((*first, *COMPARED), [{**first, **row} for row in rows])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Fields]) -> str:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
 
 from subgraph import system
 from subgraph.drawing import chart, svg
@@ -27,7 +28,7 @@ from subgraph.reports._compared import (
     places_in_cells,
     view,
 )
-from subgraph.reports._network import called, region_drawn, whole_drawn
+from subgraph.reports._network import draw_network, draw_region, name_mark
 from subgraph.reports._words import (
     BAD,
     all_indices,
@@ -77,7 +78,7 @@ MAX_LISTED = 200  # nodes of a finding
 
 
 def render(document: BisectDocument) -> str:
-    """The document as a page."""
+    """Return a search as a page."""
     shown = cleaned(document)
     found = answer(shown)
     told = [("Evidence", ()), *found.further]
@@ -85,12 +86,12 @@ def render(document: BisectDocument) -> str:
     places: dict[int, dict[str, object]] = {}
     for number, finding in enumerate(shown.findings, 1):
         for i in all_indices(finding):
-            places.setdefault(i, {"number": number, "called": called(finding)})
+            places.setdefault(i, {"number": number, "called": name_mark(finding)})
     about = {
         "d": shown,
         "a": found,
         "next": [(one.why, system.join(one.argv)) for one in found.next],
-        "network_drawn": whole_drawn(document, list_judged_tensors(document)),
+        "network_drawn": draw_network(document, list_judged_tensors(document)),
         "places": places,
         "depth": _depth(shown),
         "findings": [_view(finding, number, *of) for number, (finding, of) in numbered],
@@ -99,8 +100,7 @@ def render(document: BisectDocument) -> str:
 
 
 def render_compared(document: ComparedDocument) -> str:
-    """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table
-    of all tensors."""
+    """Return a comparison as a page: verdict, next commands, drawn places, errors, all tensors."""
     shown = cleaned(document)
     summary = view(shown)
     findings = [
@@ -110,7 +110,7 @@ def render_compared(document: ComparedDocument) -> str:
             "number": k,
             "title": interval_title(finding),
             "lines": place(finding),
-            "drawing": region_drawn(finding),
+            "drawing": draw_region(finding),
         }
         for k, finding in enumerate(summary.findings, 1)
     ]
@@ -133,21 +133,17 @@ def render_compared(document: ComparedDocument) -> str:
         "v": summary,
         "next": [(one.why, system.join(one.argv)) for one in summary.answer.next],
         "charts": charts,
-        "network_drawn": whole_drawn(document, _rows(document)),
+        "network_drawn": draw_network(document, _rows(document)),
     }
     return _page(COMPARED, heading, about | {"findings": findings})
 
 
 def render_sweep(document: SweepDocument) -> str:
-    """A sweep as a page: operators × candidates, and each test that is not right."""
+    """Return a sweep as a page: operators × candidates, and each test that is not right."""
     shown = cleaned(document)
     names = [c.name for c in shown.candidates]
-    bad = [
-        (row, result, name)
-        for row in shown.rows
-        for result, name in zip(row.results, names, strict=True)
-        if result.status is not SweepOutcome.RIGHT
-    ]
+    results = chain.from_iterable(zip(repeat(r), r.results, names) for r in shown.rows)
+    bad = [one for one in results if one[1].status is not SweepOutcome.RIGHT]
     bad.sort(key=lambda one: list(SIGNS).index(one[1].status))
     about = {
         "d": shown,
@@ -161,8 +157,7 @@ def render_sweep(document: SweepDocument) -> str:
 
 
 def render_plan(document: PlanDocument) -> str:
-    """A plan as a page: what stays in float, how the score grows with it, how sensitive each place
-    is."""
+    """Return a plan as a page: the places in float, the score by their number, sensitivities."""
     shown = cleaned(document)
     kept = {place.name for place in shown.result.kept or ()}
     places = [
@@ -183,8 +178,7 @@ def render_plan(document: PlanDocument) -> str:
 
 
 def _curve(shown: PlanDocument) -> chart.Chart | None:
-    """The score of a plan over the number of places that are kept; None where no score judged two
-    models."""
+    """Return the score over the number of kept places; None if fewer than two models have one."""
     tried = [t for t in shown.trials.tried if t.score is not None]
     points = [
         chart.Point(t.kept, t.score, "" if t.accepted else "fail", f"{t.kept} places kept")
@@ -199,14 +193,14 @@ def _curve(shown: PlanDocument) -> chart.Chart | None:
 
 
 def plan_curve(document: PlanDocument) -> str:
-    """The curve of a plan as SVG, for a page that has no style of its own; "" where there is
-    none."""
+    """Return the curve of a plan as SVG, without a style; "" without a curve."""
     curve = _curve(cleaned(document))
-    return str(_environment().get_template("_macros.jinja").module.chart(curve)) if curve else ""  # type: ignore[attr-defined]
+    macros: Any = _environment().get_template("_macros.jinja").module
+    return str(macros.chart(curve)) if curve else ""
 
 
 def worst(totals: Totals) -> str:
-    """The class of a cell: that of its worst outcome."""
+    """Return the class of a cell: that of its worst outcome."""
     outcome = next((one for one in SIGNS if totals[one]), SweepOutcome.RIGHT)
     if outcome in BAD:
         return Status.FAIL
@@ -214,7 +208,7 @@ def worst(totals: Totals) -> str:
 
 
 def rank(totals: Totals) -> float:
-    """Larger for a cell with more that is worse."""
+    """Return a number that is larger for a cell with more and worse outcomes."""
     return sum(
         float(min(totals[word], 99)) * math.pow(100, -k)
         for k, word in enumerate(SIGNS)
@@ -223,8 +217,10 @@ def rank(totals: Totals) -> float:
 
 
 def _rows(document: ComparedDocument) -> list[JudgedTensor]:
-    """The tensors in place; of several recordings as the one that was narrowed down, else as the
-    worst, has them."""
+    """Return the tensors in place.
+
+    Of several recordings, the one that was narrowed down counts, else the worst one.
+    """
     summary = view(document)
     places = range(places_in_cells(document))
     narrowed = [k for k in places if summary.columns[k] == _find_narrowed(document)]
@@ -240,7 +236,7 @@ def _rows(document: ComparedDocument) -> list[JudgedTensor]:
 
 
 def _find_narrowed(document: ComparedDocument) -> str | None:
-    """The recording that was narrowed down; None for any."""
+    """Return the recording that was narrowed down; None for any."""
     return document.narrowed if isinstance(document, IntervalDocument) else None
 
 
@@ -295,7 +291,7 @@ def _environment() -> Environment:
 def _view(
     finding: FindingDocument, number: int, heading: str, lines: Sequence[tuple[str, str]]
 ) -> dict[str, object]:
-    """A finding with what the template shows of it: words, drawing, charts."""
+    """Return a finding with the words, drawing and charts of the template."""
     growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.effect.growth or ()]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
     return {
@@ -303,11 +299,11 @@ def _view(
         **vars(finding.place),
         **vars(finding.run),
         "number": number,
-        "called": called(finding),
+        "called": name_mark(finding),
         "title": heading,
         "lines": lines,
         "evidence": evidence(finding)[1],
-        "drawing": region_drawn(finding),
+        "drawing": draw_region(finding),
         "curve": chart.chart(growth, (), words) if growth else None,
         "contributors": finding.effect.contributors or (),
         "listed": finding.nodes[:MAX_LISTED],
@@ -328,8 +324,7 @@ def _depth(document: BisectDocument) -> chart.Chart | None:
 
 
 def _hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:
-    """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has
-    room for."""
+    """Return a text for findings without a wrong tensor in the chart, in lines for a phone."""
     if document.whole.verdict.status is not Status.FAIL:
         return ["in place, nothing is wrong here:", "what was found fails alone"]
     if any(row.status is Status.FAIL for row in document.whole.profile or ()):

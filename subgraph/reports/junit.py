@@ -18,7 +18,7 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 def render(document: BisectDocument) -> str:
-    """The document as a suite: the full model, then each finding."""
+    """Return a search as a suite: the full model, then each finding."""
     shown = cleaned(document)
     whole = _case(
         "whole model", shown.whole.verdict.status, answer(shown).says, shown.whole.verdict.why
@@ -34,7 +34,7 @@ def render(document: BisectDocument) -> str:
 
 
 def render_compared(document: ComparedDocument) -> str:
-    """A comparison as a suite: the verdict, then each tensor that was compared, in each column."""
+    """Return a comparison as a suite: the verdict, then each compared tensor in each column."""
     shown = view(cleaned(document))
     cases = [_case("verdict", shown.status, shown.answer.says, "")]
     for line in shown.lines:

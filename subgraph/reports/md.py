@@ -37,7 +37,7 @@ def render(document: BisectDocument) -> str:
         needs = "model, inputs, expected outputs; needs only onnxruntime and numpy"
         lines.append(f"In the folder {code(case)} ({needs}):")
         lines += ["", *_fence(["python repro.py"], "sh"), ""]
-    lines += [*_found_with(shown.command), "", "## Environment", ""]
+    lines += [*_make_command(shown.command), "", "## Environment", ""]
     model = shown.model
     environment = shown.environment
     rows = [("model", f"{model.file}, {count(model.nodes, 'node')}")]
@@ -67,25 +67,25 @@ def render_sweep(document: SweepDocument) -> str:
 
 
 def _make_issue(says: str, body: str, command: str) -> str:
-    return "\n".join([*_head(says, body), "", *_found_with(command)]) + "\n"
+    return "\n".join([*_head(says, body), "", *_make_command(command)]) + "\n"
 
 
 def _head(says: str, body: str) -> list[str]:
     return [f"# subcut: {code(says)}", "", *_fence(body.rstrip("\n").split("\n"), "text")]
 
 
-def _found_with(command: str) -> list[str]:
+def _make_command(command: str) -> list[str]:
     return ["Found with:", "", *_fence([command], "sh")]
 
 
 def code(name: str) -> str:
-    """Return a code span that holds any text: its fence is longer than the text's longest run of backticks.
+    """Return any text as a code span, whose fence is longer than a run of backticks in the text.
 
     An empty text has no code span.
 
     >>> code("a`b"), code("")
     ('``a`b``', '')
-    """  # noqa: E501
+    """
     if not name.strip():
         return "(no name)" if name else ""
     fence = "`" * (_longest(name) + 1)

@@ -27,8 +27,10 @@ NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a na
 
 
 def render(document: BisectDocument | ComparedDocument) -> str:
-    """The profile as node data; without a profile no node is colored. Names are keys, so they are
-    not cleaned."""
+    """Return the profile as node data; without a profile no node is colored.
+
+    Names are keys, so they are not cleaned.
+    """
     results: dict[str, dict[str, float]] = {}
     for row in list_judged_tensors(document):
         if row.error is None:

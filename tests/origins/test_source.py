@@ -19,7 +19,7 @@ from subgraph import plugins
 from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
 from subgraph.origins.source import LONGEST, Source, find_source, parse_module_path
-from subgraph.reports import rendered
+from subgraph.reports import render_document
 from subgraph.results import parse, type_of
 from tests.helpers import fake_candidate
 from tests.helpers.facts import has_line
@@ -179,7 +179,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
     assert shown.document["rows"][0]["source"]["code"] == CODE
     assert next(csv.DictReader(table.read_text().splitlines()))["source"].endswith(CODE)
     for form in ("html", "md", "text", "csv"):
-        assert LINE in rendered(plugins.load("reports", form), parse(shown.document)), form
+        assert LINE in render_document(plugins.load("reports", form), parse(shown.document)), form
 
 
 @pytest.mark.slow
@@ -191,9 +191,9 @@ def test_finding_names_the_line(tmp_path: Path) -> None:
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
     for form in ("html", "md", "text"):
-        assert f"from {LINE}" in rendered(plugins.load("reports", form), parse(document)).replace(
-            "`", ""
-        ), form
+        assert f"from {LINE}" in render_document(
+            plugins.load("reports", form), parse(document)
+        ).replace("`", ""), form
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.documents import from_json, schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import answer, cleaned, rendered, with_answer
+from subgraph.reports import add_answer, answer, cleaned, render_document
 from subgraph.reports import text as text_form
 from subgraph.reports.text import first_lines
 from subgraph.results import parse, type_of
@@ -59,7 +59,7 @@ ALL = RUNS | COMPARED
 
 
 def render(form: str, document: dict[str, Any]) -> str:
-    return rendered(plugins.load("reports", form), parse(document))
+    return render_document(plugins.load("reports", form), parse(document))
 
 
 # ------------------------------------------------------------ contract
@@ -207,7 +207,7 @@ def test_answer_fits_a_terminal(name: str, columns: int) -> None:
 def test_headline_and_commands_of_a_document_are_those_of_its_answer(name: str) -> None:
     document = parse(RUNS[name]())
     assert isinstance(document, BisectDocument)
-    told = to_json(with_answer(document))
+    told = to_json(add_answer(document))
     found = answer(document)
     assert told["says"] == found.says and problem(told) == ""
     assert [one["argv"] for one in told["next"]] == [list(one.argv) for one in found.next]
