@@ -55,6 +55,7 @@ EXCHANGED_PROBE = "y = Add(w, c)  z = Relu(x)"
 SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
 PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
+SEEN_IN = "(seen in a test model: one Relu, one Add)"
 SHOWN_LINES = 3  # of the last words
 RETURN = (
     "return {name: numpy.ndarray} of the declared types and shapes, the same each time:"
@@ -325,9 +326,7 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
         breach = next((f"it changes its input '{name}' in place" for name in changed), breach)
     if not breach:
         return Breach(also=_find_trait(expected, given))
-    return Breach(
-        code="candidate.breaks-contract", clause=f": {breach}, as one Relu and one Add show"
-    )
+    return Breach(code="candidate.breaks-contract", clause=f": {breach} {SEEN_IN}")
 
 
 def _find_trait(expected: Arrays, given: Tensors) -> str:
