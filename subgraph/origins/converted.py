@@ -1,6 +1,6 @@
 """Models converted to ONNX, kept in the user's cache folder for the next command.
 
-An ONNX file has the name of what it was made from, in a folder named after its content, so messages
+An ONNX file has the name of its original, in a folder named after its content, so messages
 name what the user typed. The conversions of ONNX's own forms are here: a model as text or JSON, and
 a model whose weights the user feeds.
 """

@@ -28,22 +28,27 @@ def load(
     args: Sequence[Any] | None = None,
     trust: bool = False,
 ) -> Graph:
-    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite (`model.tflite:SIGNATURE` of one that
-    has several), or PyTorch's `.pt2`. Large weights stay on disk.
+    """Index a model file; large weights stay on disk.
 
-    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
-    the code that is in it. In place of a path: the file's bytes, an `onnx.ModelProto`, or a `torch.nn.Module` with the
-    `args` that it is exported with.
+    Args:
+        path: ONNX, also as text, Caffe's prototxt, TensorFlow Lite (`model.tflite:SIGNATURE` of one
+            that has several), or PyTorch's `.pt2`; or the file's bytes, an `onnx.ModelProto`, or a
+            `torch.nn.Module`.
+        weights: The caffemodel of a prototxt, or `random:SEED`; None for the one in its folder.
+        args: The arguments that a module is exported with.
+        trust: Whether a `.pt2` may run the code that is in it.
 
     >>> graph = load("resnet50.onnx")
     >>> len(graph.nodes), graph.outputs
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is of another kind, or its local functions cannot be inlined.
-        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without trust.
+        ModelError: The file cannot be read, is of another kind, or its local functions cannot be
+            inlined.
+        UsageError: A prototxt without a caffemodel, a module without `args`, a `.pt2` without
+            trust.
         BackendError: PyTorch is needed and not installed.
-    """  # noqa: E501
+    """
     if isinstance(path, bytes) or type(path).__name__ == "ModelProto":
         return graph.load(_write(path))
     if any(kind.__module__.startswith("torch.") for kind in type(path).__mro__):
@@ -72,8 +77,8 @@ def _write(model: Any) -> Path:
     return file
 
 
-def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) -> Path:
-    """The ONNX file to work on: the file itself, or what it was converted to.
+def find_onnx_file(path: Path, weights: str | None, trust: bool = False) -> Path:
+    """Return the ONNX file to work on: the file itself, or the result of its conversion.
 
     Raises:
         UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.conversion`,
@@ -106,7 +111,7 @@ def find_onnx_file(path: Path, weights: str | None = None, trust: bool = False) 
 
 
 def write_own_format(cut: Path, folder: Path) -> None:
-    """Write `model.tflite` beside a cut of a TensorFlow Lite model; nothing beside another.
+    """Write a cut of a TensorFlow Lite model as `model.tflite` as well; no other model.
 
     Raises:
         UsageError, ModelError, OutputError: as of `origins.tflite.conversion.to_tflite`.

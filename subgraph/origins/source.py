@@ -31,7 +31,7 @@ LONGEST = 64 << 10  # characters of a metadata value that is read
 FRAME = re.compile(
     r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE
 )
-# torch's own code: a line in it says less than the one that called it.
+# torch's own code: a line in it is less useful than its caller.
 LIBRARY = re.compile(
     r"-packages[/\\]torch[/\\]|[/\\]torch[/\\](?:nn|_\w+|utils|jit|onnx|fx|functional\.py$)"
 )
@@ -40,15 +40,17 @@ PARAMETER = re.compile(r"((?:\w+\.)*\w+)\.\w+")  # `layer1.0.conv1.weight`
 
 @dataclass(frozen=True)
 class Source:
-    """Where a node comes from.
+    """The origin of a node.
 
     Attributes:
-        module: path of the module that ran, `layer2.0.bn1`; of a fused node also those of its
+        module: Path of the module that ran, `layer2.0.bn1`; of a fused node also those of its
             weights, `layer2.0.conv1 + layer2.0.bn1`. Empty for the model itself.
-        kind: its class, without the package; JSON calls it `class`.
-        file, line, code: the innermost call outside of torch's own files.
-        derived: of a node that itself tells nothing: "before", it is that of the node that makes
-            its input; "behind", of one that reads its output.
+        kind: Its class, without the package; JSON calls it `class`.
+        file: The file of the innermost call outside of torch's own files.
+        line: The line of that call.
+        code: The code of that call.
+        derived: The node whose origin replaces that of a node without metadata: `before` for a
+            producer, `behind` for a consumer.
     """
 
     module: str
@@ -65,9 +67,9 @@ class Source:
 
 
 def find_source(graph: Graph, index: int) -> Source | None:
-    """The origin of a node; None where the file tells nothing.
+    """Return the origin of a node; None if the file has none.
 
-    The newer exporter writes nothing for Split: what it wrote for a node beside it is taken.
+    The newer exporter writes nothing for Split: the metadata of a neighbor replaces it.
     Complexity: linear in the metadata of these.
     """
     if graph.nodes[index].metadata_props:
@@ -83,7 +85,7 @@ def find_source(graph: Graph, index: int) -> Source | None:
 
 
 def _read_own_source(graph: Graph, index: int) -> Source | None:
-    """What a node itself tells."""
+    """Return the origin in the metadata or the name of a node."""
     metadata = read_node_metadata(graph, index)
     scopes, classes = _read_scopes(metadata)
     file, line, code = find_innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
@@ -112,7 +114,7 @@ def read_node_metadata(graph: Graph, index: int) -> dict[str, str]:
 
 
 def parse_module_path(name: str) -> str:
-    """The module in a node's name; "" for a name that another exporter gave.
+    """Return the module in a node's name; "" for a name of another exporter.
 
     >>> parse_module_path("/layer1/layer1.0/conv1/Conv"), parse_module_path("conv1")
     ('layer1.0.conv1', '')
@@ -178,8 +180,7 @@ def strip_source_code(path: Path, folder: Path, name: str, every: bool = False) 
 
 @dataclass(frozen=True)
 class ModelTexts:
-    """What people and tools wrote into a model: its metadata as `KEY VALUE`, and its
-    documentation."""
+    """The texts in a model: its metadata as `KEY VALUE`, and its documentation."""
 
     metadata: Sequence[str]
     documentation: Sequence[str]
@@ -188,14 +189,11 @@ class ModelTexts:
 def read_texts(path: Path) -> ModelTexts:
     """Return the metadata and documentation of a model, of its nodes and tensors too, without
     subcut's own entries."""
-    texts = [
-        t
-        for t in _remove_texts(protobuf.read(path).model, every=True)
-        if not t.text.startswith("subcut.")
-    ]
-    return ModelTexts(
-        [t.text for t in texts if t.in_metadata], [t.text for t in texts if not t.in_metadata]
-    )
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    for removed in _remove_texts(protobuf.read(path).model, every=True):
+        if not removed.text.startswith("subcut."):
+            texts[removed.in_metadata].append(removed.text)
+    return ModelTexts(texts[True], texts[False])
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,9 @@ class _Text:
 
 
 def _remove_texts(message: Any, every: bool = False) -> Iterator[_Text]:
-    """Remove what tells of source code from a message and all inside it; yields the stack traces
-    and paths.
+    """Remove texts about source code from a message and all inside it; yield traces and paths.
 
-    `every`: removes, and yields, all metadata and documentation.
+    `every`: remove and yield all metadata and documentation.
     """
     if hasattr(message, "metadata_props"):
         kept = [

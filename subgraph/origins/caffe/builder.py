@@ -1,5 +1,4 @@
-"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given:
-`CaffeLayer`.
+"""Layers -> ONNX nodes and weights. Functions that convert one type of layer take a `CaffeLayer`.
 
 The last node of a layer has the layer's name; nodes before it are called `layer/step`. Shapes are
 known throughout, as a prototxt declares those of its inputs.
@@ -27,7 +26,7 @@ from subgraph.types import Array, JsonObject, Shape, Strings, frozen
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
-# Of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's.
+# Of a larger filter this number of weights is drawn, and repeated; a prime, so that rows differ.
 BLOCK = (1 << 22) - 3
 
 
@@ -49,13 +48,18 @@ class Builder:
     """The ONNX graph under construction.
 
     Attributes:
-        weights: layer -> blobs of the caffemodel; None where weights are drawn from `seed`.
-        drawn: the file that drawn weights are written to; without one they are kept in memory.
-        shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on
-            values.
-        used: layer -> its blobs, so that it can be written again.
-        rms: tensor -> about its root mean square where weights are drawn, 1 if unknown; BatchNorm
+        where: The name of the prototxt, for errors.
+        weights: The blobs of each layer; None if weights are drawn from `seed`.
+        seed: The seed.
+        drawn: The file that drawn weights are written to; None keeps them in memory.
+        nodes: The nodes.
+        initializers: The weights.
+        shapes: The shape of each tensor.
+        open: The tensors whose axis 2 may be shorter, which depends on values.
+        used: The blobs of each layer, so that it can be written again.
+        rms: About the root mean square of each tensor if weights are drawn, 1 if unknown; BatchNorm
             is drawn to fit.
+        taken: Names of tensors and nodes, which are of one space.
     """
 
     where: str
@@ -68,9 +72,7 @@ class Builder:
     open: set[str] = field(default_factory=set)
     used: dict[str, list[WeightBlob]] = field(default_factory=dict)
     rms: dict[str, float] = field(default_factory=dict)
-    taken: set[str] = field(
-        default_factory=set
-    )  # names of tensors and nodes, of one space: a word means one thing
+    taken: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
         """The name, or the name with a number where it is taken."""
@@ -98,7 +100,10 @@ class CaffeLayer:
     """One layer to be converted: its bottoms as tensors with shapes, its parameters, its blobs.
 
     Attributes:
-        bottoms, tops: names of tensors. shapes: those of the bottoms.
+        builder: The graph.
+        text: The layer in the prototxt.
+        bottoms: Names of the tensors that it reads.
+        tops: Names of the tensors that it computes.
     """
 
     builder: Builder
@@ -116,7 +121,7 @@ class CaffeLayer:
 
     @property
     def shape(self) -> Shape:
-        """Of the first bottom."""
+        """The shape of the first bottom."""
         return self.builder.shapes[self.bottoms[0]]
 
     def refuse(self, why: str, hint: str = "") -> ModelError:
@@ -149,12 +154,17 @@ class CaffeLayer:
         as (`_draw`).
 
         Raises:
-            ModelError: the caffemodel has no such blob, or one of another shape.
+            ModelError: The caffemodel has no such blob, or one of another shape.
+            OutputError: The disk is full.
         """
         if self.builder.weights is None:
             values = _draw(self, k, shape, like)
-            file = self.builder.drawn
-            blob = _append_blob(values, file) if file else WeightBlob(shape, values=values)
+            blob = WeightBlob(shape, values=values)
+            if file := self.builder.drawn:
+                with protobuf.explain_write_error(file), file.open("ab") as out:
+                    place = protobuf.Blob(file, out.tell(), values.nbytes)
+                    out.write(values.astype("<f4", copy=False).data)
+                blob = WeightBlob(shape, (place,))
         else:
             blobs = self.builder.weights.get(self.name, ())
             hint = "is the caffemodel of this prototxt? name it with --weights"
@@ -282,7 +292,7 @@ def estimate_rms(layer: CaffeLayer) -> float:
             return float((2 * powers[0]) ** 0.5)
         case "ReLU" | "ReLU6" | "PReLU" | "ELU":
             return float((powers[0] / 2) ** 0.5)
-        case "Eltwise":  # mostly positive, so that a ReLU behind it halves nothing
+        case "Eltwise":  # mostly positive, so that a later ReLU halves nothing
             return float((2 * sum(powers)) ** 0.5)
     return float(powers[0] ** 0.5)
 
@@ -314,15 +324,3 @@ def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
     ranges = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}
     low, high = ranges.get(like, (0.8 * power, 1.2 * power))
     return rng.uniform(low, high, shape).astype(np.float32)
-
-
-def _append_blob(values: Array, file: Path) -> WeightBlob:
-    """The blob of these values, which are written to the end of a file.
-
-    Raises:
-        OutputError: the disk is full.
-    """
-    with protobuf.explain_write_error(file), file.open("ab") as out:
-        place = protobuf.Blob(file, out.tell(), values.nbytes)
-        out.write(values.astype("<f4", copy=False).data)
-    return WeightBlob(values.shape, (place,))

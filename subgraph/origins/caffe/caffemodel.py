@@ -48,9 +48,10 @@ class WeightBlob:
     """One blob of a layer.
 
     Attributes:
-        shape: the declared shape. places: where its values are, in order. width: bytes of a value,
-            4 or 8.
-        values: the values themselves, of a blob that is in no file.
+        shape: The declared shape.
+        places: The places of its values, in order.
+        width: Bytes of a value: 4 or 8.
+        values: The values of a blob that is in no file.
     """
 
     shape: Shape
@@ -60,7 +61,7 @@ class WeightBlob:
 
     @property
     def place(self) -> Blob | None:
-        """Where its float32 values are, if that is one place."""
+        """The place of its float32 values, if there is only one."""
         return self.places[0] if len(self.places) == 1 and self.width == _FLOAT else None
 
     def array(self) -> Array:
@@ -75,8 +76,8 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     """Layer -> its blobs. Linear in the number of fields, not in the bytes of the weights.
 
     Raises:
-        ModelError: the file cannot be read, is truncated or no caffemodel, or a blob has not as
-            many values as its shape says; names the byte or the layer.
+        ModelError: The file cannot be read, is truncated or no caffemodel, or the values of a blob
+            do not fill its shape; names the byte or the layer.
     """
     with protobuf.explain_read_error(path):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
@@ -127,14 +128,17 @@ def _parse_layer(
 
 
 def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
-    shape = None
+    shape: list[int] | None = None
     legacy = dict.fromkeys(_LEGACY_DIMS, 0)
     data: dict[int, list[Blob]] = {_DATA: [], _DOUBLE_DATA: []}
     for number, tag, at, stop in protobuf.fields(file, begin, end, "blob"):
         if number in data:
             data[number].append(Blob(file.path, at, stop - at))
-        elif number == _SHAPE:
-            shape = _parse_dims(file, at, stop)
+        elif number == _SHAPE:  # its field 1 has the sizes, packed or not
+            shape = []
+            for inner, inner_tag, begin_of, end_of in protobuf.fields(file, at, stop, "shape"):
+                if inner == 1:
+                    shape += _parse_integers(file, inner_tag, begin_of, end_of)
         elif number in legacy:
             legacy[number] = _parse_integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
@@ -157,17 +161,6 @@ def _parse_blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightB
             code="caffe.damaged-weights",
         )
     return WeightBlob(tuple(shape), tuple(places), width)
-
-
-def _parse_dims(file: File, begin: int, end: int) -> list[int]:
-    """The `dim`s of a BlobShape, packed or not."""
-    return list(
-        chain.from_iterable(
-            _parse_integers(file, tag, at, stop)
-            for number, tag, at, stop in protobuf.fields(file, begin, end, "shape")
-            if number == 1
-        )
-    )
 
 
 def _parse_integers(file: File, tag: int, begin: int, end: int) -> list[int]:

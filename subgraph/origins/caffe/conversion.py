@@ -48,11 +48,10 @@ class CaffeModel:
 
 
 def find_model(path: Path, weights: str | None = None) -> CaffeModel:
-    """The other half of a prototxt or caffemodel: `weights`, else the file of its name, else the
-    only one beside it.
+    """Find the other half of a prototxt or caffemodel: `weights`, the same name, or the only file.
 
     Raises:
-        UsageError: there is none, or several.
+        UsageError: There is no such file, or several.
     """
     if path.suffix.lower() == ".caffemodel":
         if weights:
@@ -142,7 +141,7 @@ def write_region(
             OutputError: disk full.
     """
     network = files.convert()
-    layers = [layer for layer in network.layers if not set(nodes).isdisjoint(layer.nodes)]
+    layers = [layer for layer in network.layers if not {*nodes}.isdisjoint(layer.nodes)]
     for layer in layers:
         if missing := [n for n in layer.nodes if n not in nodes]:
             raise UsageError(
@@ -159,12 +158,13 @@ def write_region(
 
 def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Message:
     tree = Message().add("name", network.name, quoted=True)
-    made = set(chain.from_iterable(layer.tops for layer in layers))
-    for name in dict.fromkeys(
-        b for b in chain.from_iterable(layer.bottoms for layer in layers) if b not in made
-    ):
-        tree.add("input", name, quoted=True)
-        tree.add("input_shape", Message().add("dim", *map(str, network.shapes[name])))
+    tops = chain.from_iterable(layer.tops for layer in layers)
+    known = set(tops)
+    for name in chain.from_iterable(layer.bottoms for layer in layers):
+        if name not in known:
+            known.add(name)
+            tree.add("input", name, quoted=True)
+            tree.add("input_shape", Message().add("dim", *map(str, network.shapes[name])))
     for layer in layers:
         message = Message().add("name", layer.text.name, quoted=True)
         kept = [

@@ -7,7 +7,6 @@ The formulas are those of the layers' forward functions in Caffe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import exp, log, prod
 from typing import Any
 
@@ -32,14 +31,14 @@ def convert_inner_product(layer: CaffeLayer) -> None:
     values: JsonObject = {"weight": layer.weight(0, weight_shape, "weight", "filter")}
     if p.bias_term:
         values["bias"] = layer.weight(1, (outputs,), "bias", "offset")
-    flat = len(shape) == 2 and axis == 1
-    text = "" if flat else f"flatten = Flatten <axis = {axis}> (x)\n"
-    operands = ", ".join(("x" if flat else "flatten", *values))
-    text += f"gemm = Gemm <transB = {int(not p.transpose)}> ({operands})"
+    text = ""
+    operands = ["x", *values]
+    if len(shape) != 2 or axis != 1:
+        text = f"flatten = Flatten <axis = {axis}> (x)\n"
+        operands[0] = "flatten"
+    text += f"gemm = Gemm <transB = {int(not p.transpose)}> ({', '.join(operands)})"
     out = (*shape[:axis], outputs)
-    if axis == 1:
-        out = (shape[0], outputs)
-    else:
+    if axis != 1:
         text += "\ny = Reshape (gemm, shape)"
         values["shape"] = out
     layer.formula(text, out, **values)
@@ -66,7 +65,7 @@ def convert_batch_norm(layer: CaffeLayer) -> None:
 
 
 def _read_blobs(layer: CaffeLayer, *likes: str) -> list[Array]:
-    """Return the first blobs, of a value per channel, drawn as `likes` says."""
+    """Return the first blobs, of a value per channel; `likes`: the distribution of each."""
     channels = layer.shape[1] if len(layer.shape) > 1 else 1
     return [layer.blob(k, (channels,), like).array() for k, like in enumerate(likes)]
 
@@ -151,7 +150,7 @@ def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tupl
 
 
 def _append_ones(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
-    """The shape, with ones behind it where the first bottom has further axes."""
+    """Return the shape, with ones appended for further axes of the first bottom."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
         raise layer.refuse(f"cannot spread {shape_text(shape)} over axis {axis} of its bottom")
@@ -240,7 +239,7 @@ def convert_relu(layer: CaffeLayer) -> None:
 
 
 def convert_prelu(layer: CaffeLayer) -> None:
-    """As ReLU, with a slope per channel."""
+    """max(x, 0) + slope · min(x, 0), with a slope per channel."""
     channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
     slope = layer.weight(
         0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2))
@@ -281,7 +280,7 @@ def convert_power(layer: CaffeLayer) -> None:
 
 
 def convert_exp(layer: CaffeLayer) -> None:
-    """base ** (shift + scale · x); base -1 stands for e."""
+    """base ** (shift + scale · x); base -1 means e."""
     p = layer.parameters("exp_param")
     rate = 1 if p.base == -1 else _compute_log(layer, p.base)
     if not rate * p.shift < MAX_EXPONENT:
@@ -293,7 +292,7 @@ def convert_exp(layer: CaffeLayer) -> None:
 
 
 def convert_log(layer: CaffeLayer) -> None:
-    """The logarithm of shift + scale · x to the base; base -1 stands for e."""
+    """The logarithm of shift + scale · x to the base; base -1 means e."""
     p = layer.parameters("log_param")
     rate = 1 if p.base == -1 else 1 / _compute_log(layer, p.base)
     layer.chain(
@@ -334,7 +333,7 @@ def convert_softmax(layer: CaffeLayer) -> None:
 
 
 def convert_reduction(layer: CaffeLayer) -> None:
-    """Sum, sum of magnitudes, of squares, or mean over an axis and all behind it."""
+    """Sum, sum of magnitudes, of squares, or mean over an axis and all later ones."""
     p = layer.parameters("reduction_param")
     axis = layer.axis(p.axis)
     ops = {"SUM": "ReduceSum", "ASUM": "ReduceL1", "SUMSQ": "ReduceSumSquare", "MEAN": "ReduceMean"}
@@ -355,14 +354,14 @@ def convert_reduction(layer: CaffeLayer) -> None:
     layer.formula(text, layer.shape[:axis], **values)
 
 
-def _make_unary(op: str) -> Callable[[CaffeLayer], None]:
-    """Return the conversion of a layer without parameters to an operator."""
-    return lambda layer: layer.chain(("y", op, None, None))
+def convert_element_wise(layer: CaffeLayer) -> None:
+    """An operator without parameters."""
+    layer.last(ELEMENT_WISE[layer.text.type])
 
 
 ELEMENT_WISE = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}
 LAYERS = {
-    **{name: _make_unary(op) for name, op in ELEMENT_WISE.items()},
+    **dict.fromkeys(ELEMENT_WISE, convert_element_wise),
     "Axpy": convert_axpy,
     "BN": convert_bn,
     "BatchNorm": convert_batch_norm,

@@ -17,6 +17,7 @@ or change the result.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -99,26 +100,22 @@ def read(path: Path) -> Message:
 
 
 def parse(text: str, path: Path) -> Message:
-    """As `read`; `path` is only named in errors."""
-    tokens = [*_iter_tokens(text, path), ("end", "", text.count("\n") + 1)]
+    """Return the tree of a text; `path` is only named in errors."""
+    tokens = deque([*_iter_tokens(text, path), ("end", "", text.count("\n") + 1)])
     root = Message(1)
     stack = [root]
-    i = 0
-    while tokens[i][0] != "end" or len(stack) > 1:
-        kind, name, line = tokens[i]
-        i += 1
+    while tokens[0][0] != "end" or len(stack) > 1:
+        kind, name, line = tokens.popleft()
         if name in ("}", ">") and kind == "mark" and len(stack) > 1:
             stack.pop()
             continue
         if kind != "word":
             raise _refuse_token(path, line, "the name of a field", kind, name)
-        colon = tokens[i][:2] == ("mark", ":")
-        i += colon
-        if tokens[i][0] == "mark" and tokens[i][1] in "{<":
+        colon = _take_mark(tokens, ":")
+        if _take_mark(tokens, "{") or _take_mark(tokens, "<"):
             inner = Message(line)
             stack[-1].fields.append((name, inner))
             stack.append(inner)
-            i += 1
             if len(stack) > MAX_DEPTH:
                 raise ModelError(
                     f"{path}, line {line}: nested deeper than {MAX_DEPTH}",
@@ -126,14 +123,25 @@ def parse(text: str, path: Path) -> Message:
                     code="caffe.too-deep",
                 )
         elif not colon:
-            raise _refuse_token(path, tokens[i][2], f"':' or '{{' after '{name}'", *tokens[i][:2])
+            kind, found, line = tokens[0]
+            raise _refuse_token(path, line, f"':' or '{{' after '{name}'", kind, found)
+        elif _take_mark(tokens, "["):
+            while not _take_mark(tokens, "]"):
+                stack[-1].fields.append((name, _parse_scalar(tokens, path)))
         else:
-            values, i = _parse_values(tokens, i, path)
-            stack[-1].fields += [(name, value) for value in values]
+            stack[-1].fields.append((name, _parse_scalar(tokens, path)))
     return root
 
 
 _Token: TypeAlias = tuple[str, str, int]  # kind, text, line
+
+
+def _take_mark(tokens: deque[_Token], mark: str) -> bool:
+    """Drop the next token if it is this mark; return whether it was."""
+    if tokens[0][:2] != ("mark", mark):
+        return False
+    tokens.popleft()
+    return True
 
 
 def _iter_tokens(text: str, path: Path) -> Iterator[_Token]:
@@ -148,30 +156,17 @@ def _iter_tokens(text: str, path: Path) -> Iterator[_Token]:
         line += found.count("\n")
 
 
-def _parse_values(tokens: list[_Token], i: int, path: Path) -> tuple[list[Value], int]:
-    """The scalar at `i`, or those of a list in brackets; and the index behind them."""
-    if tokens[i][:2] != ("mark", "["):
-        value, i = _parse_scalar(tokens, i, path)
-        return [value], i
-    i += 1
-    values: list[Value] = []
-    while tokens[i][:2] != ("mark", "]"):
-        value, i = _parse_scalar(tokens, i, path)
-        values.append(value)
-    return values, i + 1
-
-
-def _parse_scalar(tokens: list[_Token], i: int, path: Path) -> tuple[Scalar, int]:
-    kind, text, line = tokens[i]
+def _parse_scalar(tokens: deque[_Token], path: Path) -> Scalar:
+    kind, text, line = tokens.popleft()
     if kind == "word":
-        return Scalar(text, quoted=False, line=line), i + 1
+        return Scalar(text, quoted=False, line=line)
     if kind != "string":
         raise _refuse_token(path, line, "a value", kind, text)
-    parts = []
-    while tokens[i][0] == "string":  # strings beside each other are one
-        parts.append(_ESCAPE.sub(_unescape, tokens[i][1][1:-1]))
-        i += 1
-    return Scalar("".join(parts), quoted=True, line=line), i
+    parts = [text]
+    while tokens[0][0] == "string":  # strings in a row are one
+        parts.append(tokens.popleft()[1])
+    joined = "".join(_ESCAPE.sub(_unescape, part[1:-1]) for part in parts)
+    return Scalar(joined, quoted=True, line=line)
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -364,7 +359,7 @@ _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 class Parameters:
     """The fields of one message as attributes.
 
-    A repeated field is a list; None stands for an absent message, and for a scalar without a
+    A repeated field is a list; an absent message is None, and so is a scalar without a
     default.
 
     Raises:

@@ -1,7 +1,7 @@
 """A prototxt's tree, and the blobs of a caffemodel -> an ONNX model, one tensor name per layer.
 
 A layer that writes over its bottom ("in place": `conv1`, `bn_conv1`, `scale_conv1`, `conv1_relu`
-all have the top `conv1`) makes a tensor of its own, with the layer's name; any other top keeps its
+all have the top `conv1`) makes a new tensor, with the layer's name; any other top keeps its
 name.
 """
 
@@ -102,9 +102,11 @@ def convert(
     `drawn`.
 
     Args:
-        where: the prototxt, to be named in errors. weights: layer -> its blobs; None draws them
-            from `seed`.
-        drawn: the file that those are written to; without one they are kept in memory.
+        tree: The prototxt.
+        where: Its name, for errors.
+        weights: The blobs of each layer; None draws them from `seed`.
+        seed: The seed.
+        drawn: The file of drawn weights; None keeps them in memory.
 
     Raises:
         ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the
@@ -174,9 +176,9 @@ def _iter_layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerTe
     seen = set()
     for fields, message in zip(net.layer or net.layers, messages, strict=True):
         assert isinstance(message, Message)
-        kind = (
-            _V1_TYPES.get(fields.type.replace("_", ""), fields.type) if net.layers else fields.type
-        )
+        kind = fields.type
+        if net.layers:
+            kind = _V1_TYPES.get(kind.replace("_", ""), kind)
         if not _is_tested(fields) or kind in _IGNORED:
             continue
         if kind not in CONVERTERS and kind not in _INPUTS:
@@ -204,16 +206,16 @@ def _iter_layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerTe
 
 
 def _is_tested(fields: Parameters) -> bool:
-    """Is the layer part of the network in the phase TEST, at no stage?"""
+    """Return whether the layer is part of the network in the phase TEST, at no stage."""
     if fields.phase and fields.phase not in ("TEST", "1"):
         return False
 
     def meets(rule: Any) -> bool:
         return (not rule.phase or rule.phase in ("TEST", "1")) and not rule.stage
 
-    return (
-        any(map(meets, fields.include)) if fields.include else not any(map(meets, fields.exclude))
-    )
+    if fields.include:
+        return any(map(meets, fields.include))
+    return not any(map(meets, fields.exclude))
 
 
 def _require_known(tree: Message, where: str) -> None:
@@ -253,8 +255,7 @@ def _refuse_type(name: str, kind: str, message: Message, where: str) -> ModelErr
 
 
 def _find_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
-    """The inputs that stand in front of the layers, with `input_shape`s or four `input_dim`s for
-    each."""
+    """Return the inputs before all layers, each with an `input_shape` or four `input_dim`s."""
     given = [shape.dim for shape in net.input_shape]
     if not given:
         given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
@@ -281,12 +282,10 @@ def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
         shapes = [[p.batch_size, p.channels, p.height, p.width], [p.batch_size]]
     elif p := f.data_param or f.image_data_param:
         size = p.crop_size or (f.transform_param.crop_size if f.transform_param else 0)
-        height, width = (
-            (size, size) if size else (getattr(p, "new_height", 0), getattr(p, "new_width", 0))
-        )
-        shapes = (
-            [[p.batch_size or 1, 3, height, width], [p.batch_size or 1]] if height and width else []
-        )
+        height = size or getattr(p, "new_height", 0)
+        width = size or getattr(p, "new_width", 0)
+        batch = p.batch_size or 1
+        shapes = [[batch, 3, height, width], [batch]] if height and width else []
     shapes = shapes[: len(text.tops)]
     if len(shapes) == 1 and text.type in ("Input", "DummyData"):
         shapes *= len(text.tops)
@@ -361,8 +360,7 @@ def _require_arity(layer: CaffeLayer) -> None:
 
 
 def _make_model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
-    """The model with the inputs that are read, or with all if none is; its outputs are what nothing
-    reads."""
+    """Return the model with the inputs that are read; tensors without a reader are outputs."""
     read = set(chain.from_iterable(node.input for node in builder.nodes))
     made = [
         n for n in chain.from_iterable(node.output for node in builder.nodes) if n in builder.shapes

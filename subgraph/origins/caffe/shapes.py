@@ -63,7 +63,9 @@ def convert_crop(layer: CaffeLayer) -> None:
     axis = layer.axis(p.axis)
     shape, wanted = layer.shapes
     axes = list(range(axis, len(shape)))
-    offsets = p.offset if len(p.offset) == len(axes) else (p.offset or [0]) * len(axes)
+    offsets = p.offset or [0]
+    if len(offsets) == 1:
+        offsets = offsets * len(axes)
     if len(offsets) != len(axes) or len(wanted) != len(shape):
         raise layer.refuse(f"has {len(p.offset)} offsets for {len(axes)} axes")
     ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
@@ -99,9 +101,7 @@ def convert_reshape(layer: CaffeLayer) -> None:
     dims = list(p.shape.dim) if p.shape else []
     if end > len(shape) or dims.count(-1) > 1 or min(dims, default=0) < -1:
         raise layer.refuse(f"cannot reshape {shape_text(shape)} to {dims}")
-    for k, n in enumerate(dims):
-        if n == 0:
-            dims[k] = shape[layer.axis(start + k)]
+    dims = [n or shape[layer.axis(start + k)] for k, n in enumerate(dims)]
     if -1 in dims:
         rest = prod(n for n in dims if n != -1)
         dims[dims.index(-1)] = prod(shape[start:end]) // rest
@@ -121,7 +121,7 @@ def convert_permute(layer: CaffeLayer) -> None:
 
 
 def convert_tile(layer: CaffeLayer) -> None:
-    """Copies along an axis, one behind the other."""
+    """Copies along an axis, one after another."""
     p = layer.parameters("tile_param")
     axis = layer.axis(p.axis)
     repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]
@@ -158,12 +158,14 @@ def convert_reorg(layer: CaffeLayer) -> None:
     if channels % (s * s) or (not p.reverse and (height % s or width % s)):
         raise layer.refuse(f"cannot part {shape_text(shape)} by {s}")
     few = channels // (s * s)
+    inner: Shape = (batch, few, height, s, width, s)
+    order: Shape = (0, 3, 5, 1, 2, 4)
+    out: Shape = (batch, channels * s * s, height // s, width // s)
     if p.reverse:
+        inner = (batch, s, s, few, height, width)
+        order = (0, 3, 4, 1, 5, 2)
         out = (batch, few, height * s, width * s)
-        _add_transposed_reshape(layer, (batch, s, s, few, height, width), (0, 3, 4, 1, 5, 2), out)
-    else:
-        out = (batch, channels * s * s, height // s, width // s)
-        _add_transposed_reshape(layer, (batch, few, height, s, width, s), (0, 3, 5, 1, 2, 4), out)
+    _add_transposed_reshape(layer, inner, order, out)
 
 
 def _add_transposed_reshape(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:

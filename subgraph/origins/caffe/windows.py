@@ -17,7 +17,7 @@ from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.messages import Parameters
 from subgraph.types import JsonObject
 
-# Sizes of a window, with the value that each has along all axes where the prototxt does not say it.
+# Sizes of a window, with their defaults along all axes.
 _DEFAULTS = {"kernel_size": None, "stride": 1, "pad": 0, "dilation": 1}
 
 
@@ -27,16 +27,12 @@ def _find_per_axis(layer: CaffeLayer, p: Parameters, name: str) -> list[int]:
     axes = len(layer.shape) - 2
     default = _DEFAULTS[name]
     stem = name.removesuffix("_size")
-    both = (
-        [getattr(p, f"{stem}_{side}", None) for side in "hw"]
-        if name != "dilation"
-        else [None, None]
-    )
-    if both != [None, None]:
+    both = [] if name == "dilation" else [getattr(p, f"{stem}_{side}", None) for side in "hw"]
+    if any(n is not None for n in both):
         values = [default if n is None else n for n in both]
     else:
-        given = getattr(p, name)
-        values = given if isinstance(given, list) else [given]
+        own = getattr(p, name)
+        values = own if isinstance(own, list) else [own]
         values = (values or [default]) * (axes if len(values) < 2 else 1)
     found = [n for n in values if n is not None]
     if not len(found) == len(values) == axes:
@@ -138,7 +134,7 @@ def _add_pool(
     pad: list[int],
     sizes: list[int],
 ) -> None:
-    """The node, in the plainest form that gives these sizes."""
+    """Add the node, in the plainest form that has these sizes."""
     tensor = layer.bottoms[0]
     places = layer.shape[2:]
     spans = [n + 2 * q - k for n, k, q in zip(places, kernel, pad, strict=True)]
@@ -358,7 +354,7 @@ def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
 
 
 def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
-    """The `most` best of all classes, still in the order of their classes."""
+    """Keep the `most` best of all classes, in the order of their classes."""
     index = layer.step(
         """count = Shape (score)
         limit = Min (count, keep_top_k)

@@ -21,7 +21,7 @@ from subgraph.text import clean, masked
 from subgraph.types import frozen
 
 SECONDS = 3600  # that a conversion may take
-LAST_LINES = 8  # of what a converter says when it fails
+LAST_LINES = 8  # of the output of a converter that fails
 
 
 @frozen

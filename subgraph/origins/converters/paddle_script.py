@@ -42,8 +42,7 @@ def convert(model: Path, target: str) -> None:
 def opened(
     model: Path, _: list[str]
 ) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
-    """Its predictor, without optimizations; paddle2onnx gives intermediate tensors names of its
-    own."""
+    """Yield its predictor, without optimizations; paddle2onnx renames intermediate tensors."""
     from paddle import inference
 
     config = inference.Config(*map(str, files(model)))

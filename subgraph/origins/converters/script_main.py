@@ -1,4 +1,4 @@
-"""The process that converts a model, or runs the original: a script for an environment of its own.
+"""The process that converts a model, or runs the original: a script for a separate environment.
 See `converters`."""
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# beside the recorded values: why inputs or outputs of the two models were not paired
+# next to the recorded values: the reason why inputs or outputs of the two models were not paired
 UNPAIRED = ".unpaired"
 Declared = tuple[
     str, Sequence[Any] | None
@@ -22,7 +22,7 @@ class UnpairedError(Exception):
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Convert a model or run the original, by the command line."""
     script, what, model, *rest = sys.argv[1:]
     family = SimpleNamespace(**runpy.run_path(script))
     if what == "convert":
@@ -40,8 +40,8 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
     """Write `sample_K.npz` per sample: the values that the original has, by the names of the ONNX
     model's tensors.
 
-    Outputs that cannot be paired are left out, and `UNPAIRED` tells why; without its inputs nothing
-    is run.
+    Outputs that cannot be paired are omitted, and `UNPAIRED` has the reason; without its inputs
+    nothing is run.
     """
     import numpy as np
 
@@ -49,7 +49,7 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
         for k, files in enumerate(asked["samples"]):
             fed = {name: np.load(file, allow_pickle=False) for name, file in files.items()}
             try:
-                names = paired("input", _declared(fed), inputs)
+                names = pair("input", _declare(fed), inputs)
             except UnpairedError as e:
                 (folder / UNPAIRED).write_text(str(e), encoding="utf-8")
                 return
@@ -59,7 +59,7 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
             }
             found = {name: np.asarray(value) for name, value in outputs.items()}
             try:
-                names = paired("output", asked["outputs"], _declared(found))
+                names = pair("output", asked["outputs"], _declare(found))
                 arrays |= {ours: found[theirs] for ours, theirs in names.items()}
             except UnpairedError as e:
                 (folder / UNPAIRED).write_text(str(e), encoding="utf-8")
@@ -72,24 +72,22 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
                             np.lib.format.write_array(member, value, allow_pickle=False)
 
 
-def _declared(values: Mapping[str, Any]) -> dict[str, Declared]:
+def _declare(values: Mapping[str, Any]) -> dict[str, Declared]:
     return {name: (value.dtype.name, value.shape) for name, value in values.items()}
 
 
-def paired(
-    what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]
-) -> dict[str, str]:
-    """Name in the ONNX model -> name in the original: the same, or the only one that has the type and shape.
+def pair(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declared]) -> dict[str, str]:
+    """Return the original's name of each tensor: the same, or the only one of its type and shape.
 
-    The order of inputs and outputs tells nothing: converters sort them.
+    The order of inputs and outputs means nothing: converters sort them.
 
     >>> ours = {"x": ("float32", (1, 3)), "n": ("int64", (1,))}
-    >>> paired("input", ours, {"n:0": ("int64", (1,)), "x:0": ("float32", (None, 3))})
+    >>> pair("input", ours, {"n:0": ("int64", (1,)), "x:0": ("float32", (None, 3))})
     {'x': 'x:0', 'n': 'n:0'}
 
     Raises:
-        UnpairedError: several are alike, or one has none.
-    """  # noqa: E501
+        UnpairedError: Several are alike, or one has no partner.
+    """
     pairs = {name: name for name in ours if name in theirs}
     mine = [n for n in ours if n not in pairs]
     others = [n for n in theirs if n not in pairs]
@@ -107,7 +105,7 @@ def paired(
 
 
 def _fit(one: Declared, other: Declared) -> bool:
-    """Can the two be the same tensor? What is not declared fits all."""
+    """Return whether the two can be the same tensor; an undeclared type or size fits all."""
     dtype, dims = one
     other_dtype, other_dims = other
     if dtype and other_dtype and dtype != other_dtype:

@@ -27,7 +27,7 @@ Compute = Callable[[Values], tuple[Values, Values]]
 
 
 def kind_of(model: Path) -> str:
-    """By content: a folder is a SavedModel, a zip or HDF5 is Keras'."""
+    """Return the kind of a model: a folder is a SavedModel, a zip or HDF5 is Keras'."""
     if model.is_dir():
         return SAVED_MODEL
     with model.open("rb") as file:
@@ -38,9 +38,8 @@ def kind_of(model: Path) -> str:
 
 
 @contextlib.contextmanager
-def _prepared(model: Path) -> Iterator[tuple[str, str]]:
-    """(kind, path) of what tf2onnx takes: a Keras model is exported to a SavedModel first, which it
-    reads surely."""
+def _prepare(model: Path) -> Iterator[tuple[str, str]]:
+    """Yield kind and path for tf2onnx; a Keras model is exported to a SavedModel first."""
     kind = kind_of(model)
     if kind != KERAS:
         yield kind, str(model)
@@ -59,7 +58,7 @@ def convert(model: Path, target: str) -> None:
     """Call tf2onnx as its command line does."""
     from tf2onnx import convert as tf2onnx
 
-    with _prepared(model) as (kind, path):
+    with _prepare(model) as (kind, path):
         words = {
             SAVED_MODEL: ["--saved-model", path],
             TFLITE: ["--tflite", path],
@@ -110,13 +109,13 @@ def ends(graph: Any) -> tuple[list[str], list[str]]:
 @contextlib.contextmanager
 def opened(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
     """The original's inputs, and a function that runs it."""
-    with _prepared(model) as (kind, path):
-        yield {TFLITE: _of_tflite, GRAPH: _of_graph, SAVED_MODEL: _of_saved_model}[kind](
+    with _prepare(model) as (kind, path):
+        yield {TFLITE: _open_tflite, GRAPH: _open_graph, SAVED_MODEL: _open_saved_model}[kind](
             path, tensors
         )
 
 
-def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
+def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     """Outputs by the signature, as users call it; other tensors by the frozen graph, which names
     its placeholders."""
     import tensorflow as tf
@@ -137,14 +136,14 @@ def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
         )
         return outputs, inner
 
-    return {name: (spec.dtype.name, _sizes(spec.shape)) for name, spec in specs.items()}, compute
+    inputs = {
+        name: (spec.dtype.name, None if spec.shape.rank is None else spec.shape.as_list())
+        for name, spec in specs.items()
+    }
+    return inputs, compute
 
 
-def _sizes(shape: Any) -> list[int | None] | None:
-    return None if shape.rank is None else shape.as_list()
-
-
-def _of_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
+def _open_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
     graph = graph_def(model)
     inputs, outputs = ends(graph)
 
@@ -169,7 +168,7 @@ def _in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, 
         return dict(session.run(found, fed))
 
 
-def _of_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
+def _open_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
     """Every tensor, by the kernels without delegates, which would fuse."""
     import tensorflow as tf
 
@@ -190,7 +189,7 @@ def _of_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
         interpreter.invoke()
         values = {}
         for detail in interpreter.get_tensor_details():
-            with contextlib.suppress(ValueError):  # it has no memory of its own
+            with contextlib.suppress(ValueError):  # it shares memory
                 values[detail["name"]] = interpreter.get_tensor(detail["index"])
         return {
             d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()

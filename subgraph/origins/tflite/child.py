@@ -1,8 +1,8 @@
 """The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT
 SIGNATURE`.
 
-`read`: a .tflite, of several signatures the one named → ONNX; `write`: back. It says how it went as
-JSON.
+`read`: a .tflite, of several signatures the named one → ONNX; `write`: back. It prints the outcome
+as JSON.
 """
 
 from __future__ import annotations

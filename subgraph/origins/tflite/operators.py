@@ -97,23 +97,28 @@ class _SubgraphReader:
         self.names = _make_unique(
             [_decode(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)]
         )
-        operators = list(_get_vector(self.graph.operators))
-        self.made = {
-            int(t) for t in chain.from_iterable(_get_vector(op.outputs) for op in operators)
-        } | set(_list_numbers(self.graph.inputs))
-        self.operators = operators
+        self.operators = list(_get_vector(self.graph.operators))
+        self.made = set(_list_numbers(self.graph.inputs))
+        for op in self.operators:
+            self.made.update(_list_numbers(op.outputs))
 
     def read(self, name: str) -> ModelProto:
         """The ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
         read = set(chain.from_iterable(node.input for node in nodes))
         weights = [
-            self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made
+            helper.make_tensor(
+                n,
+                _find_onnx_type(self._type(k)),
+                _list_numbers(self.tensors[k].shape),
+                self._data(k).tobytes(),
+                raw=True,
+            )
+            for k, n in enumerate(self.names)
+            if n in read and k not in self.made
         ]
-        inputs, outputs = (
-            [self._info(k) for k in _list_numbers(ports)]
-            for ports in (self.graph.inputs, self.graph.outputs)
-        )
+        inputs = [self._info(k) for k in _list_numbers(self.graph.inputs)]
+        outputs = [self._info(k) for k in _list_numbers(self.graph.outputs)]
         ends = {v.name for v in (*inputs, *outputs)}
         infos = [self._info(k) for k in sorted(self.made) if self.names[k] not in ends]
         graph = helper.make_graph(nodes, name, inputs, outputs, value_info=infos)
@@ -125,7 +130,7 @@ class _SubgraphReader:
 
     def _node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
-        kind, where = self._checked(number, op)
+        kind, where = self._check(number, op)
         inputs = _list_numbers(op.inputs)
         outputs = _list_numbers(op.outputs)
         if odd := [
@@ -151,8 +156,8 @@ class _SubgraphReader:
             **attributes,
         )
 
-    def _checked(self, number: int, op: Any) -> tuple[str, str]:
-        """(its kind, what to call it); of those that it calls, too, all can be carried."""
+    def _check(self, number: int, op: Any) -> tuple[str, str]:
+        """Return the kind of an operator that a cut can hold, and its name in errors."""
         code = self.model.operatorCodes[op.opcodeIndex]
         kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "unknown")
         kind = _decode(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
@@ -165,9 +170,8 @@ class _SubgraphReader:
             raise CannotCarry(f"{where} has its options outside of the flatbuffer")
         return kind, where
 
-    def _called(self, op: Any) -> list[int]:
-        """The subgraphs that an operator runs, those that these run included: the branches of IF,
-        the body of WHILE."""
+    def _find_called(self, op: Any) -> list[int]:
+        """Return all subgraphs that an operator runs: the branches of IF, the body of WHILE."""
         found = []
         waiting = [op]
         while waiting:
@@ -175,21 +179,18 @@ class _SubgraphReader:
                 found.append(k)
                 inner = list(_get_vector(self.model.subgraphs[k].operators))
                 for number, called in enumerate(inner):
-                    self._checked(number, called)
+                    self._check(number, called)
                 waiting += inner
         return found
 
     def _alone(self, op: Any, code: Any) -> bytes:
         """A .tflite of this operator; it holds the constants that ONNX has no type for, and the
         subgraphs it runs."""
-        used = [
-            k
-            for k in chain.from_iterable(
-                map(_list_numbers, (op.inputs, op.outputs, op.intermediates))
-            )
-            if k >= 0
-        ]
-        numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
+        used = chain.from_iterable(map(_list_numbers, (op.inputs, op.outputs, op.intermediates)))
+        numbers: dict[int, int] = {}
+        for k in used:
+            if k >= 0:
+                numbers.setdefault(k, len(numbers))
         buffers = [schema.BufferT()]
         tensors = []
         for k in numbers:
@@ -203,7 +204,7 @@ class _SubgraphReader:
         own = schema.OperatorT.InitFromPackedBuf(_pack(op), 0)
         own.opcodeIndex = 0
         codes = [code]
-        called = self._called(op)
+        called = self._find_called(op)
         number_of = {k: place for place, k in enumerate(called, 1)}.__getitem__
         _renumber_subgraphs(own, number_of)
 
@@ -220,8 +221,7 @@ class _SubgraphReader:
         return _pack_model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
     def _private(self, k: int) -> bool:
-        """Does this tensor belong to its operator alone: state, or a constant of another form than
-        ONNX's?"""
+        """Return whether an operator owns a tensor: state, or a constant of no form in ONNX."""
         if k in self.made:
             return False
         tensor = self.tensors[k]
@@ -231,17 +231,6 @@ class _SubgraphReader:
         return math.prod(_list_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(
             _find_onnx_type(kind)
         ).itemsize != len(self._data(k))
-
-    def _weight(self, k: int) -> TensorProto:
-        kind = self._type(k)
-        data = self._data(k)
-        return helper.make_tensor(
-            self.names[k],
-            _find_onnx_type(kind),
-            _list_numbers(self.tensors[k].shape),
-            data.tobytes(),
-            raw=True,
-        )
 
     def _data(self, k: int) -> Array:
         return _read_values(self.model, self.bytes, self.tensors[k])
@@ -282,7 +271,7 @@ def to_tflite(model: ModelProto) -> bytes:
     """The .tflite of a model, or a cut of one, that `to_onnx` made. Its weights are loaded.
 
     Raises:
-        CannotCarry: a node is none of TFLite's. Others: an attribute is damaged.
+        CannotCarry: A node is not one of TFLite. Other errors: An attribute is damaged.
     """
     weights = {t.name: t for t in model.graph.initializer}
     tensors: list[Any] = []
@@ -290,7 +279,7 @@ def to_tflite(model: ModelProto) -> bytes:
     buffers = [schema.BufferT()]
     codes: list[Any] = []
     operators = []
-    called: list[Any] = []  # subgraphs behind the first
+    called: list[Any] = []  # subgraphs after the first
 
     def code_of(code: Any) -> int:
         key = (code.builtinCode, code.deprecatedBuiltinCode, code.customCode, code.version)
@@ -462,8 +451,7 @@ def _make_tensor(info: ValueInfoProto) -> Any:
 
 
 class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
-    """A buffer at the alignment that the schema asks for, which its generated code does not
-    know."""
+    """A buffer at the alignment of the schema, which its generated code ignores."""
 
     def Pack(self, builder: Any) -> Any:
         """Write it."""

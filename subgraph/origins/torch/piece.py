@@ -1,7 +1,7 @@
 """The part of an exported program between tensors of an ONNX graph, run on values of these tensors.
 
 Insight: the graph's tensors are values of the program, so a region of one is a region of the other:
-all that its outputs need, back to what is fed and to weights. What would need the model's own
+all that its outputs need, back to fed tensors and to weights. A part that needs the model's own
 inputs is no such region. Nodes that compute the same of the same have one value, since the exporter
 keeps one of them.
 """
@@ -48,7 +48,7 @@ class ExportedModel:
         self._known: dict[str, int] = {}  # numbers of values, by how they are computed
         self._number: dict[str, int] = {}  # of each node's value
         for name, node in self._nodes.items():
-            self._number[name] = self._known.setdefault(self._computed(node), len(self._known))
+            self._number[name] = self._known.setdefault(self._describe(node), len(self._known))
         signature = program.graph_signature  # through which the user's tensors enter and leave
         inputs = [n for n in signature.user_inputs if isinstance(n, str)]
         outputs = [n for n in signature.user_outputs if isinstance(n, str)]
@@ -80,12 +80,12 @@ class ExportedModel:
             )
         fed = {self._value(name) for name in inputs}
 
-        def computed(names: Iterable[str]) -> list[str]:
+        def select(names: Iterable[str]) -> list[str]:
             return [n for n in names if self._number[n] not in fed and n not in self._weights]
 
         steps = reach(
-            computed(self.places[name][0] for name in outputs if self._value(name) not in fed),
-            lambda name: computed(node.name for node in self._nodes[name].all_input_nodes),
+            select(self.places[name][0] for name in outputs if self._value(name) not in fed),
+            lambda name: select(node.name for node in self._nodes[name].all_input_nodes),
         )
         if across := sorted(name for name in steps if self._nodes[name].op == "placeholder"):
             raise Refused(
@@ -101,7 +101,7 @@ class ExportedModel:
             Refused: a value has another type or shape than the program was exported for.
         """
         torch = programs.import_torch()
-        fed = {self._value(name): self._fed(name, feeds.get(name)) for name in piece.inputs}
+        fed = {self._value(name): self._convert(name, feeds.get(name)) for name in piece.inputs}
         interpreter = torch.fx.Interpreter(self._program.graph_module)
         with torch.no_grad():
             for name, node in self._nodes.items():
@@ -123,8 +123,8 @@ class ExportedModel:
             results[output] = programs.to_numpy(value) if isinstance(value, torch.Tensor) else value
         return results
 
-    def _fed(self, name: str, array: Any) -> Any:
-        """A fed value as the program takes it."""
+    def _convert(self, name: str, array: Any) -> Any:
+        """Return a fed value as the program takes it."""
         if not hasattr(array, "dtype"):
             raise Refused(
                 f"'{name}' is not a tensor, which is all that the module is fed",
@@ -157,8 +157,8 @@ class ExportedModel:
             else self._known.setdefault(_name_item(number, position), len(self._known))
         )
 
-    def _computed(self, node: Node) -> str:
-        """How a node's value is computed: equal for equal values."""
+    def _describe(self, node: Node) -> str:
+        """Return the computation of a node's value, which is equal for equal values."""
         random = programs.import_torch().Tag.nondeterministic_seeded
         if node.op != "call_function" or random in getattr(node.target, "tags", ()):
             return f"{node.op} {node.name}"

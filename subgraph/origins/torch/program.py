@@ -1,8 +1,8 @@
 """A module -> the program that PyTorch's exporter translates (`torch.export`), and the value of
 each of its nodes.
 
-The nodes' names are those that the exporter gives to ONNX's tensors, and what a node says of itself
-stands in the metadata of the ONNX nodes, so that it can be checked that both are the same program.
+The exporter uses the nodes' names for ONNX's tensors, and a node's statement is in the metadata of
+the ONNX nodes, so that it can be checked that both are the same program.
 
 A module in memory, or an exported program (`.pt2`), becomes an ONNX file. `torch.export.load`
 unpickles weights and constants with `weights_only=False` (2.13), so a file can run any code: it
@@ -51,9 +51,8 @@ Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
 Place = tuple[str, int | None]  # a node's name, and the position in its value where that is a tuple
 
-PART = re.compile(
-    r"(.+)_(?:_|split_)(\d+)"
-)  # how the exporter names the elements of a node with several values
+# how the exporter names the elements of a node with several values
+PART = re.compile(r"(.+)_(?:_|split_)(\d+)")
 # relative difference of a program's output from the module's own up to which both are the same
 CLOSE = 1e-5
 
@@ -85,7 +84,7 @@ def iter_programs(
     Those that fail are left out, but for the last.
 
     Raises:
-        InputError: the module cannot be exported; says why.
+        InputError: The module cannot be exported, with the reason.
     """
     pytorch = import_torch()
     given = (tuple(args), dict(kwargs))
@@ -119,11 +118,11 @@ def iter_programs(
 
 
 def count_same_nodes(graph: Graph, program: Program) -> tuple[int, int]:
-    """Of how many ONNX nodes the program has the very statement that their metadata hold; and of how many it is known.
+    """Count the ONNX nodes whose statement in the metadata the program has, and all with one.
 
     >>> count_same_nodes(graph, program)  # doctest: +SKIP
     (49, 49)
-    """  # noqa: E501
+    """
     own = {node.name: node.format_node() for node in program.graph.nodes}
     known = [text for i in range(len(graph.nodes)) if (text := read_statement(graph, i))]
     return sum(own.get(parse_name(text)) == text for text in known), len(known)
@@ -146,13 +145,13 @@ def find_nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, 
 
 
 def find_places(graph: Graph, program: Program) -> dict[str, Place]:
-    """Where the program makes the tensors of an ONNX graph; without those that only ONNX has,
-    inside a translation."""
+    """Return the places in the program of an ONNX graph's tensors, if the program has them."""
     own = {node.name: node.format_node() for node in program.graph.nodes}
     found = {}
     for tensor, i in graph.maker.items():
-        said = read_statement(graph, i)
-        if (not said or own.get(parse_name(said)) == said) and (place := find_place(tensor, own)):
+        statement = read_statement(graph, i)
+        place = find_place(tensor, own)
+        if place and (not statement or own.get(parse_name(statement)) == statement):
             found[tensor] = place
     return found
 
@@ -186,8 +185,7 @@ def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[s
 
 
 def read_statement(graph: Graph, index: int) -> str:
-    """What the exporter wrote of the program's node that an ONNX node comes from: `%relu :
-    [num_users=1] = …`."""
+    """Return the statement of the program that an ONNX node comes from: `%relu : […] = …`."""
     return read_node_metadata(graph, index).get(f"{PREFIX}fx_node", "")
 
 
@@ -199,19 +197,19 @@ def parse_name(statement: str) -> str:
 def run(
     program: Program, args: Sequence[Any], kwargs: Fields, seen: Callable[[Node, Any], None]
 ) -> Any:
-    """Run a program; `seen` is told each node and its value. Returns the values of the output node.
+    """Run a program; call `seen` with each node and its value; return the values of the outputs.
 
     Values are not copied: later nodes of a program without in-place operations do not change them.
     """
     interpreter = import_torch().fx.Interpreter(program.graph_module, garbage_collect_values=True)
     run_node = interpreter.run_node
 
-    def told(node: Node) -> Any:
+    def run_seen(node: Node) -> Any:
         value = run_node(node)
         seen(node, value)
         return value
 
-    interpreter.run_node = told
+    interpreter.run_node = run_seen
     given = iter(flatten((tuple(args), dict(kwargs))))
     own = find_weights(program)
     names = [spec.arg.name for spec in program.graph_signature.input_specs]
@@ -293,8 +291,7 @@ def to_tensor(array: Array) -> Any:
 
 @contextmanager
 def silence_exporter() -> Iterator[None]:
-    """Without the warnings and progress of the exporter, and the graphs that it shows where it
-    fails."""
+    """Hide the warnings and progress of the exporter, and its graphs of failures."""
     before = logging.root.manager.disable
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -306,8 +303,7 @@ def silence_exporter() -> Iterator[None]:
 
 
 def summarize_error(error: BaseException) -> str:
-    """The kind of an error's first cause, the first line of what it says, and the user's line that
-    it names.
+    """Return kind, first line, and the user's line of code of an error's first cause.
 
     Errors of the exporter are pages long.
     """
@@ -329,7 +325,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
     Raises:
         BackendError: PyTorch is not installed. UsageError: it is not a module, or there are no
             `args`.
-        ModelError: it cannot be exported; says why.
+        ModelError: It cannot be exported, with the reason.
     """
     pytorch = import_torch()
     if not isinstance(module, pytorch.nn.Module):
@@ -356,9 +352,8 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
 
 
 NEEDS = ("torch", "onnxscript")
-SAID = re.compile(
-    r"[\w.]*(?:Error|Exception|Node)\b.*"
-)  # a line that names an error, as Python ends its traces
+# a line that names an error, as Python ends its traces
+SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")
 EXPORT_TIMEOUT = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
 
@@ -413,11 +408,9 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
         lines = [
             line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()
         ]
-        said_last = (
-            [line for line in lines if SAID.match(line)] or lines or ["it ended without a word"]
-        )[-1]
+        errors = list(filter(SAID.match, lines)) or lines or ["it ended without a word"]
         raise ModelError(
-            f"PyTorch cannot export {path.name}: {said_last[:400]}",
+            f"PyTorch cannot export {path.name}: {errors[-1][:400]}",
             hint,
             code="torch.export-failed",
         )

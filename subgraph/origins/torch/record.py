@@ -3,7 +3,7 @@ ONNX's names.
 
 The values come from the exported program. For models of the older exporter (`dynamo=False`), which
 writes the modules around a node into its name, and for modules that `torch.export` refuses, the
-module runs as it is. What a module returns is the tensor that leaves its nodes. A call of a
+module runs as it is. The result of a module is the tensor that leaves its nodes. A call of a
 function belongs to the nodes of its operator within the module that calls it, if there are as many
 of both.
 """
@@ -25,12 +25,12 @@ from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.value_types import read_type
 from subgraph.origins.source import SCOPE_NAMES, parse_texts, read_node_metadata
 from subgraph.origins.torch import program as programs
-from subgraph.reach import invert
+from subgraph.reach import group_values, invert
 from subgraph.storage import tensors
 from subgraph.storage.folders import aside, safe_names
 from subgraph.storage.tensors import has_dims
 from subgraph.text import clean, count
-from subgraph.types import Fields, JsonObject, Shape, frozen
+from subgraph.types import Fields, JsonObject, frozen
 
 SCHEMA = "subcut.torch/1"
 MANIFEST = "manifest.json"
@@ -38,14 +38,15 @@ MANIFEST = "manifest.json"
 
 @frozen
 class TorchRecording:
-    """What `record` wrote.
+    """The result of `record`.
 
     Attributes:
-        model, folder: of `subcut compare MODEL --recorded FOLDER`.
-        tensors: names of the ONNX tensors whose values were written, the model's inputs first.
-        of: how many tensors the model's nodes make.
-        way: "exported program", or "hooks" where names, or `torch.export`, allow no more.
-        notes: what makes it less than it could be.
+        model: The model of `subcut compare MODEL --recorded FOLDER`.
+        folder: The folder of that command.
+        tensors: Names of the ONNX tensors whose values were written, the model's inputs first.
+        of: The number of tensors that the model's nodes compute.
+        way: "exported program"; "hooks" if names or `torch.export` allow no more.
+        notes: The reasons why it is incomplete.
     """
 
     model: Path
@@ -57,7 +58,7 @@ class TorchRecording:
     schema: str = field(default=SCHEMA, kw_only=True)
 
     def __str__(self) -> str:
-        """What was recorded, and what to type next."""
+        """The number of recorded tensors, and the next command."""
         lines = [
             f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}",
             *self.notes,
@@ -79,10 +80,17 @@ def record(
 ) -> TorchRecording:
     """Run a module and write the values of the ONNX model's tensors that it computes.
 
-    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is called with. `model`:
-    what was exported from it, by either of PyTorch's exporters. `export`: options that the export needed, as for
-    `torch.onnx.export` (`dynamic_shapes`, `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER`
-    says whether the export is right. A recording that stands in `folder` is replaced when the new one is complete.
+    Then `subcut compare MODEL --recorded FOLDER` compares the export with the module. A recording
+    in the folder is replaced when the new one is complete.
+
+    Args:
+        module: A `torch.nn.Module` in evaluation mode, on any device.
+        args: Its arguments.
+        model: The model that was exported from it, by either of PyTorch's exporters.
+        folder: The folder of the recording.
+        kwargs: Its arguments by name.
+        export: Options that the export needed, as for `torch.onnx.export` (`dynamic_shapes`,
+            `custom_translation_table`).
 
     >>> import subgraph.torch
     >>> done = subgraph.torch.record(network, (image,), "model.onnx", "dump")  # doctest: +SKIP
@@ -90,10 +98,13 @@ def record(
     (50, 'exported program')
 
     Raises:
-        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is none.
-        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
-        ResultExists: `folder` holds something else. OutputError: it cannot be written.
-    """  # noqa: E501
+        BackendError: PyTorch is not installed.
+        UsageError: The module is in training mode, or not a module.
+        InputError: A value has no form in ONNX, or nothing could be recorded.
+        ModelError: The model cannot be read.
+        ResultExists: The folder holds something else.
+        OutputError: It cannot be written.
+    """
     torch = programs.import_torch()
     place = Path(folder)
     kwargs = dict(kwargs or {})
@@ -189,27 +200,25 @@ def _run(
 def _make_listener(
     graph: Graph, program: Any, add: Callable[[str, Any], None]
 ) -> Callable[[Any, Any], None]:
-    """What is to be called with each node of the program and its value: it adds the tensors that
-    the node makes."""
-    meant: dict[
-        str, list[tuple[str, int | None]]
-    ] = {}  # node → tensors, each with its position in the value
-    for tensor, (node, position) in programs.find_places(graph, program).items():
-        meant.setdefault(node, []).append((tensor, position))
+    """Return a function that adds the tensors of a node of the program, from its value."""
+    tensors = group_values(
+        (node, (tensor, position))
+        for tensor, (node, position) in programs.find_places(graph, program).items()
+    )
 
-    def told(node: Any, value: Any) -> None:
-        for tensor, position in meant.get(node.name, ()):
+    def listen(node: Any, value: Any) -> None:
+        for tensor, position in tensors.get(node.name, ()):
             one = programs.get_element(value, position)
             if isinstance(one, programs.import_torch().Tensor):
                 add(tensor, one)
 
-    return told
+    return listen
 
 
 def _require_free(place: Path) -> None:
     """
     Raises:
-        ResultExists: something stands there that `record` did not write.
+        ResultExists: The folder holds something that `record` did not write.
     """
     try:
         ours = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["schema"] == SCHEMA
@@ -223,16 +232,13 @@ def _require_free(place: Path) -> None:
         )
 
 
-Seen = Callable[[str, Any], None]  # is told an ONNX tensor's name and the value
+Seen = Callable[[str, Any], None]  # takes an ONNX tensor's name and the value
 
 
 # ------------------------------------------------------------ modules that run as they are
 
-FOLDED = (
-    "Conv",
-    "ConvTranspose",
-    "Gemm",
-)  # into whose weights the exporter folds the normalization behind them
+# the exporter folds a later normalization into their weights
+FOLDED = ("Conv", "ConvTranspose", "Gemm")
 # Functions and methods of torch → the operators that the older exporter makes of each; the last one
 # gives the result.
 RECIPES = {
@@ -282,7 +288,7 @@ class ScopedTensors:
                     self._below.setdefault(scope, set()).add(i)
 
     def has(self, scope: str) -> bool:
-        """Does any node that carries values lie in the scope?"""
+        """Return whether the scope has a node that carries values."""
         return scope in self._below
 
     def result(self, scope: str) -> str:
@@ -296,30 +302,27 @@ class ScopedTensors:
         ]
         return leaving[0] if len(leaving) == 1 else ""
 
-    def of_calls(self, scope: str, op: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    def iter_calls(self, scope: str, op: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """The tensors of an operator's nodes directly in the scope, with their values; None is one
         that is not known.
 
         Nothing at all if there are not as many nodes as values, or if a declared shape is another.
         """
-        names = [
-            self._graph.makes[i][0] for i in self._inside.get(scope, ()) if self._graph.ops[i] == op
-        ]
-        pairs = [
-            (name, value) for name, value in zip(names, values, strict=False) if value is not None
-        ]
-        if len(names) == len(values) and all(
-            self._may_have(name, tuple(value.shape)) for name, value in pairs
-        ):
+        nodes = [i for i in self._inside.get(scope, ()) if self._graph.ops[i] == op]
+        pairs = []
+        for i, value in zip(nodes, values, strict=False):
+            if value is not None:
+                name = self._graph.makes[i][0]
+                declared = self._types.get(name)
+                dims = read_type(declared)[2] if declared is not None else None
+                if dims is not None and not has_dims(tuple(value.shape), dims):
+                    return
+                pairs.append((name, value))
+        if len(nodes) == len(values):
             yield from pairs
 
-    def _may_have(self, tensor: str, shape: Shape) -> bool:
-        declared = self._types.get(tensor)
-        dims = read_type(declared)[2] if declared is not None else None
-        return dims is None or has_dims(shape, dims)
-
     def is_foldable(self, tensor: str) -> bool:
-        """Is the tensor made by a node that may hold a normalization as well?"""
+        """Return whether the node of a tensor may hold a normalization as well."""
         return tensor in self._graph.maker and self._graph.ops[self._graph.maker[tensor]] in FOLDED
 
 
@@ -393,7 +396,7 @@ class _Recorder:
     def functions(self) -> Iterator[None]:
         recorder = self
 
-        def called(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def call(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
             recorder._note(getattr(function, "__name__", ""), result)
             return result
@@ -401,7 +404,7 @@ class _Recorder:
         mode = type(
             "_Calls",
             (programs.import_torch().overrides.TorchFunctionMode,),
-            {"__torch_function__": called},
+            {"__torch_function__": call},
         )
         with mode():
             yield
@@ -423,7 +426,7 @@ class _Recorder:
         """Tell what was seen: results of modules, and of the calls of which there are as many as
         nodes."""
         for (scope, op), values in self._calls.items():
-            for name, value in self._tensors.of_calls(scope, op, values):
+            for name, value in self._tensors.iter_calls(scope, op, values):
                 self._told.setdefault(name, value)
         for name, value in self._told.items():
             self._seen(name, value)

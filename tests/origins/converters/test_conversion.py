@@ -28,7 +28,7 @@ from subgraph.origins import converters
 from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, find_converter
 from subgraph.origins.converters.conversion import fill_command, move_model
 from subgraph.origins.converters.paddle_script import files
-from subgraph.origins.converters.script_main import Declared, UnpairedError, paired
+from subgraph.origins.converters.script_main import Declared, UnpairedError, pair
 from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -201,10 +201,10 @@ def test_corresponding_tensors_are_paired(
     ours: dict[str, Declared], theirs: dict[str, Declared], pairs: dict[str, str] | None
 ) -> None:
     if pairs is not None:
-        assert paired("input", ours, theirs) == pairs
+        assert pair("input", ours, theirs) == pairs
         return
     with pytest.raises(UnpairedError, match="by name"):
-        paired("input", ours, theirs)
+        pair("input", ours, theirs)
 
 
 @pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -78,11 +78,11 @@ def test_scopes_of_the_older_exporter() -> None:
         "/mix/qkv/Add_output_0"
     )
     value = np.zeros((1, 2, 9, 9), np.float32)
-    assert [name for name, _ in scopes.of_calls("mix", "Softmax", [value])] == [
+    assert [name for name, _ in scopes.iter_calls("mix", "Softmax", [value])] == [
         "/mix/Softmax_output_0"
     ]
-    assert not list(scopes.of_calls("mix", "Softmax", [value, value]))  # one node, two calls
-    assert not list(scopes.of_calls("mix", "Softmax", [None]))
+    assert not list(scopes.iter_calls("mix", "Softmax", [value, value]))  # one node, two calls
+    assert not list(scopes.iter_calls("mix", "Softmax", [None]))
 
 
 def test_scopes_of_metadata() -> None:
