@@ -2,7 +2,7 @@
 
 A state is an input that gets an output of the step before. Exporters call the two alike:
 `past_key_values.0.key` and `present.0.key`, `h0` and `hn`, `state` and `stateN`, `conv_in` and
-`conv_out`. `loop.toml` says what the names and types of a model do not say; each key is optional.
+`conv_out`. `loop.toml` has the facts that names and types do not show; each key is optional.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from subgraph.documents import parse_toml, read_text
 from subgraph.errors import ModelError, UnknownName, UsageError, explain_os_error
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
+from subgraph.reach import group_values
 from subgraph.text import clean, nearest
 from subgraph.types import Fields, StringMap, frozen
 
-STEPS = 64  # of a text, where neither the file nor its end says how many
+STEPS = 64  # of a text without a number in the file and without an end
 MAX_STEPS = 100_000
 
 
@@ -29,8 +30,9 @@ class Slicing:
     """An input that gets the next part of a longer sequence in each step.
 
     Attributes:
-        size: elements along `axis` that a step is fed. step: how far the next part is; `size`
-            without overlap.
+        size: Elements along `axis` that a step is fed.
+        step: Elements from one part to the next; `size` without overlap.
+        axis: The axis.
     """
 
     size: int
@@ -43,12 +45,16 @@ class LoopFile:
     """The file's keys.
 
     Attributes:
-        tokens, logits, position_ids, attention_mask: names of the model's inputs and of its output.
-        steps: how often the model is run at most; None for `STEPS`, or all slices.
-        eos: tokens that end a text. pad: what is fed to rows that have ended.
-        states: input → the output that is fed to it in the next step.
-        slices: inputs that get parts of a sequence. constants: inputs that are the same number in
-            every step.
+        tokens: The input of tokens.
+        logits: The output of logits.
+        position_ids: The input of positions.
+        attention_mask: The input of the mask.
+        steps: The most runs of the model; None for `STEPS`, or all slices.
+        eos: Tokens that end a text.
+        pad: The token that is fed to rows that have ended.
+        states: The output that is fed to each of these inputs in the next step.
+        slices: Inputs that get parts of a sequence.
+        constants: Inputs that are the same number in every step.
     """
 
     tokens: str = ""
@@ -152,10 +158,10 @@ CACHE_POSITION = "cache_position"  # without a batch, as transformers' static ca
 CACHE_BRANCH = "use_cache_branch"
 INTEGERS = ("int64", "int32")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-# What only says that a tensor is the one before or after a step.
+# Parts of a name that only distinguish a tensor before a step and the one after it.
 _TIMES = re.compile(
-    r"(past|present)(_key_values?)?|(?<![a-z])(prev|previous|next|new|updated|old|cur|current|in|out|input|output|init"
-    r"|initial|final|last)(?![a-z])|(?<=[a-z])[0n]$"
+    r"(past|present)(_key_values?)?|(?<![a-z])(prev|previous|next|new|updated|old|cur|current|in|out"
+    r"|input|output|init|initial|final|last)(?![a-z])|(?<=[a-z])[0n]$"
 )
 
 Dims = Sequence[int | str | None] | None
@@ -163,17 +169,20 @@ Dims = Sequence[int | str | None] | None
 
 @frozen
 class Decoder:
-    """What the inputs and outputs of a model are for; "" for what it has not.
+    """The purposes of the inputs and outputs of a model; "" for a missing one.
 
     Attributes:
-        tokens: input, integers (batch, length), or (batch,) for one per step. logits: output,
-            (batch, …, vocabulary).
-        position_ids, cache_position: inputs, places of the tokens. attention_mask: input, 1 for
-            each token so far.
-        cache_branch: input, whether there is a cache. Where there is, an empty state means that the
-            one before stays.
-        states: input → output, in the model's order. slices: inputs that get parts of a sequence.
-        constants: inputs that are the same in every step.
+        graph: The model.
+        tokens: Input, integers (batch, length), or (batch,) for one per step.
+        logits: Output, (batch, …, vocabulary).
+        position_ids: Input, positions of the tokens.
+        cache_position: Input, positions of the tokens, without a batch.
+        cache_branch: Input, whether there is a cache. If there is, an empty state means that the
+            earlier one stays.
+        attention_mask: Input, 1 for each token up to the step.
+        states: The output of each of these inputs, in the model's order.
+        slices: Inputs that get parts of a sequence.
+        constants: Inputs that are the same in every step.
     """
 
     graph: Graph
@@ -197,20 +206,24 @@ class Decoder:
 
     @property
     def takes_whole_prompt(self) -> bool:
-        """May a step have several tokens?"""
-        dims = find_dims(self.graph, self.tokens) if self.tokens else None
-        return bool(self.tokens) and (
-            dims is None or (len(dims) > 1 and not isinstance(dims[1], int))
-        )
+        """Whether a step can have several tokens."""
+        if not self.tokens:
+            return False
+        dims = find_dims(self.graph, self.tokens)
+        return dims is None or (len(dims) > 1 and not isinstance(dims[1], int))
 
 
 def resolve_decoder(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
-    """`given`: inputs that the user gives a value for, which are constant unless they are something
-    else.
+    """Return the purposes of a model's inputs and outputs.
+
+    Args:
+        graph: The model.
+        file: The user's file.
+        given: Inputs with a value from the user, which are constant without another purpose.
 
     Raises:
-        UnknownName: the file names a tensor that the model has not. UsageError: what an input is
-            for is not known.
+        UnknownName: The file names a tensor that the model has not.
+        UsageError: The purpose of an input is not known.
     """
     _require_names(graph, file)
     states = {**pair_states(graph, file), **file.states}
@@ -220,24 +233,24 @@ def resolve_decoder(graph: Graph, file: LoopFile, given: Collection[str]) -> Dec
         if n not in states and n not in file.slices and n not in file.constants
     ]
 
-    def taken(named: str, usual: Sequence[str]) -> str:
+    def take(named: str, usual: Sequence[str]) -> str:
         found = named or next((n for n in usual if n in left), "")
         if found in left:
             left.remove(found)
         return found
 
-    positions = taken(file.position_ids, POSITIONS)
-    mask = taken(file.attention_mask, MASK)
-    cache_position = taken("", [CACHE_POSITION])
-    cache_branch = taken("", [CACHE_BRANCH])
-    tokens = taken(file.tokens, TOKENS)
+    positions = take(file.position_ids, POSITIONS)
+    mask = take(file.attention_mask, MASK)
+    cache_position = take("", [CACHE_POSITION])
+    cache_branch = take("", [CACHE_BRANCH])
+    tokens = take(file.tokens, TOKENS)
     if not tokens and not file.slices:  # the only one of whole numbers
         numbers = [
             n
             for n in left
             if find_declared_type(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)
         ]
-        tokens = taken(numbers[0], ()) if len(numbers) == 1 else ""
+        tokens = take(numbers[0], ()) if len(numbers) == 1 else ""
     unknown = [n for n in left if n not in given]
     if unknown or not (states or tokens or file.slices):
         raise UsageError(*_explain_unclear(graph, unknown, states), code="loop.unclear-inputs")
@@ -272,7 +285,7 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
 
 
 def _explain_unclear(graph: Graph, unknown: Sequence[str], states: StringMap) -> tuple[str, str]:
-    """What is said where an input has no purpose, and what to write."""
+    """Return the error and the hint for an input without a purpose."""
     if not unknown:
         return (
             f"{graph.path.name}: no output is fed back, and there are no tokens",
@@ -339,24 +352,27 @@ def _is_scalar(graph: Graph, name: str) -> bool:
 
 
 def pair_states(graph: Graph, file: LoopFile) -> dict[str, str]:
-    """Inputs with the outputs that are called alike and have their type; without what the file says
-    something about."""
-    said = {*list_named_inputs(file), *file.states.values(), file.logits}
-    groups: dict[str, tuple[list[str], list[str]]] = {}
-    for side, names in enumerate((graph.inputs, graph.outputs)):
-        for name in names:
-            if name not in said and name not in (*TOKENS, *LOGITS, *POSITIONS, *MASK):
-                groups.setdefault(strip_time(name), ([], []))[side].append(name)
-    pairs = ((one[0], other[0]) for one, other in groups.values() if len(one) == len(other) == 1)
-    return {one: other for one, other in pairs if _fit(graph, one, other)}
+    """Return inputs with outputs of like names and their type, without those in the file."""
+    excluded = {*list_named_inputs(file), *file.states.values(), file.logits}
+    excluded.update(TOKENS, LOGITS, POSITIONS, MASK)
+    inputs, outputs = (
+        group_values((strip_time(name), name) for name in names if name not in excluded)
+        for names in (graph.inputs, graph.outputs)
+    )
+    pairs = {}
+    for key, (one, *others) in inputs.items():
+        match = outputs.get(key, ())
+        if not others and len(match) == 1 and _fit(graph, one, match[0]):
+            pairs[one] = match[0]
+    return pairs
 
 
 def strip_time(name: str) -> str:
-    """A name without what tells before from after.
+    """Return a name without the parts that distinguish before and after.
 
-    >>> [strip_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
-    ['0key', '0key', 'h', 'h', 'state', 'convstate']
-    """  # noqa: E501
+    >>> [strip_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN")]
+    ['0key', '0key', 'h', 'h', 'state']
+    """
     return re.sub("[^a-z0-9]", "", _TIMES.sub("", name.lower()))
 
 

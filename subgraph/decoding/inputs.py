@@ -1,5 +1,4 @@
-"""What a step is fed apart from its states: tokens, their places, the mask, the next slice,
-constants."""
+"""The inputs of a step without its states: tokens, positions, mask, next slice, constants."""
 
 from __future__ import annotations
 
@@ -28,13 +27,15 @@ from subgraph.types import Array, Arrays, Fields, JsonObject, frozen
 
 @frozen
 class LoopInputs:
-    """What the user gives, read.
+    """The values of the user's inputs.
 
     Attributes:
-        prompt: (batch, length) tokens; None where the model has none. mask: of the prompt; None for
-            all ones.
-        sequences: by input, what slices are cut from. values: constants, and states before the
-            first step.
+        decoder: The purposes of the inputs.
+        file: The user's file.
+        prompt: Tokens (batch, length); None if the model has no tokens.
+        mask: The mask of the prompt; None for all ones.
+        sequences: The sequences that slices are cut from, by input.
+        values: Constants, and states before the first step.
     """
 
     decoder: Decoder
@@ -46,7 +47,7 @@ class LoopInputs:
 
     @property
     def batch(self) -> int:
-        """Rows of the prompt, or of what is sliced."""
+        """Number of rows of the prompt, or of the sequences."""
         if self.prompt is not None:
             return len(self.prompt)
         return next((len(a) for a in self.sequences.values() if a.ndim), 1)
@@ -59,25 +60,24 @@ class LoopInputs:
                 1 + (self.sequences[n].shape[s.axis] - s.size) // s.step
                 for n, s in self.decoder.slices.items()
             ]
-            return int(min(min(counts), self.file.steps or min(counts)))
+            return int(min([*counts, *filter(None, [self.file.steps])]))
         return self.file.steps or STEPS
 
     def digest(self) -> str:
-        """A hash of all that is given, and of what each input is for: another loop.toml is another
-        loop."""
-        arrays = {
-            **({} if self.mask is None else {"": self.mask}),
-            **self.sequences,
-            **{n: v for n, v in self.values.items() if hasattr(v, "tobytes")},
+        """Return a hash of all values and of the purposes of the inputs."""
+        arrays = {"": self.mask, **self.sequences, **self.values}
+        parts = {
+            name: [str(a.dtype), list(a.shape), a.tobytes()]
+            for name, a in arrays.items()
+            if hasattr(a, "tobytes")
         }
-        parts = {name: [str(a.dtype), list(a.shape), a.tobytes()] for name, a in arrays.items()}
         roles = [list(self.decoder.states.items()), self.decoder.logits, repr(self.file)]
         return digest(
             parts, None if self.prompt is None else self.prompt.tobytes(), self.steps, roles
         )
 
-    def prompted(self, k: int) -> Array | None:
-        """The tokens that the prompt has for step k; None once it is used up."""
+    def find_prompt(self, k: int) -> Array | None:
+        """Return the tokens that the prompt has for step k; None once it is used up."""
         if self.prompt is None:
             return None
         if self.decoder.takes_whole_prompt:
@@ -96,7 +96,7 @@ class LoopInputs:
         if tokens:
             now = tokens[k]
             seen = sum(t.shape[1] for t in tokens[: k + 1])
-            mask = np.ones((self.batch, seen), np.int64)
+            mask: Array = np.ones((self.batch, seen), np.int64)
             if self.mask is not None:
                 mask[:, : self.mask.shape[1]] = self.mask[:, :seen]
             places = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, seen - now.shape[1] :]
@@ -112,14 +112,13 @@ class LoopInputs:
         return {name: value for name, value in arrays.items() if name}
 
     def _as_wide(self, mask: Array) -> Array:
-        """The mask in the width that the model fixes, if it does: of a window, what came last
-        stands at its end; of a cache that is written at a position, what came first at its
-        beginning."""
-        dims = (
-            find_dims(self.decoder.graph, self.decoder.attention_mask)
-            if self.decoder.attention_mask
-            else None
-        )
+        """Return the mask in the width that the model fixes, if it does.
+
+        A window ends with the last tokens; a cache that is written at a position begins with the
+        first ones.
+        """
+        name = self.decoder.attention_mask
+        dims = find_dims(self.decoder.graph, name) if name else None
         width = dims[-1] if dims else None
         if not isinstance(width, int):
             return mask
@@ -134,7 +133,7 @@ class LoopInputs:
     def records(self, k: int, tokens: Sequence[Array], folder: Path) -> dict[str, Record]:
         """`arrays` as files in a folder, in the types that the model declares."""
         return {
-            n: self._saved(n, value, folder, f"in{i}")
+            n: self._save(n, value, folder, f"in{i}")
             for i, (n, value) in enumerate(self.arrays(k, tokens).items())
         }
 
@@ -150,10 +149,10 @@ class LoopInputs:
             if value is None:
                 shape = find_first_shape(self.decoder, name, self.batch)
                 value = np.zeros(shape, np_dtype(find_declared_type(self.decoder.graph, name)[1]))
-            states[name] = self._saved(name, value, folder, f"state{i}")
+            states[name] = self._save(name, value, folder, f"state{i}")
         return states
 
-    def _saved(self, name: str, value: Any, folder: Path, stem: str) -> Record:
+    def _save(self, name: str, value: Any, folder: Path, stem: str) -> Record:
         dtype = find_declared_type(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
             value = value.astype(np_dtype(dtype), copy=False)
@@ -183,9 +182,8 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
     named = {name for name, _ in samples[0].files if name}
     wanted = [s for s in specs if s.name in named or s.name in free[:1] or s.name in decoder.slices]
     unnamed = [f for name, f in samples[0].files if not name]
-    if (
-        unnamed and len(wanted) > 1
-    ):  # the only file without a name is for the tokens, or for what is sliced
+    # the only file without a name is for the tokens, or for the slices
+    if unnamed and len(wanted) > 1:
         first = decoder.tokens or next(iter(decoder.slices))
         samples = [replace(samples[0], files=[(name or first, f) for name, f in samples[0].files])]
     counted = [n for n in (decoder.position_ids, decoder.cache_position) if n in named]

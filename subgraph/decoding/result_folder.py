@@ -74,7 +74,7 @@ NAME_LENGTH = 60  # characters of the candidate's name in the folder's
 def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
     """
     Raises:
-        ResultExists: something else stands there.
+        ResultExists: The folder holds something else.
     """
     name = f"loop-{folders.safe_name(setup.candidate.name)[:NAME_LENGTH]}"
     return case.free_place(

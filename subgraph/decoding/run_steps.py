@@ -1,7 +1,7 @@
 """Steps, one after the other, on the reference and on a candidate, and the errors of the steps.
 
 The candidate is given the reference's tokens. The reference walks once. Of its states only some are
-kept, at equal distances that grow with what they take on disk; the others are computed again from
+kept, at equal distances that grow with their size on disk; the others are computed again from
 the one before. A candidate walks over a range of steps from the reference's state, with states of
 its own from then on: in one process, the model loaded once.
 """
@@ -28,7 +28,7 @@ from subgraph.text import clean
 from subgraph.types import Array, StringMap, frozen
 
 KEY = "decoder"  # of the model in a process
-MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
+MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer with --memory
 
 Records = Mapping[str, Record]
 Run = Callable[[Path, StringMap, Sequence[Record]], Records]  # into, output → stem, feeds
@@ -36,14 +36,19 @@ Run = Callable[[Path, StringMap, Sequence[Record]], Records]  # into, output →
 
 @dataclass
 class Trace:
-    """What the reference did.
+    """The steps of the reference.
 
     Attributes:
-        tokens: of each step, (batch, length). winners: of each step, the token of the largest logit
-            per row.
-        ended: of each step, rows whose text had ended before it. results: of each step, the outputs
-            beside the states.
-        states: before some steps, by step: every `stride`-th, and those behind the last.
+        given: The values of the user's inputs.
+        model: The file of the model.
+        folder: The folder of all files.
+        reference: The process.
+        tokens: The tokens of each step, (batch, length).
+        winners: The token of the largest logit per row, of each step.
+        ended: The rows whose text had ended before each step.
+        results: The outputs without the states, of each step.
+        states: The states before every `stride`-th step, by step, and those after the last.
+        stride: The distance of the steps whose states are kept.
     """
 
     given: LoopInputs
@@ -122,7 +127,7 @@ def make_stems(decoder: Decoder) -> dict[str, str]:
 
 
 def make_next_states(decoder: Decoder, made: Records) -> Records:
-    """What the outputs of a step are called as inputs of the next."""
+    """Return the states of the next step, under the names of its inputs."""
     return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
 
 
@@ -154,8 +159,9 @@ def _is_empty(record: Record) -> bool:
 
 
 def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
-    """Run the reference to the end of the text, of the slices or of the steps. `model`: a file in a
-    folder of its own.
+    """Run the reference to the end of the text, of the slices or of the steps.
+
+    `model` is the only file in its folder.
 
     Raises:
         ModelError, InputError: the reference cannot run a step.
@@ -176,7 +182,7 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
         walked.results.append(results)
         walked.winners.append(find_winners(given, results, k))
         walked.ended.append(ended.copy())
-        if given.prompted(k + 1) is None and walked.winners[k] is not None and given.file.eos:
+        if given.find_prompt(k + 1) is None and walked.winners[k] is not None and given.file.eos:
             ended |= np.isin(walked.winners[k], given.file.eos)
             if ended.all():
                 break
@@ -185,12 +191,11 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
 
 
 def _choose_tokens(walked: Trace, k: int, ended: Array) -> Array | None:
-    """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model
-    without tokens."""
+    """Return the tokens of step k: the prompt's, then the last winner; None without tokens."""
     given = walked.given
-    prompted = given.prompted(k)
-    if given.prompt is None or prompted is not None:
-        return prompted
+    prompt = given.find_prompt(k)
+    if given.prompt is None or prompt is not None:
+        return prompt
     return np.where(ended, given.file.pad, walked.winners[k - 1])[:, None].astype(np.int64)
 
 
@@ -202,7 +207,7 @@ def find_winners(given: LoopInputs, results: Records, k: int) -> Any:
 
 
 def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
-    """(batch, vocabulary): behind the last token of each row that the mask does not leave out."""
+    """Return the logits (batch, vocabulary) of the last token of each row in the mask."""
     logits = results[given.decoder.logits].array()
     logits = np.asarray(logits, np.float64)
     if logits.ndim < 3:
@@ -216,7 +221,7 @@ def read_last_logits(given: LoopInputs, results: Records, k: int) -> Array:
 def _keep(walked: Trace, k: int, states: Records) -> None:
     """Keep the states before step k; where all would be too much, twice the distance from then on.
 
-    What step k itself is fed stays on disk until it has run.
+    The inputs of step k itself stay on disk until it has run.
     """
     if k % walked.stride:
         return
@@ -233,8 +238,14 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
 
 @frozen
 class CandidateStep:
-    """One step of a candidate: its outputs, or why there are none. `raw`: without states of before
-    that stay."""
+    """One step of a candidate.
+
+    Attributes:
+        k: The number of the step.
+        made: Its outputs; empty after an error.
+        error: The error that it raised, if any.
+        raw: Its outputs without earlier states that stay.
+    """
 
     k: int
     made: Records
@@ -243,10 +254,9 @@ class CandidateStep:
 
 
 def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
-    """The candidate's steps `begin` … `end`, from the reference's state; it ends where the
-    candidate gives nothing.
+    """Yield the candidate's steps `begin` … `end`, from the reference's state, up to an error.
 
-    Files of a step are removed when the next but one is asked for.
+    Files of a step are removed when the next but one is read.
     """
     decoder = walked.decoder
     states = walked.state_before(begin)
@@ -272,9 +282,10 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
 
 
 def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
-    """The largest relative error of the results of step `end` when each value of each state before
-    it is off by up to one rounding in that precision. It is a lower bound: values inside a step are
-    not touched.
+    """Measure the error of step `end` if each value of each earlier state is rounded.
+
+    It is the largest relative error of the results, with up to one rounding of each value in that
+    precision: a lower bound, because values inside a step are not touched.
 
     Complexity: as many steps of the reference.
 
@@ -316,8 +327,7 @@ def measure_relative_error(expected: Any, actual: Any) -> float:
     found = measure_distance(expected, actual)
     if found is None:
         return math.inf
-    if found[1]:
-        return found[0] / found[1]
-    if found[0]:
-        return math.inf
-    return 0.0
+    difference, magnitude = found
+    if magnitude:
+        return difference / magnitude
+    return math.inf if difference else 0.0

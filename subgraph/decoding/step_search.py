@@ -1,9 +1,9 @@
 """The search of the step that fails: one walk over all steps, then halving over its first step.
 
-The candidate first walks from the first step to the last with states of its own. The first step
+The candidate first walks from the first step to the last with its own states. The first step
 whose results it gets wrong, by the criterion and rounding, is where the fault shows; it may have
-entered a state before. So walks from the reference's state before step s to that step are asked
-about: they fail for each s up to the step that is at fault. If that step alone, fed with the
+entered a state before. So walks from the reference's state before step s to that step are
+compared: they fail for each s up to the step that is at fault. If that step alone, fed with the
 reference's state, is right, then errors accumulate, or several steps are wrong together.
 
 Complexity: log₂ of the steps in walks, and two trials of one step.
@@ -123,7 +123,7 @@ class LoopSearch:
             document = document.settle(outcome=outcome, why=why)
         else:
             try:
-                document = self._narrowed(document, wrong)
+                document = self._narrow(document, wrong)
             except OutOfTime as e:
                 why = (
                     f"step {wrong} is the first whose results are wrong; {e} before it was known"
@@ -148,8 +148,8 @@ class LoopSearch:
                     return k
         return None
 
-    def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
-        """What it takes for the step to go wrong."""
+    def _narrow(self, document: LoopDocument, wrong: int) -> LoopDocument:
+        """Find the steps that a wrong step depends on."""
         shows = document.settle(first_wrong=wrong, since=wrong, outcome=LoopOutcome.STEP)
         if self._is_wrong_alone(wrong):
             return shows
@@ -215,7 +215,7 @@ class LoopSearch:
             first: list[str] = []
             for step in self._walk(0, self.walked.steps - 1):
                 first = first or [_digest_step(self, step)]
-                shown = self._seen(step)
+                shown = self._compare(step)
                 before = seen[-1].status if seen else Status.AGREE
                 seen.append(shown)
                 if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
@@ -271,7 +271,7 @@ class LoopSearch:
         return self._key(0, self.walked.steps - 1, "all")
 
     def _fails(self, begin: int, end: int) -> tuple[bool, float]:
-        """Is the last step of a walk wrong? And its error."""
+        """Return whether the last step of a walk is wrong, and its error."""
 
         def make(_folder: Path) -> JsonObject:
             last = deque(self._walk(begin, end), maxlen=1)[0]
@@ -284,7 +284,7 @@ class LoopSearch:
                 end,
                 "FAIL" if failed else "agree",
             )
-            return {"fails": failed, "error": to_json(self._seen(last).error)}
+            return {"fails": failed, "error": to_json(self._compare(last).error)}
 
         document, _ = self.first.model.store.memo(self._key(begin, end, "last"), make)
         return bool(document["fails"]), float(document["error"])
@@ -334,8 +334,8 @@ class LoopSearch:
             self.first.model.reference.identity(),
         )
 
-    def _seen(self, step: CandidateStep) -> StepSeen:
-        """A step beside the reference's; of a state only where few are compared."""
+    def _compare(self, step: CandidateStep) -> StepSeen:
+        """Compare a step with the reference's; states only if few are compared."""
         k = step.k
         walked = self.walked
         if not step.made:
@@ -372,7 +372,7 @@ class LoopSearch:
             yield trials, setup
 
     def feeding(self, k: int) -> Feeding:
-        """What step k is fed."""
+        """Return the inputs of step k."""
         fed = {r.name: r for r in self.walked.feeds(k, self.walked.state_before(k))}
         inputs = self.setup.feeding.inputs
         return Feeding(inputs, records=(fed,), origins=(f"what the reference is fed in step {k}",))
@@ -384,7 +384,7 @@ class LoopSearch:
         return not verdict.agrees
 
     def _verdict(self, k: int, made: Records) -> Status:
-        """On outputs of step k, beside what rounding does in that step."""
+        """Return the verdict on outputs of step k, next to the rounding in that step."""
         with self.at(k) as (trials, _):
             trials.model.capture(trials.model.whole())
             return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status

@@ -152,8 +152,8 @@ def test_step_is_fed_the_states_of_the_last(tmp_path: Path) -> None:
     found = resolve_decoder(graph, file, ["attention_mask"])
     given = read_inputs(found, file, Feeding(words))
     assert (given.batch, given.steps) == (2, 4)
-    tokens: list[Any] = [given.prompted(0), np.array([[1], [2]])]
-    assert given.prompted(1) is None
+    tokens: list[Any] = [given.find_prompt(0), np.array([[1], [2]])]
+    assert given.find_prompt(1) is None
     first = given.arrays(0, tokens)
     second = given.arrays(1, tokens)
     assert first["position_ids"].tolist() == [[0, 0, 1], [0, 1, 2]]
