@@ -106,7 +106,7 @@ class Pair:
         """Number of elements where one side is NaN or infinite and the other is something else."""
         return sum(count_nan_only(self)) + sum(count_infinite_only(self))
 
-    @cached_property
+    @property
     def scale(self) -> float:
         """S: the largest |reference| among the elements finite in both; 0 if there is none."""
         if not _is_numeric(self):
@@ -152,12 +152,12 @@ class Pair:
         """Whether these are numbers, and at least one is finite in both."""
         return _is_numeric(self) and self.compared > 0
 
-    @cached_property
+    @property
     def error(self) -> float:
         """The largest difference among the elements finite in both."""
         return float(self.difference.max(initial=0.0))
 
-    @cached_property
+    @property
     def changed(self) -> int:
         """Number of elements that differ at all; NaN equals NaN."""
         if self.kind != "complex":

@@ -14,7 +14,7 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, groupby
 from typing import TypeVar
 
@@ -69,6 +69,7 @@ class Tree:
     Attributes:
         root: the number of the group that holds all.
         groups: number → group, outer groups first.
+        numbers: key → number.
     """
 
     def __init__(
@@ -97,11 +98,7 @@ class Tree:
         for number in list(self.groups):
             _split(self, number)
         self._finish()
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """Key → number."""
-        return {group.key: number for number, group in self.groups.items()}
+        self.numbers = {group.key: number for number, group in self.groups.items()}
 
     def opened(self, depth: int) -> frozenset[str]:
         """Keys of the groups that are open where `depth` levels are shown; 1: only the

@@ -9,7 +9,6 @@ does, and shows a drawing of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -126,6 +125,12 @@ class Layout:
 class Drawer:
     """The layouts of a network with any groups open; keeps the layouts of unchanged groups.
 
+    Attributes:
+        openable: The key of each group and of each node with bodies → the key of the group or node
+            around it, which comes before it.
+        holders: The key of the innermost group or node around each node, or empty. Nodes in bodies
+            come last.
+
     >>> network = Network(["a", "b"], ["Relu", "Abs"], [["x"], ["y"]], [["y"], ["z"]], ["x"], ["z"])
     >>> picture = Drawer(network).layout()
     >>> [box.label for box in picture.boxes], [line.tensors for line in picture.lines]
@@ -150,31 +155,18 @@ class Drawer:
         self._folded = group_values((node, constant) for constant, node in network.folded.items())
         self._crossings: dict[int, Crossing] = {}
         self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
-
-    @cached_property
-    def openable(self) -> dict[str, str]:
-        """The key of each group and of each node with bodies → the key of the group or node around
-        it, which comes before it."""
         groups = self.tree.groups
-        found = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
+        self.openable = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
+        self.holders = [self.tree.holder(node) for node in range(len(network.ops))]
         for node, inside in self._inner.items():
-            found[f"#{node}"] = self.tree.holder(node)
+            key = f"#{node}"
+            self.openable[key] = self.tree.holder(node)
             for body, drawer in inside:
-                found |= {
-                    body.outer(k): body.outer(above) if above else f"#{node}"
+                self.openable |= {
+                    body.outer(k): body.outer(above) if above else key
                     for k, above in drawer.openable.items()
                 }
-        return found
-
-    @cached_property
-    def holders(self) -> list[str]:
-        """Per node, those in bodies last, the key of the innermost group or node around it, or
-        empty."""
-        found = [self.tree.holder(node) for node in range(len(self.network.ops))]
-        for node, inside in self._inner.items():
-            for body, drawer in inside:
-                found += [body.outer(above) if above else f"#{node}" for above in drawer.holders]
-        return found
+                self.holders += [body.outer(above) if above else key for above in drawer.holders]
 
     def shown(self) -> frozenset[str]:
         """Keys to open so that about `SHOWN` boxes are seen: whole levels of groups, then nodes

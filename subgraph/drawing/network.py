@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import chain
 
 from subgraph.reach import invert
-from subgraph.types import StringMap, Strings, frozen
+from subgraph.types import StringMap, Strings
 
 WIDE = 5  # readers; a tensor with as many has lines only to near readers
 NEAR = 10  # nodes below the first reader
 
 
-@frozen
+@dataclass(eq=False)
 class Network:
     """The nodes and tensors of a drawing.
 
@@ -30,6 +29,13 @@ class Network:
         outputs: The outputs of the model.
         types: The type and shape of each tensor as text, `float32 1×64×56×56`.
         scopes: The scope of each node, outermost first; empty: read from the names.
+        maker: The leaf that produces each tensor.
+        folded: Constant node → its first reader, in whose box it is shown.
+        sources: Per leaf, each producer and tensor that it reads, once; without weights and folded
+            constants.
+        readers: The leaves that read each tensor, ascending.
+        wide: Tensor with many readers → the last leaf to which it is drawn as a line; it is named
+            at those below.
     """
 
     names: Sequence[str]
@@ -40,6 +46,22 @@ class Network:
     outputs: Sequence[str] = ()
     types: StringMap = field(default_factory=dict)
     scopes: Sequence[Strings] = ()
+
+    def __post_init__(self) -> None:
+        inputs = invert((len(self.ops) + k, [name]) for k, name in enumerate(self.inputs))
+        self.maker = inputs | invert(enumerate(self.makes))
+        self.folded = self._fold_constants()
+        self.sources = self._list_sources()
+        self.readers = defaultdict[str, list[int]](list)
+        for leaf, row in enumerate(self.sources):
+            for _, name in row:
+                self.readers[name].append(leaf)
+        nodes = len(self.ops)
+        self.wide = {
+            name: rows[0] + NEAR
+            for name, rows in self.readers.items()
+            if len(rows) >= WIDE and min(rows[-1], nodes) > rows[0] + NEAR
+        }
 
     @property
     def leaves(self) -> int:
@@ -97,18 +119,7 @@ class Network:
             return self.makes[leaf]
         return self.inputs[leaf - nodes : leaf - nodes + 1]
 
-    @cached_property
-    def maker(self) -> dict[str, int]:
-        """The leaf that produces each tensor."""
-        made = invert(enumerate(self.makes))
-        return made | {
-            name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made
-        }
-
-    @cached_property
-    def sources(self) -> list[list[tuple[int, str]]]:
-        """Per leaf, each producer and tensor that it reads, once; without weights and folded
-        constants."""
+    def _list_sources(self) -> list[list[tuple[int, str]]]:
         found = self.maker.get
         folded = self.folded
         rows = [
@@ -122,9 +133,7 @@ class Network:
         ends = [[(m, name)] if (m := found(name)) is not None else [] for name in self.outputs]
         return [*rows, *([] for _ in self.inputs), *ends]
 
-    @cached_property
-    def folded(self) -> dict[int, int]:
-        """Constant node → its first reader, in whose box it is shown."""
+    def _fold_constants(self) -> dict[int, int]:
         constants = {i for i, op in enumerate(self.ops) if op == "Constant" and not self.reads[i]}
         constants -= {self.maker[name] for name in self.outputs if name in self.maker}
         into: dict[int, int] = {}
@@ -139,26 +148,6 @@ class Network:
         """These nodes, and the constants in their boxes."""
         kept = set(nodes)
         return kept.union(constant for constant, reader in self.folded.items() if reader in kept)
-
-    @cached_property
-    def readers(self) -> dict[str, list[int]]:
-        """The leaves that read each tensor, ascending."""
-        readers = defaultdict[str, list[int]](list)
-        for leaf, row in enumerate(self.sources):
-            for _, name in row:
-                readers[name].append(leaf)
-        return readers
-
-    @cached_property
-    def wide(self) -> dict[str, int]:
-        """Tensor with many readers → the last leaf to which it is drawn as a line; it is named at
-        those below."""
-        nodes = len(self.ops)
-        return {
-            name: rows[0] + NEAR
-            for name, rows in self.readers.items()
-            if len(rows) >= WIDE and min(rows[-1], nodes) > rows[0] + NEAR
-        }
 
 
 KINDS: Mapping[str, Sequence[str]] = {

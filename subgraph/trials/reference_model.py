@@ -98,7 +98,7 @@ class ReferenceModel:
 
     # ------------------------------------------------------------ regions
 
-    @cached_property
+    @property
     def outputs(self) -> list[str]:
         """The model's outputs that are compared, in its own order."""
         made = self.graph.maker

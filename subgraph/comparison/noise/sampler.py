@@ -135,7 +135,7 @@ class NoiseSampler:
         }
         return find_rounding_sites(self.graph, self.region, boundary, self.unrounded)
 
-    @cached_property
+    @property
     def ranked(self) -> Strings:
         """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the
         region: perturbed runs give them beside the outputs."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 import numpy as np
 
@@ -118,7 +117,12 @@ def _tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _Tenso
         or not _are_numbers(reference, candidate)
     ):
         return None
-    return _TensorPair(reference, candidate, max(MAX_RESIDUAL, MAX_ROUNDING * claim.eps))
+    unexplained = Distance(math.inf, math.inf)
+    if reference.shape == candidate.shape:
+        with np.errstate(all="ignore"):
+            unexplained = measure_distance(reference, candidate)
+    allowed = max(MAX_RESIDUAL, MAX_ROUNDING * claim.eps)
+    return _TensorPair(reference, candidate, allowed, unexplained)
 
 
 def _best(explanations: Iterable[Explanation]) -> list[Explanation]:
@@ -134,12 +138,17 @@ def _are_numbers(*arrays: Array) -> bool:
 
 @frozen
 class _TensorPair:
-    """Reference and candidate, of equal size; `allowed`: the residual that an explanation may
-    leave."""
+    """Reference and candidate, of equal size.
+
+    Attributes:
+        allowed: The residual that an explanation may leave.
+        unexplained: The distance without an explanation; infinite if the shapes differ.
+    """
 
     reference: Array
     candidate: Array
     allowed: float
+    unexplained: Distance
 
     def conclusive(self) -> bool:
         """Return whether both hold enough different values, and enough of them disagree."""
@@ -149,15 +158,10 @@ class _TensorPair:
                 or np.ptp(values) <= EXACT * np.abs(values).max()
             ):
                 return False
-        if self.unexplained is None:
+        if not self.same_shape:
             return True
         wrong = int(np.count_nonzero(self.reference != self.candidate))
         return self.unexplained.largest > EXACT and wrong >= MIN_DIFFERENT
-
-    @cached_property
-    def unexplained(self) -> Distance | None:
-        """The distance without an explanation; None if the shapes differ."""
-        return measure_distance(self.reference, self.candidate) if self.same_shape else None
 
     @property
     def same_shape(self) -> bool:
@@ -196,7 +200,7 @@ class _TensorPair:
         some_x, some_y = sample(x, y)
         if not measure_distance(some_x, some_y).exceeds(2 * self.allowed):
             whole = measure_distance(x, y)
-            if whole.explains(self.unexplained or Distance(math.inf, math.inf), self.allowed):
+            if whole.explains(self.unexplained, self.allowed):
                 yield Explanation(text, whole.largest)
 
 

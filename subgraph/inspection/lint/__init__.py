@@ -188,7 +188,7 @@ class LintContext:
         """The measured tensors that leave the precision."""
         return Overflow(self.graph, self.measured, self.precision)
 
-    @cached_property
+    @property
     def made(self) -> list[str]:
         """The outputs of top-level nodes, in topological order, without sequences and maps."""
         graph = self.graph
