@@ -59,6 +59,9 @@ class NodeOracle(NodeItems):
     seen: SeenRuns = field(default_factory=SeenRuns)
     stop: Callable[[], None] | None = None
 
+    def __post_init__(self) -> None:
+        self.ahead = RunsAhead(self._run_ahead, self.workers)
+
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
         return self.seen.result(self.trials, region)
@@ -117,11 +120,6 @@ class NodeOracle(NodeItems):
                 raise
             self.stop()
             raise BudgetSpent("interrupted") from e
-
-    @cached_property
-    def ahead(self) -> RunsAhead:
-        """The runs of a search with several workers."""
-        return RunsAhead(self._run_ahead, self.workers)
 
     def _run(self, query: Query, region: Region) -> RunResult:
         return self.trials.run(region, repetition=query.repetition, fresh=query.fresh)

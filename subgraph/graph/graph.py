@@ -79,6 +79,8 @@ class Graph:
         maker: Tensor → index of its producer.
         ops: Per node, its op type.
         node_names: Per node, its name, which can be empty.
+        names: Node name → index; of the last node if several share the name (`shared_names`).
+        functions: Local functions by (domain, name, overload), in file order.
         weights: Dense initializers by name.
         sparse: Sparse initializers by name.
         inputs: Graph inputs that are not initializers, by name, in order.
@@ -94,6 +96,7 @@ class Graph:
         self.path: Path = skeleton.path
         self.skeleton = skeleton
         self.model = skeleton.model
+        self.functions: dict[FunctionKey, Any] = functions_of(self.model)
         self._index(self.model.graph)
         # built when they are first needed (readers), or by `prepare`
         self._readers: dict[str, list[int]] | None = None
@@ -137,14 +140,10 @@ class Graph:
         self.makes: list[Strings] = makes_of
         self.ops: list[str] = ops
         self.node_names: list[str] = names
+        self.names: dict[str, int] = {name: i for i, name in enumerate(names) if name}
         self.maker: dict[str, int] = {}
         for i, makes in enumerate(makes_of):
             self.maker.update(dict.fromkeys(makes, i))
-
-    @cached_property
-    def names(self) -> dict[str, int]:
-        """Node name → index; of the last node if several share the name (`shared_names`)."""
-        return {name: i for i, name in enumerate(self.node_names) if name}
 
     @cached_property
     def shared_names(self) -> dict[str, list[int]]:
@@ -309,11 +308,6 @@ class Graph:
         )
 
     # ------------------------------------------------------------ kinds
-
-    @cached_property
-    def functions(self) -> dict[FunctionKey, Any]:
-        """Local functions by (domain, name, overload), in file order."""
-        return functions_of(self.model)
 
     def is_weight(self, name: str) -> bool:
         """Return whether this is the name of a dense or sparse initializer."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -48,6 +47,10 @@ class RegionModel:
         any_shape: Whether the full model takes inputs of other shapes.
         frozen: Constants that the full model computes from shapes.
         fixed: Whether a shape or a frozen constant was read since this was set to False.
+        nodes: The nodes of the graph itself.
+        constants: Initializers, and values of Constant nodes.
+        readers: The number of reads of each tensor, bodies included, plus one for a model output.
+        inner: Tensors on an edge between two nodes, without constants.
     """
 
     def __init__(
@@ -63,31 +66,17 @@ class RegionModel:
         self.types: dict[str, TypeProto] = {
             v.name: v.type for v in (*inferred.value_info, *inferred.input, *inferred.output)
         }
-
-    @property
-    def nodes(self) -> Sequence[NodeProto]:
-        """The nodes of the graph itself."""
-        nodes: Sequence[NodeProto] = self.model.graph.node
-        return nodes
-
-    @cached_property
-    def constants(self) -> dict[str, TensorProto]:
-        """Initializers, and values of Constant nodes."""
-        nodes = [node for node in self.nodes if node.op_type == "Constant"]
-        made = {n.output[0]: attribute(n, "value") for n in nodes}
-        made = {name: tensor for name, tensor in made.items() if tensor is not None}
-        return made | {t.name: t for t in self.model.graph.initializer}
-
-    @cached_property
-    def readers(self) -> Mapping[str, int]:
-        """The number of reads of each tensor, bodies included, plus one for a model output."""
-        return Counter(chain(_read(self.nodes), (v.name for v in self.model.graph.output)))
-
-    @cached_property
-    def inner(self) -> set[str]:
-        """Tensors on an edge between two nodes, without constants."""
+        self.nodes: Sequence[NodeProto] = model.graph.node
+        nodes = (node for node in self.nodes if node.op_type == "Constant")
+        values = ((node.output[0], attribute(node, "value")) for node in nodes)
+        weights = ((tensor.name, tensor) for tensor in model.graph.initializer)
+        self.constants: dict[str, TensorProto] = {
+            name: tensor for name, tensor in (*values, *weights) if tensor is not None
+        }
+        read = list(_read(self.nodes))
+        self.readers = Counter(chain(read, (v.name for v in model.graph.output)))
         made = set(chain.from_iterable(node.output for node in self.nodes))
-        return made.intersection(filter(None, _read(self.nodes))) - self.constants.keys()
+        self.inner = made.intersection(filter(None, read)) - self.constants.keys()
 
     def value(self, name: str) -> Array | None:
         """A constant's elements; None if it is computed."""

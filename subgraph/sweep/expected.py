@@ -16,7 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,8 @@ class Runtime:
     """One runtime that examples are run on; its results are stored.
 
     Attributes:
+        about: the properties of the backend, with the candidate's options.
+        identity: a hash of all that its results depend on.
         turns: what each run waits for and holds.
         used: it took a model. An error before that may mean that it cannot be used at all.
     """
@@ -74,6 +76,8 @@ class Runtime:
     candidate: Candidate
     workers: Workers
     store: Store
+    about: BackendInfo
+    identity: str
     turns: Turns = NO_TURNS
     used: bool = False
 
@@ -81,19 +85,10 @@ class Runtime:
         """The same runtime, which runs so many examples at once."""
         return replace(self, turns=threading.Semaphore(jobs))
 
-    @cached_property
-    def about(self) -> BackendInfo:
-        """What the backend says about itself, with the candidate's options."""
-        return self.workers.about()
-
     @property
     def precision(self) -> Precision:
         """The precision that it claims to compute in."""
         return Precision(self.candidate.precision or self.about.precision)
-
-    @cached_property
-    def _identity(self) -> str:
-        return digest("runtime", self.candidate.identity(self.about.version))
 
     def run(self, example: Example, *, fresh: bool = False) -> RunResult:
         """Its outputs for an example. `fresh`: in a process that has run nothing before.
@@ -101,7 +96,7 @@ class Runtime:
         Raises:
             BackendError: it cannot be used at all.
         """
-        key = partial(digest, "example/1", __version__, example.key, self._identity)
+        key = partial(digest, "example/1", __version__, example.key, self.identity)
         run = partial(self._run, example, fresh)
         result, _ = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
         self.used = True
@@ -121,6 +116,18 @@ class Runtime:
         phase = "run" if result.build else "build"
         process = dict(process) | {"died": ended or result.ended, "while": phase}
         return replace(result, failure=replace(result.failure, process=process))
+
+
+def open_runtime(workers: Workers, store: Store) -> Runtime:
+    """Return the runtime of these processes.
+
+    Raises:
+        BackendError: It cannot be used.
+    """
+    candidate = workers.candidate
+    about = workers.about()
+    identity = digest("runtime", candidate.identity(about.version))
+    return Runtime(candidate, workers, store, about, identity)
 
 
 @frozen

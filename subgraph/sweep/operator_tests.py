@@ -17,7 +17,6 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -95,17 +94,15 @@ class OperatorTest:
 
 @frozen
 class OperatorTests:
-    """All tests of onnx, or a choice of them."""
+    """All tests of onnx, or a choice of them.
+
+    Attributes:
+        archive: Their files. Several threads may read it. None if there are no tests.
+    """
 
     tests: tuple[OperatorTest, ...]
     left_out: tuple[NamedTest, ...]
-    archive: Path
-
-    @cached_property
-    def _zip(self) -> zipfile.ZipFile:
-        """The open archive: reading its index takes longer than a test. Several threads may
-        read."""
-        return zipfile.ZipFile(self.archive)
+    archive: zipfile.ZipFile | None = None
 
     def chosen(self, patterns: Sequence[str]) -> OperatorTests:
         """Tests that a name or glob means: by operator, or by test with or without `test_`. No
@@ -136,9 +133,10 @@ class OperatorTests:
     def unpacked(self, test: OperatorTest, folder: Path) -> Example:
         """The example of a test; its files go to `folder`, which is made."""
         folder.mkdir(parents=True)
+        assert self.archive
         files = list(chain.from_iterable(record.files for record in (*test.inputs, *test.outputs)))
         for file in (MODEL, *files):
-            (folder / file).write_bytes(self._zip.read(f"{test.name}/{file}"))
+            (folder / file).write_bytes(self.archive.read(f"{test.name}/{file}"))
         inputs, outputs = (
             tuple(r.within(folder) for r in records) for records in (test.inputs, test.outputs)
         )
@@ -161,7 +159,7 @@ def collect(store: Store, onnxruntime: str) -> OperatorTests:
     key = digest("operator tests/3", __version__, *versions, onnxruntime)
     document, folder = store.memo(key, _make)
     found = from_json(_TestList, document, "the list of onnx's tests")
-    return OperatorTests(found.tests, found.left_out, folder / ARCHIVE)
+    return OperatorTests(found.tests, found.left_out, zipfile.ZipFile(folder / ARCHIVE))
 
 
 @frozen

@@ -59,7 +59,7 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.folders import safe_name
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copied
-from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candidate
+from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candidate, open_runtime
 from subgraph.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
@@ -389,6 +389,6 @@ def replay_test(
         open_workers(candidate) as workers,
         Workers(make_plain_candidate(RUN_TIMEOUT)) as plain_workers,
     ):
-        runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))
+        runtime, plain = (open_runtime(w, store) for w in (workers, plain_workers))
         with ExpectedOutputs(criterion, plain, temporary) as expected:
             return expected.verdict(example, runtime.run(example, fresh=True), runtime.precision)[0]

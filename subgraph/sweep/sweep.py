@@ -31,6 +31,7 @@ from subgraph.sweep.expected import (
     Runtime,
     is_dead,
     make_plain_candidate,
+    open_runtime,
 )
 from subgraph.sweep.operator_tests import Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.open_trials import STORE
@@ -221,16 +222,15 @@ def open_sweep(
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
-        plain, *runtimes = [
-            Runtime(c, stack.enter_context(open_workers(c)), store)
+        pools = [
+            stack.enter_context(open_workers(c))
             for c in (make_plain_candidate(RUN_TIMEOUT), *candidates)
         ]
+        plain, *runtimes = [open_runtime(workers, store) for workers in pools]
         for runtime in (plain, *runtimes):
-            log.debug(
-                "%s %s", runtime.candidate.name, runtime.about.version
-            )  # one that cannot start ends it here
+            log.debug("%s %s", runtime.candidate.name, runtime.about.version)
         tests = (
-            OperatorTests((), (), Path())
+            OperatorTests((), ())
             if only is None
             else collect(store, plain.about.version).chosen(only)
         )

@@ -19,7 +19,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.storage.store import Store
-from subgraph.sweep.expected import ExpectedOutputs, Runtime
+from subgraph.sweep.expected import ExpectedOutputs, open_runtime
 from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
     DOUBTS,
@@ -170,7 +170,7 @@ def test_sweep_follows_the_policy(op: str, status: Status, tmp_path: Path) -> No
     with (
         Store(tmp_path / "store") as store,
         Workers(candidate) as workers,
-        ExpectedOutputs("noise", Runtime(candidate, workers, store), tmp_path) as expected,
+        ExpectedOutputs("noise", open_runtime(workers, store), tmp_path) as expected,
     ):
         verdict, _ = expected.verdict(example, run, Precision.FP32)
     assert verdict.status is status

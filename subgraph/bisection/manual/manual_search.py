@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from subgraph.bisection.bisection import Bisection
 from subgraph.bisection.items import items_of
@@ -60,11 +59,6 @@ class ManualOracle(NodeOracle):
         assert isinstance(self.trials.ask, Person)
         return self.trials.ask
 
-    @cached_property
-    def _asking(self) -> ManualOracle:
-        """The same oracle and answers; a missing result raises `Pending`."""
-        return self._variant(may_ask=True)
-
     def _variant(self, *, may_ask: bool) -> ManualOracle:
         person = replace(self.person, may_ask=may_ask)
         return replace(self, trials=replace(self.trials, ask=person))
@@ -81,9 +75,10 @@ class ManualOracle(NodeOracle):
         """
         answers = list[Answer]()
         missing = list[Task]()
+        asking = self._variant(may_ask=True)
         for query in queries:
             try:
-                answers.append(self._asking._recorded(query.once))
+                answers.append(asking._recorded(query.once))
             except Pending as pending:
                 missing += pending.tasks
         if missing:
@@ -99,10 +94,11 @@ class ManualOracle(NodeOracle):
         """Up to `count` tasks: those that the search waits for, then those that it is likely to
         request next."""
         tasks = {task.key: task for task in pending.tasks}
+        asking = self._variant(may_ask=True)
         for query in self.wanted({}, self.known):
             if len(tasks) >= count:
                 break
-            tasks |= {task.key: task for task in self._asking._missing(query)}
+            tasks |= {task.key: task for task in asking._missing(query)}
         return list(tasks.values())[:count]
 
     def _missing(self, query: Query) -> Sequence[Task]:

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -117,24 +116,13 @@ class Scope:
                 readers[name].append(node)
         return readers
 
-    @cached_property
-    def read(self) -> frozenset[str]:
-        """Tensors that nodes of this scope read, also in their bodies; faster than `readers`."""
-        protos = [node.proto for node in self.nodes]
-        inside = chain.from_iterable(list_captured(proto) for proto in protos if any(bodies(proto)))
-        return frozenset([*chain.from_iterable(proto.input for proto in protos), *inside])
-
-    @cached_property
-    def _types(self) -> Types:
-        return self.load_types()
-
     def _shadows(self, name: str) -> bool:
         """Return whether this scope has a tensor of that name, which hides an outer one."""
         return name in self.makers or name in self.weights or name in self.inputs
 
     def type_of(self, name: str) -> TypeProto | None:
         """The type of a tensor as nodes of this scope see it."""
-        if (proto := self._types.get(name)) is not None:
+        if (proto := self.load_types().get(name)) is not None:
             return proto
         return self.outer.type_of(name) if self.outer and not self._shadows(name) else None
 
@@ -289,7 +277,7 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
         "",
         opsets,
         None,
-        lambda: load_types().declared | load_types().inferred,
+        cache(lambda: load_types().declared | load_types().inferred),
     )
     scopes = [*_iter_scopes(main, (), body_types)]
     for f in graph.functions.values():
@@ -313,7 +301,7 @@ def _iter_scopes(
     for node in scope.nodes:  # labels, which name the bodies, depend on all nodes
         for k, (name, body) in enumerate(iter_named_bodies(node.proto)):
             body_path = None if path is None else (*path, node.position, k)
-            load_types = partial(body_types, body_path) if body_path else dict
+            load_types = cache(partial(body_types, body_path)) if body_path else dict
             inner = Scope(
                 scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types
             )

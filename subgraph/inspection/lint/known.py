@@ -100,7 +100,7 @@ def _describe_input(node: LintNode, place: str) -> str:
 
 
 def _is_read(node: LintNode, name: str) -> bool:
-    return name in node.scope.outputs or name in node.scope.read
+    return name in node.scope.outputs or name in node.scope.readers
 
 
 def _describe_output(node: LintNode, place: str) -> str:
