@@ -157,7 +157,7 @@ def _looked_at(server: ViewServer, poll_interval: float) -> None:
     """What the page asks first."""
     server.session.about()
     server.session.layout(None, 1200)
-    json.dumps(server.session.runs.after(0, 0))
+    json.dumps(server.session.runs.wait_for_events(0, 0))
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from typing import Protocol
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bodies.descend import run_body, write_body
-from subgraph.bodies.iterations import NotRun, counting, iterations, total_iterations, truncate
+from subgraph.bodies.iterations import NotRun, iterations, make_counter, total_iterations, truncate
 from subgraph.bodies.model import FIRST, Body, bodies_of, holds_bodies, iterates, open_body, split
 from subgraph.bodies.truncated import BEGIN
 from subgraph.comparison.where import OutputChoice
@@ -228,7 +228,7 @@ def find_miscount(judge: Judge, setup: Setup, entered: Entered, runs: InnerRuns)
     if body.graph.nodes[body.name.node].op_type != "Loop" or not body.name.attribute:
         return ""
     runs.require(1)
-    model, feeds = counting(body, judge.model.values, entered.sample)
+    model, feeds = make_counter(body, judge.model.values, entered.sample)
     verdict = _ask(judge, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
     if not verdict.fails or verdict.worst is None or verdict.worst.worst is None:
         return ""

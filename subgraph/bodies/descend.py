@@ -1,5 +1,4 @@
-"""Selectors of nodes in a body -> that body as a graph, and what it is fed: all else works as on
-any model."""
+"""Selectors of nodes in a body -> the graph of the body and its inputs, for use as any model."""
 
 from __future__ import annotations
 
@@ -29,13 +28,12 @@ from subgraph.types import Strings, frozen
 
 @frozen
 class Inside:
-    """A body as a graph of its own.
+    """A body as a graph.
 
     Attributes:
-        names: what is selected in it, as its graph calls it; "" for all of it.
-        feeding: what it is fed: a sample per iteration and sample of the whole. None where nothing
-            was run.
-        runs: the iterations that these samples are.
+        names: The selectors, in the names of its graph; "" for all of it.
+        feeding: A sample per iteration and sample of the model; None if nothing was run.
+        runs: The iterations of these samples.
     """
 
     graph: Graph
@@ -47,14 +45,20 @@ class Inside:
 def descend(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, scratch: Path
 ) -> Inside | None:
-    """The graph that selectors are about, if that is a body; None if it is `graph` itself.
+    """Return the body that selectors are about; None if they are about `graph` itself.
 
-    `scratch`: a folder for values. Without a reference nothing is run.
+    Args:
+        graph: The graph.
+        names: The selectors.
+        feeding: The inputs of the graph.
+        reference: The reference; without one, nothing is run.
+        scratch: A folder for values.
 
     Raises:
-        UnknownName, UsageError: no such body or iteration, or the selectors are about several
-            graphs.
-        InputError: the body does not run for the inputs. ModelError: the reference cannot run it.
+        UnknownName: no such body.
+        UsageError: no such iteration, or the selectors are about several graphs.
+        InputError: the body does not run for the inputs.
+        ModelError: the reference cannot run it.
     """
     inside: Inside | None = None
     while found := _common_body(graph, names):
@@ -75,11 +79,8 @@ def descend(
     return inside
 
 
-def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, Strings] | None:
-    """The body of `graph` that selectors are about, its own graph, and the selectors in there; None
-    if there is none.
-
-    Nothing is run.
+def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Inside] | None:
+    """Return the body of `graph` that selectors are about, which is not run; None for `graph`.
 
     Raises: as `descend`.
     """
@@ -88,7 +89,7 @@ def enter_body(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, Strings
         return None
     body = open_body(graph, found[0])
     inner = _unrun(body)
-    return body, inner, tuple(_inner(body, inner, rest) for rest in found[1])
+    return body, Inside(inner, tuple(_inner(body, inner, rest) for rest in found[1]), None)
 
 
 def run_body(
@@ -98,13 +99,18 @@ def run_body(
     feeding: Feeding,
     samples: Sequence[int] | None = None,
 ) -> Inside:
-    """A body, fed with what it is fed in the iterations that its name says; `values`: of the graph
-    around it.
+    """Return a body with its inputs in the iterations that its name selects.
 
-    `samples`: of the whole, by index; None for all.
+    Args:
+        body: The body.
+        values: The values of the graph around it.
+        scratch: A folder for values.
+        feeding: The feeding of that graph.
+        samples: Indices of its samples; None for all.
 
     Raises:
-        InputError: it does not run for the inputs. ModelError: the reference cannot run it.
+        InputError: the body does not run for the inputs.
+        ModelError: the reference cannot run it.
     """
     runs = iterations(body, values, body.name.iteration, scratch, samples)
     feeds = [run.feeds for run in runs]
@@ -118,7 +124,7 @@ def run_body(
 
 
 def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
-    """`iteration_3`, or `cat_iteration_3` of one sample among others."""
+    """Return `iteration_3`, or `cat_iteration_3` for one sample of several."""
     own = values.labels[run.sample] if len(values.labels) > 1 else ""
     number = f"iteration_{run.number}" if iterates(body.graph, body.name.node) else ""
     return "_".join(filter(None, (own, number)))
@@ -131,7 +137,7 @@ def _origin(body: Body, run: Iteration) -> str:
 
 
 def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings] | None:
-    """The body that all selectors begin with, and what is left behind it of each.
+    """Return the body that starts all selectors, and the rest of each.
 
     Raises:
         UsageError: they are about several graphs.
@@ -153,11 +159,10 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings]
 
 
 def _inner(body: Body, graph: Graph, rest: str) -> str:
-    """Return the selection in the names of the body's own graph: nodes by the full name, tensors as
-    they are; "" for all.
+    """Return a selector in the names of the body's own graph: the full name of a node, or a tensor.
 
     `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph
-    around.
+    around it. "" selects all.
     """
     nodes = body.proto.node
     place = None
@@ -174,7 +179,7 @@ def _inner(body: Body, graph: Graph, rest: str) -> str:
 
 
 def _unrun(body: Body) -> Graph:
-    """The body as a graph, its types as far as they are declared."""
+    """Return the body as a graph with the declared types."""
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
     types = boundary_types(graph, outer, [], graph.value_infos(outer))
@@ -182,11 +187,11 @@ def _unrun(body: Body) -> Graph:
 
 
 def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
-    """A model made from a part of `graph`, from a file in the user's cache that is called as the
-    whole.
+    """Write a part of `graph` into the user's cache, under the name of its file, and load it.
 
     Raises:
-        DataError: the bytes of a weight cannot be read. OutputError: nothing can be written.
+        DataError: the bytes of a weight cannot be read.
+        OutputError: nothing can be written.
     """
     large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
     weights = protobuf.weights_digest(large, graph.path)

@@ -1,8 +1,8 @@
 """The inputs of a body in each iteration: values of the graph around it, and the state that the
 iterations before leave.
 
-The state before iteration k of a Loop is what the Loop gives when it may run k times, of a Scan
-what it gives for the first k slices. So shapes may change from one iteration to the next, and a
+The state before iteration k of a Loop is the output of the Loop limited to k iterations, that of a
+Scan the output for the first k slices. So shapes may change from one iteration to the next, and a
 state may be a sequence.
 """
 
@@ -20,7 +20,7 @@ from subgraph.bodies.model import ALL, LAST, Body
 from subgraph.bodies.truncated import (
     RAN,
     TRIPS,
-    counting_loop,
+    make_counting_loop,
     scan_states,
     slices_name,
     state_name,
@@ -47,10 +47,13 @@ FIRST_SCAN = 9  # opset; Scan was another operator before
 
 @frozen
 class Iteration:
-    """One run of a body: its number (0 for a branch or a function), the sample, and a record per
-    input.
+    """One run of a body.
 
-    `results`: outputs of the body as the whole model has them; of Loop and Scan the states only.
+    Attributes:
+        number: The number of the iteration; 0 for a branch or a function.
+        sample: The index of the sample.
+        feeds: A record per input.
+        results: The body's outputs in the full model; for Loop and Scan only the states.
     """
 
     number: int
@@ -70,19 +73,24 @@ def iterations(
     folder: Path,
     samples: Sequence[int] | None = None,
 ) -> list[Iteration]:
-    """The runs of a body that are wanted: of each sample one, or with `ALL` every iteration.
+    """Return one run of a body per sample for which it runs, or with `ALL` every iteration.
 
-    `wanted`: FIRST, LAST, ALL or a number. Samples for which it does not run are left out.
-    `folder`: for files. `samples`: by index; None for all.
+    Args:
+        body: The body.
+        values: The values of the graph around it.
+        wanted: FIRST, LAST, ALL or a number.
+        folder: A folder for files.
+        samples: Indices of samples; None for all.
 
     Raises:
-        NotRun: it runs for no sample. InputError: an input does not fit.
+        NotRun: it runs for no sample.
+        InputError: an input does not fit.
         ModelError: the reference cannot run it, or Scan is that of an opset before 9.
     """
     source = _source(body, values, folder)
     found: list[Iteration] = []
     why = ""
-    with source.opened():
+    with source.open():
         for k in range(len(values.samples)) if samples is None else samples:
             try:
                 numbers = source.numbers(k, wanted)
@@ -107,31 +115,30 @@ def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: P
     """
     source = _source(body, values, folder)
     assert isinstance(source, _Iterated)
-    with source.opened():
+    with source.open():
         return source.total(sample)
 
 
 def truncate(
     body: Body, values: ReferenceValues, sample: int, trips: int, folder: Path
 ) -> FedModel:
-    """The Loop or Scan as a model that runs at most `trips` times, and what it is fed.
+    """Return the Loop or Scan as a model that runs at most `trips` times, and its inputs.
 
     Raises: as `iterations`.
     """
     source = _source(body, values, folder)
     assert isinstance(source, _Iterated)
-    with source.opened():
-        return source.truncated(sample, trips)
+    with source.open():
+        return source.truncate(sample, trips)
 
 
-def counting(body: Body, values: ReferenceValues, sample: int) -> FedModel:
-    """A Loop as a model whose only output, `RAN`, is how often it runs, plus `BEGIN`; and what it
-    is fed.
+def make_counter(body: Body, values: ReferenceValues, sample: int) -> FedModel:
+    """Return a Loop as a model whose only output `RAN` is `BEGIN` plus its iterations; its inputs.
 
     Raises: as `iterations`.
     """
     types = _boundary(body.graph, body.name.node, values)
-    return counting_loop(body, types), {name: values.records[sample][name] for name in types}
+    return make_counting_loop(body, types), {name: values.records[sample][name] for name in types}
 
 
 def _source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
@@ -155,11 +162,11 @@ class _Source:
 
     @property
     def inputs(self) -> list[str]:
-        """The node's inputs, "" for one that is left out."""
+        """The node's inputs; "" for an omitted one."""
         return list(self.graph.nodes[self.body.name.node].input)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def open(self) -> Iterator[None]:
         """Hold the values that the node reads, for this block."""
         self.values.need(
             [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
@@ -167,15 +174,15 @@ class _Source:
         yield
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
-        """The iterations that are wanted and run."""
+        """Return the selected iterations that run."""
         return [0]
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        """A record per input of the body."""
+        """Return a record per input of the body."""
         return {n: self.record(n, sample) for n in self.body.outer}
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
-        """A record per output of the body, as far as the whole model says."""
+        """Return a record per output of the body that the node returns."""
         made = list(self.graph.nodes[self.body.name.node].output)
         self.values.need([n for n in made if n])
         records = self.values.records[sample]
@@ -186,17 +193,17 @@ class _Source:
         }
 
     def record(self, name: str, sample: int) -> Record:
-        """The value of a tensor around the body."""
+        """Return the value of a tensor around the body."""
         return self._weight(name) if self._is_weight(name) else self.values.records[sample][name]
 
     def scalar(self, name: str, sample: int, default: Any) -> Any:
-        """The only element of a tensor; `default` where it is left out."""
+        """Return the only element of a tensor; `default` for an omitted one."""
         if not name:
             return default
         return self.record(name, sample).array().reshape(-1)[0].item()
 
-    def saved(self, name: str, value: Value, dtype: str) -> Record:
-        """A record of a value, called `name`."""
+    def save(self, name: str, value: Value, dtype: str) -> Record:
+        """Write a value and return its record under `name`."""
         self._files += 1
         return written(name, value, self.folder, f"v{self._files}", tensor_text(dtype))
 
@@ -211,7 +218,7 @@ class _Source:
             )
         tensor = self.graph.weights[name]
         value = protobuf.to_array(tensor, self.graph.path)
-        return self.saved(name, value, dtypes.name_of(tensor.data_type))
+        return self.save(name, value, dtypes.name_of(tensor.data_type))
 
 
 class _Branch(_Source):
@@ -243,9 +250,9 @@ class _Iterated(_Source, ABC):
     it begins with."""
 
     before_states = 0  # outputs of the body before its states
-    _types: dict[str, protobuf.TypeProto]  # of what the node reads, weights and constants apart
+    _types: dict[str, protobuf.TypeProto]  # of the node's inputs except weights and constants
 
-    def _around(self, sample: int) -> dict[str, Record]:
+    def _list_feeds(self, sample: int) -> dict[str, Record]:
         return {n: self.values.records[sample][n] for n in self._types}
 
     @property
@@ -254,14 +261,13 @@ class _Iterated(_Source, ABC):
         """The node's inputs that are the state in iteration 0."""
 
     @abstractmethod
-    def after(self, sample: int, number: int) -> list[Record]:
-        """The states after so many iterations, at least one."""
+    def compute_states(self, sample: int, number: int) -> list[Record]:
+        """Return the states after `number` iterations, at least one."""
 
     def states(self, sample: int, number: int) -> list[Record]:
-        """Return the state that the body is fed in this iteration, which runs or is the first that
-        does not."""
+        """Return the state before an iteration, which runs or is the first that does not."""
         if number:
-            return self.after(sample, number)
+            return self.compute_states(sample, number)
         return [self.record(name, sample) for name in self.first_states]
 
     def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
@@ -279,8 +285,8 @@ class _Iterated(_Source, ABC):
         """Return how many iterations run, at most `most`."""
 
     @abstractmethod
-    def truncated(self, sample: int, trips: int) -> FedModel:
-        """The node as a model that runs at most `trips` times, and what it is fed."""
+    def truncate(self, sample: int, trips: int) -> FedModel:
+        """Return the node as a model that runs at most `trips` times, and its inputs."""
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
         names = self.body.results[self.before_states :]
@@ -309,10 +315,10 @@ class _Loop(_Iterated):
     before_states = 1  # whether it goes on
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        with super().opened():
+    def open(self) -> Iterator[None]:
+        with super().open():
             self._types = _boundary(self.body.graph, self.body.name.node, self.values)
-            model = counting_loop(self.body, self._types, truncated=True)
+            model = make_counting_loop(self.body, self._types, truncated=True)
             with _load_run(self.values, model, self.graph, self.folder):
                 yield
 
@@ -324,25 +330,25 @@ class _Loop(_Iterated):
         trips = self.scalar(self.inputs[0], sample, math.inf)
         return self._run(sample, int(min(trips, most, (1 << 63) - 1)))[0]
 
-    def after(self, sample: int, number: int) -> list[Record]:
+    def compute_states(self, sample: int, number: int) -> list[Record]:
         return self._run(sample, number)[1]
 
     def _run(self, sample: int, trips: int) -> tuple[int, list[Record]]:
-        """(iterations that ran, states after them) where at most `trips` may run."""
-        most = self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")
-        *states, ran = self.run_truncated([*self._around(sample).values(), most], RAN)
+        """Return the number of iterations, at most `trips`, and the states after them."""
+        most = self.save(TRIPS, np.array(max(trips, 0), np.int64), "int64")
+        *states, ran = self.run_truncated([*self._list_feeds(sample).values(), most], RAN)
         return int(ran.array().reshape(-1)[0]), states
 
-    def truncated(self, sample: int, trips: int) -> FedModel:
-        return truncate_loop(self.body, self._types, trips), self._around(sample)
+    def truncate(self, sample: int, trips: int) -> FedModel:
+        return truncate_loop(self.body, self._types, trips), self._list_feeds(sample)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         formals = self.body.formals
         feeds = super().feeds(sample, number)
-        # of one element each, in a body that says so as [1]: Slice takes no scalar
+        # one element each, with shape [1] if the body declares it: Slice takes no scalar
         ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self.body.proto.input}
         for formal, value, dtype in zip(formals, (number, True), ("int64", "bool"), strict=False):
-            feeds[formal] = self.saved(formal, np.full((1,) * ranks[formal], value, dtype), dtype)
+            feeds[formal] = self.save(formal, np.full((1,) * ranks[formal], value, dtype), dtype)
         for formal, record in zip(formals[2:], self.states(sample, number), strict=True):
             feeds[formal] = replace(record, name=formal)
         return feeds
@@ -352,14 +358,14 @@ class _Scan(_Iterated):
     """The body of a Scan."""
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def open(self) -> Iterator[None]:
         if opset_of(self.graph.model) < FIRST_SCAN:
             raise ModelError(
                 f"{self.body.name.text}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
                 code="body.scan-opset",
             )
-        with super().opened():
+        with super().open():
             whole = {*self.first_states, *self.body.outer}
             types = _boundary(self.graph, self.body.name.node, self.values)
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
@@ -397,25 +403,25 @@ class _Scan(_Iterated):
     def first_states(self) -> list[str]:
         return self.inputs[: self._state_count]
 
-    def after(self, sample: int, number: int) -> list[Record]:
-        return self.run_truncated(self._begun(sample, number).values())
+    def compute_states(self, sample: int, number: int) -> list[Record]:
+        return self.run_truncated(self._feed_slices(sample, number).values())
 
-    def _begun(self, sample: int, number: int) -> dict[str, Record]:
+    def _feed_slices(self, sample: int, number: int) -> dict[str, Record]:
         """Return the inputs of the Scan, with only the first slices of the scanned ones."""
-        begun = self._around(sample)
+        begun = self._list_feeds(sample)
         for k, name in enumerate(self._scanned):
             part = self._part(name, k, sample, number, before=True)
             begun[slices_name(k)] = replace(part, name=slices_name(k))
         return begun
 
-    def truncated(self, sample: int, trips: int) -> FedModel:
-        feeds = self._begun(sample, trips)
+    def truncate(self, sample: int, trips: int) -> FedModel:
+        feeds = self._feed_slices(sample, trips)
         types = {n: common_type([r]) for n, r in feeds.items()}
         slices = [types.pop(slices_name(k)) for k in range(len(self._scanned))]
         return scan_states(self.body, types, slices, collects=True), feeds
 
     def _part(self, name: str, k: int, sample: int, number: int, *, before: bool) -> Record:
-        """Of a tensor that is scanned the slices before an iteration, or the slice of it."""
+        """Return the slices of a scanned tensor before an iteration, or the one of it."""
         record = self.record(name, sample)
         array = record.array()  # only tensors are scanned
         axis = self._each("scan_input_axes", k) % array.ndim
@@ -423,8 +429,8 @@ class _Scan(_Iterated):
         at = array.shape[axis] - 1 - number if backward else number
         if before:
             part = slice(at + 1, None) if backward else slice(at)
-            return self.saved(name, array[(slice(None),) * axis + (part,)], record.dtype)
-        return self.saved(name, array.take(at, axis), record.dtype)
+            return self.save(name, array[(slice(None),) * axis + (part,)], record.dtype)
+        return self.save(name, array.take(at, axis), record.dtype)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         formals = self.body.formals
@@ -438,7 +444,7 @@ class _Scan(_Iterated):
 
 
 def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:
-    """Types of what node `i` reads, weights and constants apart."""
+    """Return the types of the inputs of node `i` except weights and constants."""
     region = regions.build_region(graph, [i])
     names = [*region.inputs, *region.shapes]
     values.need(names)

@@ -1,11 +1,11 @@
-"""A body, or a function at one of its calls, as a model of its own; the names of bodies; and all
-graphs in a model.
+"""A body, or a function at one of its calls, as a model; the names of bodies; and all graphs in a
+model.
 
-The inputs of a body are what the node hands it in each iteration (`formals`) and what it reads from
-the graph around it; weights and constants from there come along. Its nodes are called as the user
-selects them: `loop1/body/conv`.
+The inputs of a body are the values from the node in each iteration (`formals`) and the tensors from
+the graph around it; weights and constants from there come along. Its nodes have the names by which
+the user selects them: `loop1/body/conv`.
 
-`loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch` a branch. Behind it
+`loop1/body@3` is the body of node `loop1` in its iteration 3, `if1/then_branch` a branch. Next
 comes a node or tensor of that body, which may hold bodies itself:
 `loop1/body@3/if1/then_branch/conv`. A local function is named by a node that calls it:
 `call1/conv`. Iterations count from 0; without one it is the first that runs.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
-# beside numbers, what may stand behind `@`
+# words after `@`, besides numbers
 FIRST = ""
 LAST = "last"
 ALL = "all"
@@ -60,10 +60,11 @@ class Body:
     """The graph inside a node.
 
     Attributes:
-        proto: the graph; of a function, its nodes with the attributes of the call.
-        formals: names of its inputs, in order.
-        outer: tensors that it reads from the graph around it and that are computed there, in order.
-        results: names of its outputs, in order; some may be equal.
+        proto: The graph; for a function, its nodes with the attributes of the call.
+        formals: Names of its inputs, in order.
+        outer: Tensors that it reads from the graph around it and that are computed there, in order.
+        results: Names of its outputs, in order; some may be equal.
+        constants: Weights and constants that it reads from the graph around it.
     """
 
     graph: Graph
@@ -75,11 +76,12 @@ class Body:
     constants: Strings
 
     def model(self, types: Mapping[str, TypeProto]) -> ModelProto:
-        """The body as a model in the class `protobuf.reading_class()`, with large weights as stubs
-        into the source.
+        """Return the body as a model of `protobuf.reading_class()`, with large weights as stubs.
 
-        `types`: of its inputs and outputs, as far as they are known. Complexity: linear in the
-        body.
+        Complexity: linear in the body.
+
+        Args:
+            types: The known types of its inputs and outputs.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -108,8 +110,7 @@ class Body:
         return model
 
     def _constants(self) -> tuple[list[int], list[str]]:
-        """Nodes of the graph around that make constants which are read here; the weights that these
-        and we read."""
+        """Return nodes around the body that compute its constants, and the weights of both."""
         graph = self.graph
         makers = graph.ancestors(graph.producers(self.constants))
         read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
@@ -128,7 +129,7 @@ class Body:
         out.value_info.extend(self.proto.value_info)
 
     def _import_opsets(self, model: ModelProto) -> None:
-        """A function has versions of operators of its own."""
+        """Import the opsets of a function, which may differ from the model's."""
         function = self.graph.functions.get(operator(self.graph.nodes[self.name.node]))
         if self.name.attribute or function is None:  # a damaged file's body may have no name
             return
@@ -139,7 +140,7 @@ class Body:
 
 
 def open_body(graph: Graph, name: BodyName) -> Body:
-    """The body of that name, to be run.
+    """Return the body of that name, for a run.
 
     Raises:
         ModelError: a node in it draws random numbers, so that no run repeats it.
@@ -156,7 +157,7 @@ def open_body(graph: Graph, name: BodyName) -> Body:
 
 
 def look_into(graph: Graph, name: BodyName) -> Body:
-    """The body of that name, to be looked at: no run may repeat its values."""
+    """Return the body of that name, also one whose values no run repeats."""
     i = name.node
     proto = (
         _expand_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
@@ -185,8 +186,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
 
 
 def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
-    """Call each node as it is selected from outside: by name, or by number where it has none of its
-    own."""
+    """Name each node as it is selected from outside: by its name if it is unique, or its number."""
     prefix = prefix if prefix.endswith("/") else f"{prefix}/"
     seen: set[str] = set()
     for k, node in enumerate(nodes):
@@ -199,8 +199,7 @@ def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
 
 
 def _expand_call(graph: Graph, i: int) -> GraphProto:
-    """The nodes of the function that node `i` calls, with the attributes and the inputs of that
-    call."""
+    """Return the function that node `i` calls, with the attributes and inputs of that call."""
     call = graph.nodes[i]
     function = graph.functions[operator(call)]
     proto: GraphProto = protobuf.reading_class("GraphProto")(name=function.name)
@@ -221,8 +220,7 @@ def _expand_call(graph: Graph, i: int) -> GraphProto:
 
 
 def _bind(node: NodeProto, given: Fields) -> None:
-    """Replace references to attributes of the function by their values; one that has none is left
-    out."""
+    """Replace references to attributes of the function by their values; remove those without."""
     kept = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:
@@ -240,10 +238,10 @@ class BodyName:
     """A body of a node, or the function that it calls.
 
     Attributes:
-        node: its index in the graph.
-        attribute: the attribute that holds the body; "" for a function.
-        iteration: a number, `LAST`, `ALL` or `FIRST`.
-        text: as the user wrote it.
+        node: The index of the node in the graph.
+        attribute: The attribute that holds the body; "" for a function.
+        iteration: A number, `LAST`, `ALL` or `FIRST`.
+        text: The name that the user wrote.
     """
 
     node: int
@@ -253,12 +251,11 @@ class BodyName:
 
 
 def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
-    """The body that a selector begins with, and what is left behind it; None for a selector of the
-    graph itself.
+    """Return the body that starts a selector, and the rest; None for one of the graph itself.
 
     Raises:
         UnknownName: the node has no body of that name.
-        UsageError: the iteration is no number, or the node does not iterate.
+        UsageError: the iteration is not a number, or the node does not iterate.
     """
     if "/" not in text or text in graph.maker or text in graph.inputs or text in graph.node_names:
         return None
@@ -271,7 +268,7 @@ def split(graph: Graph, text: str) -> tuple[BodyName, str] | None:
 
 
 def _holder(graph: Graph, name: str) -> int | None:
-    """The node of that name, if it holds bodies or calls a local function."""
+    """Return the node of that name, if it holds bodies or calls a local function."""
     i = graph.names.get(name) if name not in graph.shared_names else None
     if m := re.fullmatch(r"#(\d{1,9})", name):
         i = int(m[1]) if int(m[1]) < len(graph.nodes) else None
@@ -279,7 +276,7 @@ def _holder(graph: Graph, name: str) -> int | None:
 
 
 def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]:
-    """`text[:end]` names node `i`; behind it stand a body, or what is in a function."""
+    """Return the body of node `i`, which `text[:end]` names, and the rest of the text."""
     own = attributes(graph, i)
     if not own:
         return BodyName(i, "", FIRST, text[:end]), text[end + 1 :]
@@ -310,7 +307,7 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
 
 
 def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
-    """The bodies of a node by the attribute that holds each."""
+    """Return the bodies of a node by the attribute that holds each."""
     return dict(iter_named_bodies(graph.nodes[i]))
 
 
@@ -333,8 +330,7 @@ def holds_bodies(graph: Graph, i: int) -> bool:
 
 
 def bodies_of(graph: Graph, i: int) -> Iterator[str]:
-    """The names of a node's bodies as `split` reads them: `loop1/body`; for a call of a function
-    `call1/`."""
+    """Yield the names of a node's bodies for `split`: `loop1/body`, or `call1/` for a call."""
     label = graph.label(i)
     names = [f"{label}/{name}" for name in attributes(graph, i)]
     yield from names or [f"{label}/"]
@@ -342,14 +338,14 @@ def bodies_of(graph: Graph, i: int) -> Iterator[str]:
 
 @dataclass
 class Part:
-    """A graph, and where it is.
+    """A graph and its place in the model.
 
     Attributes:
-        prefix: what the selectors of its nodes begin with; empty for the model.
-        word: its name at its node, `then_branch`; `function` for what a node calls.
-        first: the number of its first node, when those of the model and of its bodies are counted
-            on.
-        inside: the bodies of its nodes, by the nodes' indices. size: nodes in it and in these.
+        prefix: The start of its nodes' selectors; "" for the model.
+        word: Its name at its node, like `then_branch`; `function` for a called function.
+        first: The number of its first node; numbers go on through the bodies of the model.
+        inside: The bodies of its nodes, by the nodes' indices.
+        size: The number of nodes in it and in its bodies.
     """
 
     graph: Graph
@@ -360,30 +356,30 @@ class Part:
     size: int = 0
 
     def all(self) -> Iterator[Part]:
-        """This part, and all inside of it, in the order of their numbers."""
+        """Yield this part and all inside of it, in the order of their numbers."""
         yield self
         for row in self.inside.values():
             for part in row:
                 yield from part.all()
 
-    def below(self, nodes: Iterable[int]) -> Iterator[int]:
-        """The numbers of all nodes in the bodies of these nodes."""
+    def iter_inner(self, nodes: Iterable[int]) -> Iterator[int]:
+        """Yield the numbers of all nodes in the bodies of these nodes."""
         for i in nodes:
             for part in self.inside.get(i, ()):
                 yield from range(part.first, part.first + part.size)
 
 
 def parts(graph: Graph) -> Part:
-    """The model with all that is inside. Nothing is run or written.
+    """Return the model with its bodies. Nothing is run or written.
 
-    Left out are bodies beyond `MAX_NODES` nodes, and, with a warning, one with a constant that
-    cannot be read.
+    Bodies beyond `MAX_NODES` nodes are omitted, and with a warning those with an unreadable
+    constant.
     """
     return _fill(Part(graph), len(graph.nodes) + MAX_NODES)
 
 
 def find_part(known: Sequence[Part], name: str) -> tuple[Part, str]:
-    """The part that a selector of the model is about, and how its graph calls what is selected.
+    """Return the part that a selector is about, and the selector in its own names.
 
     An iteration in the name (`loop1/body@3/conv`) makes no difference here.
     """

@@ -1,8 +1,7 @@
-"""A Loop or Scan as a model of its own that ends earlier: what it leaves is what the next iteration
-begins with.
+"""A Loop or Scan as a model that ends earlier, with the state before the next iteration.
 
-A Loop that counts its iterations is another one: the counter takes an operator that the candidate
-may not have.
+A Loop that counts its iterations is a separate model: the counter needs an operator that the
+candidate may not have.
 """
 
 from __future__ import annotations
@@ -25,16 +24,20 @@ RAN = "subcut:ran"
 FIRST = "subcut:first"
 ONE = "subcut:one"
 INT64 = 7
-# from which a candidate counts: what scales its outputs is then no number of iterations
+# start of a candidate's counter: a scaled output is then no valid number of iterations
 BEGIN = 1_000_000
 
 
 def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> ModelProto:
-    """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by
-    `state_name`, and what it collects. It holds no operator that the model does not: a candidate
-    may have none for int64.
+    """Return the Loop alone, with at most `trips` iterations.
 
-    `types`: of the inputs, which are called as in the graph.
+    Its outputs are its states, named by `state_name`, and its scan outputs. It has no further
+    operators, which a candidate may lack for int64.
+
+    Args:
+        body: The body of the Loop.
+        types: The types of the inputs, which keep their names.
+        trips: The number of iterations.
     """
     model, node = _alone(body, types)
     _add_scalar(model.graph, TRIPS, trips)
@@ -46,14 +49,15 @@ def truncate_loop(body: Body, types: Mapping[str, TypeProto], trips: int) -> Mod
     return model
 
 
-def counting_loop(
+def make_counting_loop(
     body: Body, types: Mapping[str, TypeProto], *, truncated: bool = False
 ) -> ModelProto:
-    """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in
-    `truncate_loop`.
+    """Return the Loop alone, whose output `RAN` is `BEGIN` plus the number of iterations.
 
-    `truncated`: it may run at most as often as its input `TRIPS` says, and its states are outputs,
-    too. It counts from 0.
+    Args:
+        body: The body of the Loop.
+        types: As in `truncate_loop`.
+        truncated: Count from 0, limit the iterations by an input `TRIPS`, and return the states.
     """
     model, node = _alone(body, types)
     states = len(body.formals) - 2
@@ -77,7 +81,7 @@ def counting_loop(
 
 
 def _alone(body: Body, types: Mapping[str, TypeProto]) -> tuple[ModelProto, NodeProto]:
-    """A model of the body's node, and that node."""
+    """Return a model of the body's node, and that node."""
     graph = body.graph
     i = body.name.node
     model, _ = build_model(graph, regions.build_region(graph, [i]), list(types), [], types, {})
@@ -91,12 +95,16 @@ def scan_states(
     *,
     collects: bool = False,
 ) -> ModelProto:
-    """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for
-    what it collects.
+    """Return the Scan alone, whose outputs are its states, named by `state_name`.
 
-    What it scans are inputs of their own after the others, of the types `slices`, called as by
-    `slices_name`: the same tensor may be read whole by the body, scanned in both directions, or be
-    a weight.
+    Its scanned tensors are separate inputs, named by `slices_name`: the body may also read the same
+    tensor whole or scan it in both directions, and it may be a weight.
+
+    Args:
+        body: The body of the Scan.
+        types: The types of the other inputs.
+        slices: The types of the scanned tensors.
+        collects: Return the scan outputs, too.
     """
     model, node = _alone(body, types)
     states = len(node.input) - len(slices)

@@ -161,7 +161,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
     wholly = {at[i] for i in whole.add_constants(inside) if i in at} | (
-        {*part.below(inside)} if drawer.bodies else set()
+        {*part.iter_inner(inside)} if drawer.bodies else set()
     )
     marks = Marks(
         region=frozenset(wholly if marked.start or marked.end else ()),

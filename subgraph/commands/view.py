@@ -187,7 +187,7 @@ def offer_candidate(
     if trust:
         require_trust(code, trust=True)
     candidates = {spec: [f"--candidate={spec}"], **typed.candidates}
-    if typed.beside:
+    if typed.together:
         candidates = {**typed.candidates, **candidates}
     return replace(typed, candidates=candidates, foreign={spec: code})
 
@@ -314,7 +314,7 @@ def view_options(
     tested = options.words_of(runs, "candidates", "recorded", "trust")
     place = Path(settings.get("output", output, "subcut_out"))
     recordings = tuple(runs.recorded or ())
-    beside = tuple(dict.fromkeys(runs.candidates or ()))
+    together = tuple(dict.fromkeys(runs.candidates or ()))
     return ViewOptions(
-        candidates, inputs.inputs or (), shared, tested, recordings, place, beside=beside
+        candidates, inputs.inputs or (), shared, tested, recordings, place, together=together
     )

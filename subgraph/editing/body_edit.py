@@ -1,5 +1,4 @@
-"""An edit in a body of If, Loop or Scan: the body as a graph of its own, edited, and put back where
-it was.
+"""Edits in a body of If, Loop or Scan: the body becomes a graph, is edited, and is put back.
 
 The graph of a body (`bodies.model`) also holds the weights and constants that it reads from the
 graph around it; these stay there.
@@ -26,20 +25,25 @@ Edit = Callable[[Graph, tuple[str, ...]], Draft]
 
 
 def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Draft:
-    """The model with `edit` done in the graph that the selectors are about, which may be a body in
-    a body.
+    """Edit the graph that selectors are about, which may be a body in a body.
 
-    `edit`: is given that graph, and the selectors as it calls its nodes. `scratch`: an empty
-    folder.
+    Args:
+        graph: The model.
+        names: The selectors.
+        edit: Edits that graph, with the selectors in its own names.
+        scratch: An empty folder.
+
+    Returns:
+        The edited model.
 
     Raises:
-        UsageError: the selectors are about several graphs, or about a local function. What `edit`
-            raises.
+        UsageError: the selectors are about several graphs, or about a local function.
+        SubcutError: as `edit`.
     """
-    inside = enter_body(graph, names)
-    if inside is None:
+    found = enter_body(graph, names)
+    if found is None:
         return edit(graph, tuple(names))
-    body, inner, own_names = inside
+    body, inside = found
     if not body.name.attribute:
         raise UsageError(
             f"{body.name.text} is a call of a function: what is changed there is changed in"
@@ -47,13 +51,13 @@ def edit_inside(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -
             "onnx.inliner.inline_local_functions writes the calls out; edit that model",
             code="edit.function-call",
         )
-    draft = edit_inside(inner, own_names, edit, scratch / "inner")
+    draft = edit_inside(inside.graph, inside.names, edit, scratch / "inner")
     draft.save(scratch / "body.onnx")
     return _put_back(graph, body, draft, load(scratch / "body.onnx"))
 
 
 def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
-    """The model with a body in its edited form; `inner`: that form as saved."""
+    """Return the model with the edited form of a body; `inner` is that form as saved."""
     draft = Draft(graph)
     draft.remarks += change.remarks
     form = Draft(inner).model

@@ -64,7 +64,7 @@ class Draft:
         self.model = _load_copy(graph)
         self.remarks: list[str] = []
         self._files = {t.name: graph.path for t in self.model.graph.initializer}
-        self._called = _called(self.model)
+        self._called = _find_called(self.model)
 
     # ------------------------------------------------------------ taking away
 
@@ -106,7 +106,7 @@ class Draft:
     def drop_unused_functions(self) -> None:
         """Remove the local functions that were called, directly or through others, and no longer
         are."""
-        gone = self._called - _called(self.model)
+        gone = self._called - _find_called(self.model)
         kept = [f for key, f in functions_of(self.model).items() if key not in gone]
         assign(self.model.functions, kept)
 
@@ -186,8 +186,7 @@ class Draft:
         return all(a.tobytes() == b.tobytes() for a, b in zip(*parts, strict=True))
 
     def _add_functions(self, theirs: Any) -> None:
-        """Take local functions over; one that is called as one of ours, and is another, gets a name
-        of its own."""
+        """Take local functions over; a different one with a name of this model gets a new name."""
         ours = {key: f.SerializeToString() for key, f in functions_of(self.model).items()}
         added = {
             key: f
@@ -206,7 +205,7 @@ class Draft:
             self.model.functions.append(f)
 
     def _at_our_opsets(self, theirs: Any, other: Graph) -> Any:
-        """The other model with operators that mean the same under this model's opsets.
+        """Return the other model with operators that mean the same under this model's opsets.
 
         Raises:
             ModelError: an operator changed between the versions, and onnx cannot convert it.
@@ -218,10 +217,10 @@ class Draft:
                 self.model.opset_import.add().CopyFrom(entry)
             elif changed := list_changed(theirs, domain, entry.version, ours[domain]):
                 versions = (entry.version, ours[domain])
-                theirs = self._converted(theirs, other, domain, versions, changed)
+                theirs = self._convert(theirs, other, domain, versions, changed)
         return theirs
 
-    def _converted(
+    def _convert(
         self,
         theirs: Any,
         other: Graph,
@@ -324,18 +323,17 @@ def _load_copy(graph: Graph) -> Any:
 
 
 def _names(graph: Any) -> tuple[set[str], set[str]]:
-    """The names of a graph's own tensors, and of those in bodies, also of what these read from
-    outside."""
+    """Return the names of a graph's tensors, and of those in bodies, with the ones they capture."""
     own, *inner = all_graphs(graph)
     return set(tensor_names(own)), set(chain.from_iterable(map(tensor_names, inner)))
 
 
-def _called(model: Any) -> set[FunctionKey]:
+def _find_called(model: Any) -> set[FunctionKey]:
     return find_called(model.graph.node, functions_of(model))
 
 
 def describe(names: Sequence[str], noun: str) -> str:
-    """`2 inputs: a, b`."""
+    """Return `2 inputs: a, b`."""
     return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"
 
 
@@ -350,7 +348,7 @@ def convert_opset(graph: Graph, version: int) -> Draft:
         The converted model, which is not written; its remarks name the unchanged operators.
 
     Raises:
-        UsageError: onnx does not know the version, or does not convert so far back.
+        UsageError: onnx does not know the version, or does not convert to one that old.
         ModelError: onnx cannot convert a node, and it does not fit the version.
     """
     own = opset_of(graph.model)

@@ -115,8 +115,7 @@ def frozen_as_before(
 def edge_values(
     graph: Graph, first: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> Sequence[Records]:
-    """The values, per sample, of what nodes and all below them read, with their files in a
-    folder."""
+    """Compute the inputs of nodes and all below them, per sample, with files in a folder."""
     below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
     names = [n for n in (*boundary.inputs, *boundary.shapes) if not graph.is_weight(n)]

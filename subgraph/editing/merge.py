@@ -28,12 +28,16 @@ OUTPUTS = "subcut.outputs"
 
 
 def merge(one: Graph, other: Graph, names: StringMap | None = None) -> Draft:
-    """`one` with `other` behind it or beside it.
+    """Return one model of `one` and `other`.
 
-    An input of `other` is fed by the output of `one` that `names` gives it (output → input), or
-    that has its name; inputs of the same name and type are one. Outputs that feed `other` are not
-    outputs of the whole, others are, those of `one` first; of a tail that `remove_tail` made, the
-    outputs are those of the model that it was taken from.
+    Outputs of `one` feed inputs of `other`; inputs with the same name and type become one. Outputs
+    that feed nothing are the outputs of the result, those of `one` first. If `other` is a tail
+    from `remove_tail`, the outputs are those of the original model.
+
+    Args:
+        one: The first model.
+        other: The second model.
+        names: Inputs of `other` by the output of `one` that feeds each; others go by their names.
 
     Raises:
         UnknownName: a name that is not an output or input.
@@ -201,15 +205,19 @@ def _only_output(graph: Graph, i: int) -> str:
 def remove_tail(
     graph: Graph, selectors: Sequence[str], captured: Sequence[Records] = ()
 ) -> tuple[Draft, Cut]:
-    """(head, tail): the model without some nodes and all below them, and these as a model of its
-    own.
+    """Return the head, a model without some nodes and all below them, and these as the tail.
 
-    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the
-    boundary, for the types where the model does not declare them.
+    The inputs of the tail are outputs of the head; `merge` joins both again.
+
+    Args:
+        graph: The model.
+        selectors: The first nodes of the tail.
+        captured: Values at the boundary, for types that the model does not declare.
 
     Raises:
-        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the
-            boundary is unknown.
+        UnknownName: no such node.
+        NoRegion: nothing would be left.
+        ModelError: a type at the boundary is unknown.
     """
     below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in selectors))
     if len(below) == len(graph.nodes):

@@ -27,12 +27,17 @@ def replace(
     names: StringMap | None = None,
     computed: Collection[str] = (),
 ) -> Draft:
-    """The model with `piece` in the place of a region.
+    """Replace a region of a model by `piece`.
 
-    `names`: tensor of the model → what the piece calls it; others have the same name in both.
-    `computed`: constants of the piece that are read from the model's tensor of their name instead,
-    as a cut's frozen shapes are. Complexity: linear in both models; equal weights are read to their
-    end.
+    Complexity: linear in both models; equal weights are read to their end.
+
+    Args:
+        graph: The model.
+        region: The region.
+        piece: The model that replaces it.
+        names: The piece's name of a tensor by the model's; others have the same name in both.
+        computed: Constants of the piece, like frozen shapes of a cut, for which the model's tensor
+            of the same name is read instead.
 
     Raises:
         UsageError, UnknownName: the boundary does not fit: a tensor is missing.
@@ -73,7 +78,7 @@ def replace(
 
 
 def find_owned_nodes(graph: Graph, region: Region) -> set[int]:
-    """The region's nodes, and those that make constants for it alone."""
+    """Return the region's nodes, and the nodes that compute constants for it alone."""
     gone = set(region.nodes)
     for i in reversed(region.pulled):
         readers = graph.readers_of(graph.makes[i])

@@ -174,8 +174,9 @@ def cut(
 ) -> Cut:
     """Cut the nodes between `start` and `end` out of a model. Nothing is run.
 
-    `captured` holds reference values of the boundary, one mapping per sample, whose files are in `folder`. Without it,
-    types of boundary tensors come from the model's value_info or from onnx's shape inference.
+    `captured` holds reference values of the boundary, one mapping per sample, whose files are in
+    `folder`. Without it, types of boundary tensors come from the model's value_info or from onnx's
+    shape inference.
 
     >>> from subgraph import load
     >>> piece = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")
@@ -187,7 +188,7 @@ def cut(
         NoRegion: no path leads from start to end.
         ModelError: the type of a boundary tensor is unknown; or as `build_model`.
         DataError: the bytes of a weight cannot be read.
-    """  # noqa: E501
+    """
     graph = as_graph(graph, "cut")
     region = regions.find_region(
         graph, *([names] if isinstance(names, str) else names for names in (start, end))

@@ -582,8 +582,9 @@ def load(path: str | Path) -> Graph:
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be inlined.
-    """  # noqa: E501
+        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be
+            inlined.
+    """
     graph = Graph(protobuf.read(Path(path)))
     if graph.functions:
         functions = {

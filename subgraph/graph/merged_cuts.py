@@ -102,14 +102,15 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
     Complexity: linear in the pieces.
 
-    >>> p = merge_cuts(partition([cut_region(graph, r) for r in regions])[0])                          # doctest: +SKIP
-    >>> p.inputs[1]                                                                              # doctest: +SKIP
+    >>> groups = partition([cut_region(graph, r) for r in regions])  # doctest: +SKIP
+    >>> merge_cuts(groups[0]).inputs[1]  # doctest: +SKIP
     {'conv1': 'p1/conv1'}
 
     Raises:
-        UsageError: no cuts, too many, cuts of several graphs, or two that share a node or a constant.
+        UsageError: no cuts, too many, cuts of several graphs, or two that share a node or a
+            constant.
         ModelError: the shape of a constant is invalid.
-    """  # noqa: E501
+    """
     _require_disjoint(cuts)
     model = protobuf.clone(cuts[0].model)
     model.ClearField("functions")

@@ -39,7 +39,7 @@ BYTES_PER_SECOND = (
 MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
 COPIES = 4  # of a model's bytes that onnx holds at once
-# By call of the child, the name of what it does.
+# Names of tasks by the child's calls.
 TASKS = {
     "infer": "shape inference",
     "convert": "version converter",
@@ -156,7 +156,7 @@ class OnnxProcess:
         reply = child.ask({"call": call, **options}, data)
         if reply is None:
             self._child = None
-            raise self._ended(child.end(), call)
+            raise self._make_end_error(child.end(), call)
         if reply.error:
             raise OnnxError(reply.error)
         return reply.data
@@ -169,7 +169,7 @@ class OnnxProcess:
         with explain_os_error(ModelError, what, code="process.not-started"):
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
 
-    def _ended(self, code: int, call: str) -> ModelError:
+    def _make_end_error(self, code: int, call: str) -> ModelError:
         name = crash_name(code)
         how = f"it was ended by {name}" if name else f"it ended with code {code}"
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
@@ -237,8 +237,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
 
 
 def _require_fitting(model: protobuf.ModelProto, path: Path, version: int) -> None:
-    """Show the hidden nodes again, without attributes that the version lacks and that say what it
-    does anyway.
+    """Show the hidden nodes again, without attributes that the version lacks and implies.
 
     Raises:
         ModelError: Nodes do not fit the version; it names them.

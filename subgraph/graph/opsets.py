@@ -1,9 +1,10 @@
-"""Which operators a model means: domains and versions that it imports, onnx's schemas of them, why a
+"""The operators of a model: domains and versions that it imports, onnx's schemas of them, why a
 node does not fit its schema, and the opset from which on it does; names of types.
 
 Operators that the model itself defines, its local functions, are inlined at loading by onnx and by
 most runtimes. Forty functions that each call the one before twice fit into 3 kB and expand to 10¹²
-nodes."""  # noqa: E501
+nodes.
+"""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ from subgraph.system.shared import without_telemetry
 from subgraph.text import clean
 from subgraph.types import JsonObject
 
-COMMAND = tuple(
-    python("-c", "from subgraph.cli import main; main()")
-)  # `main` reads sys.argv; its first word is "-c"
+# `main` reads sys.argv, whose first word is "-c"
+COMMAND = tuple(python("-c", "from subgraph.cli import main; main()"))
 STOP_SECONDS = 20.0  # for a run that was interrupted, to store its state
 INTERRUPTED = 130
 MAX_KEPT = 20_000  # events
@@ -37,7 +36,8 @@ class CommandRun:
     def __init__(self, kind: str, words: Sequence[str]) -> None:
         """
         Attributes:
-            kind: the sub-command. words: all that is typed behind `subcut`.
+            kind: The sub-command.
+            words: All words after `subcut`.
         """
         self.kind = kind
         self.words = tuple(words)
@@ -55,11 +55,11 @@ class CommandRun:
 
     @property
     def shown(self) -> str:
-        """The command line, as a user types it."""
+        """The command line of a user."""
         return system.join(["subcut", *self.words])
 
     def interrupt(self) -> None:
-        """Ask it to store its state and end."""
+        """Have the child store its state and end."""
         if self.process.poll() is None:
             interrupt(self.process)
 
@@ -74,8 +74,7 @@ class CommandRun:
 
 
 class Runs:
-    """The runs of a session, one at a time, and the events of all. Safe to use from several
-    threads.
+    """The runs of a session, one at a time, and the events of all; safe for several threads.
 
     Attributes:
         events: `{"id", "run", "type", …}` of type `begin`, `progress` or `end`; ids ascend.
@@ -85,7 +84,10 @@ class Runs:
         self,
         links: Callable[[JsonObject, Sequence[str]], JsonObject] = lambda document, words: {},
     ) -> None:
-        """`links`: a run's document and words → further fields of its last event."""
+        """
+        Args:
+            links: Returns further fields of a run's last event for its document and words.
+        """
         self.events: list[JsonObject] = []
         self._links = links
         self._current: CommandRun | None = None
@@ -94,7 +96,7 @@ class Runs:
         self._closed = False
 
     def start(self, kind: str, words: Sequence[str]) -> int:
-        """Start a command line; returns the number of its run.
+        """Start a command line and return the number of its run.
 
         Raises:
             UsageError: another run is under way.
@@ -112,14 +114,14 @@ class Runs:
         return number
 
     def show(self, kind: str, command: str, document: JsonObject) -> None:
-        """Show a result that is there already, as if its run had ended."""
+        """Show an earlier result, as if its run had ended now."""
         with self._changed:
             self._number += 1
             self._add(self._number, "begin", kind=kind, command=command)
             self._add_end(self._number, document, ())
 
     def stop(self) -> bool:
-        """Interrupt the run that is under way; False if there is none."""
+        """Interrupt the current run; return whether there is one."""
         with self._changed:
             run = self._current
         if run:
@@ -127,7 +129,7 @@ class Runs:
         return run is not None
 
     def close(self) -> None:
-        """End the run that is under way; no other starts."""
+        """End the current run; no other starts."""
         with self._changed:
             self._closed = True
             run = self._current
@@ -135,42 +137,40 @@ class Runs:
         if run:
             run.end()
 
-    def after(self, number: int, seconds: float) -> list[JsonObject] | None:
-        """Events with a greater id; waits for one, at most so long. None once the session is
-        closed."""
+    def wait_for_events(self, number: int, seconds: float) -> list[JsonObject] | None:
+        """Wait for events with a greater id and return them; None if the session is closed."""
         with self._changed:
             if self._id <= number and not self._closed:
                 self._changed.wait(seconds)
-            return (
-                None if self._closed else [event for event in self.events if event["id"] > number]
-            )
+            if self._closed:
+                return None
+            return [event for event in self.events if event["id"] > number]
 
     def _add(self, run: int, type_: str, **fields: Any) -> None:
-        """The caller holds the lock."""
+        """Append an event; the caller holds the lock."""
         self._id += 1
         self.events.append({"id": self._id, "run": run, "type": type_, **fields})
         if len(self.events) > MAX_KEPT:  # lines of progress are the first to go
-            drop = next(
-                (k for k, event in enumerate(self.events) if event["type"] == "progress"), 0
-            )
-            del self.events[drop]
+            kinds = [event["type"] for event in self.events]
+            del self.events[kinds.index("progress") if "progress" in kinds else 0]
         self._changed.notify_all()
 
     def _add_end(self, run: int, document: JsonObject, words: Sequence[str]) -> None:
         self._add(run, "end", document=document, **self._links(document, words))
 
     def _follow(self, run: CommandRun, number: int) -> None:
-        """Read what the child writes, until it ends."""
+        """Read the output of the child until it ends."""
         output: list[str] = []
         process = run.process
-        assert process.stdout and process.stderr
-        reader = threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True)  # type: ignore[union-attr]
+        stdout = process.stdout
+        assert stdout and process.stderr
+        reader = threading.Thread(target=lambda: output.append(stdout.read()), daemon=True)
         reader.start()
         last = ""
         with process:  # closes the pipes
             for line in process.stderr:
                 fields = _parse(line) or {}
-                if not isinstance(fields.get("text"), str):  # of some library
+                if not isinstance(fields.get("text"), str):  # a library wrote the line
                     fields = {"text": clean(line.strip())}
                 last = fields["text"] or last
                 with self._changed:
@@ -191,7 +191,7 @@ def _parse(text: str) -> JsonObject | None:
 
 
 def _document(text: str, code: int, last: str) -> JsonObject:
-    """The document that the child printed, or one that says why there is none."""
+    """Return the document that the child printed, or an error document without one."""
     document = _parse(text)
     if document is not None:
         return document

@@ -1,19 +1,18 @@
-"""What the page asks -> plain data: the drawing, a region, a node, a run. Knows no HTTP."""
+"""Requests of the page -> plain data: the drawing, a region, a node, a run. Knows no HTTP."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
 import hashlib
-import itertools
 import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -78,16 +77,17 @@ class ByteSource(Protocol):
 
 @frozen
 class ViewOptions:
-    """What was typed behind `subcut view`.
+    """The command line of `subcut view`.
 
     Attributes:
-        candidates: name → words that choose it; the page knows only the names.
-        inputs: files that the model is fed. recordings: folders of recordings.
-        shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion,
-            timeout.
-        output: the parent folder of results.
-        known: what the candidates are known to compute wrongly in a graph, by node.
-        beside: candidates that Compare runs together, and whose values are shown beside each other.
+        candidates: Words that choose a candidate, by its name; the page knows only the names.
+        inputs: Files that the model is fed.
+        shared: Words of every run: shapes, seed, trust.
+        tested: Words of compare and bisect: criterion, timeout.
+        recordings: Folders of recordings.
+        output: The parent folder of results.
+        known: Returns the known faults of the candidates in a graph, by node.
+        together: Candidates that Compare runs together and whose values are shown side by side.
         sizes: The sizes of symbols in the shapes of a graph, as far as the options give them.
         foreign: The code of candidates that only an opened run names; it must be trusted to run.
     """
@@ -99,16 +99,21 @@ class ViewOptions:
     recordings: Sequence[str]
     output: Path
     known: Callable[[Graph], Mapping[int, Sequence[str]]] = lambda _: {}
-    beside: Sequence[str] = ()
+    together: Sequence[str] = ()
     sizes: Callable[[Graph], Mapping[str, int]] = lambda _: {}
     foreign: Mapping[str, NamedCode] = field(default_factory=dict)
 
 
 class ViewSession:
-    """One reading of a model, its drawing, and the runs on it; safe to use from several threads."""
+    """One reading of a model, its drawing, and the runs on it; safe for several threads."""
 
     def __init__(self, opened: OpenedModel, model: str, options: ViewOptions) -> None:
-        """`model`: as it is typed."""
+        """
+        Args:
+            opened: The model.
+            model: Its path in command lines.
+            options: The further command line.
+        """
         self.opened = opened
         self.graph = opened.graph
         self.model = model
@@ -123,31 +128,28 @@ class ViewSession:
         self.runs = Runs(self.find_links)
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, int]] = {}  # run → its folder, and the node
-        self._recorded: dict[
-            Strings, Path
-        ] = {}  # a recording and what was fed → all its values, once stored
-        self._cases: list[
-            tuple[Path, str]
-        ] = []  # and the part of the model that each is of, by its prefix
+        # a recording and the words for its inputs → the folder of its values
+        self._recorded: dict[Strings, Path] = {}
+        # folders, and prefixes of parts of the model
+        self._cases: list[tuple[Path, str]] = []
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
-        self._described = {
-            0: _begin(node_descriptions, graph)
-        }  # a part's place → what tells of its nodes
-        self._known = {
-            0: _begin(options.known, graph)
-        }  # a part's place → what is known of its nodes
+        # by a part's place: descriptions of its nodes, and the known faults of candidates there
+        self._described = {0: _begin(node_descriptions, graph)}
+        self._known = {0: _begin(options.known, graph)}
 
     # ------------------------------------------------------------ the model
 
     def about(self) -> JsonObject:
-        """The model's nodes, tensors and groups, and what can be run. Linear."""
+        """Return the model's nodes, tensors and groups, and the possible runs. Linear."""
         graph = self.graph
         around = self.drawer.openable
         keys = ["", *around]
         at = {key: k for k, key in enumerate(keys)}
-        rows = [(part, i) for part in self.parts for i in range(len(part.graph.nodes))]
+        numbers = (product([p], range(len(p.graph.nodes))) for p in self.parts)
+        rows = list(chain.from_iterable(numbers))
+        holders = chain.from_iterable(product([p], p.inside) for p in self.parts)
         return {
             "model": graph.path.name,
             "key": self.opened.key,
@@ -159,25 +161,26 @@ class ViewSession:
                 [part.prefix + n for n in part.graph.reads[i] if n not in part.graph.maker]
                 for part, i in rows
             ],
-            "bodies": {
-                part.first + i: [p.word for p in row]
-                for part in self.parts
-                for i, row in part.inside.items()
-            },
+            "bodies": {part.first + i: [p.word for p in part.inside[i]] for part, i in holders},
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
             "groups": keys,
             "parents": [0, *(at[above] for above in around.values())],
             "holders": [at[key] for key in self.drawer.holders],
             "candidates": list(self.options.candidates),
-            "beside": list(self.options.beside),
+            "beside": list(self.options.together),
             "recordings": list(self.options.recordings),
         }
 
     def layout(
         self, opened: Sequence[str] | None, width: float, *, tall: bool = False
     ) -> dict[str, object]:
-        """The drawing with these groups open, and their keys; `tall`: with room for errors.
+        """Return the drawing with some groups open, and their keys.
+
+        Args:
+            opened: The groups; None for as many as the drawer opens.
+            width: The width in pixels.
+            tall: Leave room for errors.
 
         Raises:
             UsageError: no such group.
@@ -190,7 +193,7 @@ class ViewSession:
             return drawn.to_json() | {"open": sorted(keys)}
 
     def node(self, index: int) -> JsonObject:
-        """All that the file says of a node: attributes, tensors with types and shapes, metadata.
+        """Return a node's entry in the file: attributes, tensors with types and shapes, metadata.
 
         Raises:
             UnknownName: there is no such node.
@@ -227,7 +230,7 @@ class ViewSession:
         }
 
     def _place(self, number: int) -> tuple[int, int]:
-        """The part that holds a node, by its place, and the node's index in there.
+        """Return the place of the part that holds a node, and the node's index in there.
 
         Raises:
             UnknownName: there is no such node.
@@ -238,7 +241,7 @@ class ViewSession:
         return place, number - self.parts[place].first
 
     def _part(self, names: Sequence[str]) -> tuple[Part, list[str]]:
-        """The graph that these selectors are about, and how it calls what they select.
+        """Return the part that selectors are about, and the selectors in its own names.
 
         Raises:
             UsageError: they are about several graphs.
@@ -253,8 +256,7 @@ class ViewSession:
         return found[0][0], [name for _, name in found]
 
     def region(self, start: str, end: str) -> JsonObject:
-        """The region between two nodes, and the command line that cuts it. One of them may be
-        empty.
+        """Return the region between two nodes, one of which may be "", and the command to cut it.
 
         Raises:
             SubcutError: As `region.find_region`; `NoRegion` with `swap` if the end is upstream of
@@ -266,15 +268,14 @@ class ViewSession:
         inputs = (*region.inputs, *region.shapes)
         outputs = region.outputs
         drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
-        constants = drawn.add_constants(region.nodes).difference(
-            region.nodes
-        )  # a cut has them as weights
+        # a cut has them as weights
+        constants = drawn.add_constants(region.nodes).difference(region.nodes)
         return {
             "start": region.start[0] if start else "",
             "end": region.end[0] if end else "",
             "nodes": [part.first + i for i in region.nodes],
             "inside": [
-                *part.below(region.nodes),
+                *part.iter_inner(region.nodes),
                 *(part.first + i for i in sorted(constants)),
             ],
             "inputs": [part.prefix + name for name in inputs],
@@ -300,8 +301,7 @@ class ViewSession:
     # ------------------------------------------------------------ runs
 
     def run(self, asked: Fields) -> JsonObject:
-        """Start `cut`, `compare` or `bisect`; only with candidates and recordings that were typed
-        or are configured.
+        """Start `cut`, `compare` or `bisect` with a candidate or recording of the command line.
 
         Raises:
             UsageError: anything else, or another run is under way. SubcutError: as `region`.
@@ -333,22 +333,22 @@ class ViewSession:
         return {"run": self.runs.start(kind, [*words, *self._words_of_inputs(asked)])}
 
     def _words_of_comparison(self, asked: Fields) -> list[str]:
-        """Words that compare only what lies between start and end; of thousands of nodes none
-        alone. A recording holds nothing of bodies: there all is compared."""
+        """Return words that limit a comparison to the nodes between start and end.
+
+        Of many nodes, none runs alone. A recording has no tensors of bodies, so nothing limits it
+        there.
+        """
         start, end, recording = (read_word(asked, key) for key in ("start", "end", "recording"))
-        part = (
-            self._part([name for name in (start, end) if name])[0] if start or end else self.whole
-        )
+        names = [name for name in (start, end) if name]
+        part = self._part(names)[0] if names else self.whole
         if recording and part is not self.whole:
             return []
-        nodes = self.region(start, end)["nodes"] if start or end else part.graph.nodes
-        return [
-            *_ends(start, end),
-            *(["--in-place"] if len(nodes) > MAX_ALONE and not recording else []),
-        ]
+        nodes = self.region(start, end)["nodes"] if names else part.graph.nodes
+        is_large = len(nodes) > MAX_ALONE and not recording
+        return [*_ends(start, end), *(["--in-place"] if is_large else [])]
 
     def _run_values(self, asked: Fields) -> JsonObject:
-        """Start what writes the tensors that a node makes."""
+        """Start a run that writes the output tensors of a node."""
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
@@ -358,9 +358,7 @@ class ViewSession:
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
         at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
-        at_node = (
-            [] if recording else [at]
-        )  # of a recording all at once: each further node needs no run
+        at_node = [] if recording else [at]  # a recording is stored whole, for all nodes
         words = ["compare", self.model, *tested, *at_node, *self.options.tested, *fed]
         number = self.runs.start("values", [*words, f"--save={folder}"])
         if recording:
@@ -373,7 +371,7 @@ class ViewSession:
         return {"run": number}
 
     def _new_folder(self) -> Path:
-        """For the values of a run, as long as the session lives."""
+        """Create a folder for the values of a run, which is removed with the session."""
         with self._lock:
             if self._scratch is None:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
@@ -413,39 +411,20 @@ class ViewSession:
         ]
 
     def tensor(self, asked: Fields) -> JsonObject:
-        """Pictures and statistics of one tensor, as `tensor_document` gives them.
+        """Return pictures and statistics of one tensor, as `tensor_document`.
 
-        Either of those that a run of kind `values` wrote (`run`), or of those that are stored of
-        what a node makes (`node`): of the chosen `recording` once its values are, else in the cases
-        of this model; `pair`: which of them, `plane`: which map, None for that which differs most.
+        The request has `run`, a run of kind `values`, or `node`, a node, whose values are those of
+        `recording` if they are stored, else those in cases of this model. `pair` is the number of
+        the tensor, `plane` that of the map, None for the map that differs most.
 
         Raises:
-            UsageError: there is no such run, node, pair or plane. InputError: its files are
-                damaged.
+            UsageError: there is no such run, node, pair or plane.
+            InputError: its files are damaged.
         """
         run = asked.get("run")
         node = asked.get("node")
         if isinstance(node, int) and 0 <= node < self.whole.size:
-            made = self._list_outputs(node)
-            recording = read_word(asked, "recording")
-            kept = (
-                self._recorded.get((recording, *self._words_of_inputs(asked)))
-                if recording
-                else None
-            )
-            stored = kept if kept and is_saved(kept) else None
-            prefix = self.parts[self._place(node)[0]].prefix
-            cases = [folder for folder, of in reversed(self._cases) if of == prefix]
-            values = (
-                list(
-                    chain.from_iterable(
-                        values_of_case(folder, made, self._relative(str(folder)) or folder.name)
-                        for folder in cases
-                    )
-                )
-                if stored is None
-                else self._values_in(stored, node)
-            )
+            values = self._read_stored(node, asked)
         elif isinstance(run, int) and run in self._values:
             folder, node = self._values[run]
             values = self._values_in(folder, node)
@@ -455,14 +434,31 @@ class ViewSession:
             )
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
 
+    def _read_stored(self, node: int, asked: Fields) -> list[ShownValue]:
+        """Return a node's tensors in the chosen recording, or in the cases of this model."""
+        if recording := read_word(asked, "recording"):
+            stored = self._recorded.get((recording, *self._words_of_inputs(asked)))
+            if stored and is_saved(stored):
+                return self._values_in(stored, node)
+        made = self._list_outputs(node)
+        prefix = self.parts[self._place(node)[0]].prefix
+        found = (
+            values_of_case(folder, made, self._relative(str(folder)) or folder.name)
+            for folder, of in reversed(self._cases)
+            if of == prefix
+        )
+        return list(chain.from_iterable(found))
+
     def _list_outputs(self, node: int) -> list[str]:
         place, i = self._place(node)
         return list(self.parts[place].graph.makes[i])
 
     def show_case(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """Take values from a case of this model as well; one of another model is left out.
+        """Show values from a case as well, unless it is one of another model.
 
-        `names`: of nodes that it was cut at, where they are inside of a body.
+        Args:
+            folder: The case.
+            names: The nodes at the ends of the cut, if they are in a body.
         """
         prefix = find_part(self.parts, names[0])[0].prefix if names else ""
         with contextlib.suppress(InputError):  # a damaged manifest
@@ -472,7 +468,7 @@ class ViewSession:
                 self._cases = [*((f, p) for f, p in self._cases if f != folder), (folder, prefix)]
 
     def close(self) -> None:
-        """End the run that is under way, and remove what was kept for the page alone."""
+        """End the current run and remove the files that only the page needs."""
         self.runs.close()
         self._kept.close()
 
@@ -480,8 +476,7 @@ class ViewSession:
         return ["cut", self.model, *_ends(start, end)]
 
     def _words_of_candidate(self, asked: Fields, *, several: bool) -> list[str]:
-        """Words that choose the recording, or the candidate; `several`: with those that stand
-        beside it."""
+        """Return words that choose the recording or the candidate; with the ones of `together`."""
         candidate = read_word(asked, "candidate")
         recording = read_word(asked, "recording")
         if recording:
@@ -500,14 +495,14 @@ class ViewSession:
             )
         if foreign := self.options.foreign.get(candidate):
             require_trust(foreign, trust=False)
-        beside = self.options.beside
-        names = beside if several and candidate in beside else [candidate]
+        together = self.options.together
+        names = together if several and candidate in together else [candidate]
         return list(chain.from_iterable(self.options.candidates[name] for name in names))
 
     # ------------------------------------------------------------ files
 
     def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
-        """Store a file that was dropped onto the page in the output folder; returns its name there.
+        """Store a file that was dropped onto the page, and return its name in the output folder.
 
         Raises:
             InputError: it is of another kind, or ends too soon.
@@ -540,10 +535,10 @@ class ViewSession:
         return {"file": stored}
 
     def file(self, name: str) -> Path:
-        """A file or folder in the output folder.
+        """Return the path of a file or folder in the output folder.
 
         Raises:
-            UsageError: there is none of that name, or it leads elsewhere.
+            UsageError: the name does not exist, or leads elsewhere.
         """
         path = (self.output / name).resolve() if name and "\0" not in name else self.output
         if not path.is_relative_to(self.output) or path == self.output or not path.exists():
@@ -551,11 +546,15 @@ class ViewSession:
         return path
 
     def find_links(self, document: object, words: Sequence[str]) -> JsonObject:
-        """Folders and reports of a result, as `file` takes them, and its first lines; of a result
-        that may belong to another model than this one only that it is `stale`. `words`: of the run.
+        """Return folders and reports of a result, as names for `file`, and its first lines.
 
-        `prefix`: what stands before its tensors' names on the page, where it is of a body. Of
-        several candidates there are the same of each, as `comparisons`.
+        Of a result that may belong to another model, return only that it is `stale`; of several
+        candidates, return the links of each as `comparisons`. `prefix` comes before the names of
+        tensors in a body.
+
+        Args:
+            document: The result.
+            words: The words of the run.
         """
         linked = from_json(LinkedResult, document)
         if linked.comparisons:
@@ -567,10 +566,8 @@ class ViewSession:
             (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
         )
         prefix = find_part(self.parts, at)[0].prefix
-        same = bool(prefix) or structure in (
-            None,
-            self._structure,
-        )  # the model of a run in a body is that body
+        # the model of a run in a body is that body
+        same = bool(prefix) or structure in (None, self._structure)
         if linked.error is None and (not self.opened.is_current or not same):
             return {"stale": True}
         inner = [list(_chain(f.inside)) for f in linked.findings]
@@ -579,46 +576,38 @@ class ViewSession:
             (one.path, ends) for one in linked.results
         ]
         places += [(f.case, ()) for f in linked.findings]
-        found_inside = itertools.chain.from_iterable(i.findings for i in itertools.chain(*inner))
-        places += [(f.case, f.nodes) for f in found_inside]
-        found = _known(document)
+        found_inside = [list(chain.from_iterable(i.findings for i in of)) for of in inner]
+        places += [(f.case, f.nodes) for f in chain(*found_inside)]
+        found = _parse_result(document)
         for path, names in places:
             if path and self._relative(path):
                 self.show_case(Path(path), names)
         return {
             "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
             "report": self._relative(linked.report or ""),
-            "kept": self._numbers(
-                list(itertools.chain.from_iterable(place.nodes for place in linked.kept or ()))
-            ),
+            "kept": self._numbers(chain.from_iterable(place.nodes for place in linked.kept or ())),
             "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
             "said": first_lines(found) if found else None,
             "prefix": prefix,
             "inner_reports": [
                 [rel for i in of if (rel := self._relative(i.report or ""))] for of in inner
             ],
-            "inside": [
-                [self._numbers(f.nodes) for f in itertools.chain(*(i.findings for i in of))]
-                for of in inner
-            ],
+            "inside": [[self._numbers(f.nodes) for f in of] for of in found_inside],
         }
 
-    def _numbers(self, names: Sequence[str]) -> list[int]:
-        """The numbers of nodes in bodies, as a result names them."""
+    def _numbers(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of nodes that a result names, also in bodies."""
         found = [find_part(self.parts, name) for name in names]
         return [
             part.first + part.graph.names[name] for part, name in found if name in part.graph.names
         ]
 
     def _relative(self, path: str) -> str:
-        if not path or not is_text(path):
-            return ""
-        full = Path(path).resolve()
-        return (
-            full.relative_to(self.output).as_posix()
-            if full.is_relative_to(self.output) and full.exists()
-            else ""
-        )
+        if path and is_text(path):
+            full = Path(path).resolve()
+            if full.is_relative_to(self.output) and full.exists():
+                return full.relative_to(self.output).as_posix()
+        return ""
 
 
 def _ends(start: str, end: str) -> list[str]:
@@ -626,11 +615,10 @@ def _ends(start: str, end: str) -> list[str]:
 
 
 def _begin(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
-    """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the
-    first click."""
-    beside = ThreadPoolExecutor(1)
-    future = beside.submit(function, graph)
-    beside.shutdown(wait=False)
+    """Run a function in a thread: type inference for 10,000 nodes would delay a click by 0.3 s."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, graph)
+    pool.shutdown(wait=False)
     return future
 
 
@@ -674,8 +662,8 @@ class LinkedResult:
     report: str | None = None
 
 
-def _known(document: object) -> results.Document | None:
-    """The document of a result that has a report; None for any other result."""
+def _parse_result(document: object) -> results.Document | None:
+    """Return the document of a result that has a report; None for any other result."""
     schema = document.get("schema") if isinstance(document, dict) else None
     return results.parse(document) if schema in results.KNOWN else None
 
@@ -689,7 +677,7 @@ def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
 
 
 def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
-    """An error as the page shows it; `swap`: start and end the other way round are a region."""
+    """Return an error for the page; `swap` if start and end the other way round are a region."""
     start = asked.get("start")
     end = asked.get("end")
     pair = (
@@ -702,10 +690,10 @@ def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> J
 
 
 def read_word(asked: Any, key: str) -> str:
-    """A text of the request; empty if it is not there.
+    """Return a text of the request; "" if it is absent.
 
     Raises:
-        UsageError: it is not text, or an absurd one.
+        UsageError: the value is not a text, or an absurd one.
     """
     value = asked.get(key, "") if isinstance(asked, dict) else None
     if not isinstance(value, str) or len(value) > MAX_WORD or not is_text(value) or "\0" in value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -38,8 +39,7 @@ POLICY = (
     "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src"
     " 'none'"
 )
-# A report is a file that names things after the model: it runs no scripts here and belongs to no
-# origin.
+# A report holds names from the model: it runs no scripts here and belongs to no origin.
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 )
@@ -47,9 +47,7 @@ REPORT_POLICY = (
 MAX_JSON = 16 << 20
 MAX_FILE = 4 << 30
 IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
-WATCH_SECONDS = (
-    1.0  # an event stream shows so often that it lives, and that the model is still the same
-)
+WATCH_SECONDS = 1.0  # between signs of life of an event stream, and looks at the model's file
 
 
 def _lay_out(session: ViewSession, asked: JsonObject) -> dict[str, object]:
@@ -82,8 +80,7 @@ ANSWERS: Mapping[str, Callable[[ViewSession, JsonObject], object]] = {
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves a session, and a new one where the model has changed once a page is opened; `url`
-    opens the page."""
+    """Serves a session, and a new one if the model has changed when a page opens."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -91,7 +88,8 @@ class ViewServer(ThreadingHTTPServer):
     def __init__(self, open_session: Callable[[], ViewSession], port: int = 0) -> None:
         """
         Raises:
-            UsageError: the port is taken. SubcutError: as `open_session`.
+            UsageError: the port is taken.
+            SubcutError: as `open_session`.
         """
         self._open_session = open_session
         self._opening = threading.Lock()
@@ -109,12 +107,11 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The page's address. What stands behind # is not sent and gets into no log."""
+        """The page's address. Browsers do not send the token after #, so no log has it."""
         return f"http://{ADDRESS}:{self.server_port}/#{self.token}"
 
     def current(self) -> ViewSession:
-        """The session of the model as it is on disk now; that of an older reading is closed, its
-        run stopped.
+        """Return the session of the model on disk; close the one of an older reading with its run.
 
         Raises:
             SubcutError: as `open_session`; the older session stays, in which nothing can be done.
@@ -127,14 +124,14 @@ class ViewServer(ThreadingHTTPServer):
             return self.session
 
     def server_bind(self) -> None:
-        """Without the look-up of a host name, which may ask the network."""
+        """Bind the socket without a look-up of the host name, which may use the network."""
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name = ADDRESS
         self.server_port = self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is not an error."""
+        """Do nothing: a closed connection is not an error."""
 
 
 class ViewRequest(BaseHTTPRequestHandler):
@@ -147,7 +144,7 @@ class ViewRequest(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """The page's own files for anybody on this host; data with the token."""
+        """Send the page's own files to anybody on this host, and data for the token."""
         url = urlsplit(self.path)
         if not self._admit():
             return
@@ -188,21 +185,20 @@ class ViewRequest(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ the door
 
     def _admit(self) -> bool:
-        """For this server, and from its own page or from none."""
-        host = self.headers.get_all("Host", [])
+        """Return whether a request is for this server and from no other page; else refuse it."""
+        hosts = self.server.hosts
+        host = [name.lower() for name in self.headers.get_all("Host", [])]
         origin = self.headers.get("Origin")
-        if len(host) != 1 or host[0].lower() not in self.server.hosts:
+        is_own_origin = origin is None or origin.lower().removeprefix("http://") in hosts
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        is_own_site = self.path == "/" or site in ("none", "same-origin")
+        if len(host) != 1 or host[0] not in hosts:
             self._refuse(403, "the request is for another host")
-        elif (
-            origin is not None and origin.lower().removeprefix("http://") not in self.server.hosts
-        ) or (
-            self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
-            and self.path != "/"
-        ):
+            return False
+        if not (is_own_origin and is_own_site):
             self._refuse(403, "the request comes from another page")
-        else:
-            return True
-        return False
+            return False
+        return True
 
     def _knows_token(self, token: str) -> bool:
         if hmac.compare_digest(token.encode(), self.server.token.encode()):
@@ -223,7 +219,7 @@ class ViewRequest(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ answers
 
     def _answer(self, give: Callable[[], None], asked: JsonObject, *, ends: bool = False) -> None:
-        """An error of ours is the answer."""
+        """Send an answer; if it raises an error of subcut, send that."""
         try:
             give()
         except SubcutError as e:
@@ -242,9 +238,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _post(self, asked: JsonObject) -> None:
         session = self.server.session
-        if (
-            self.path != "/api/stop"
-        ):  # else nodes of one reading could be asked for by numbers of another
+        if self.path != "/api/stop":  # numbers of nodes are valid for one reading of the model
             session.opened.require(asked.get("model"))
         answer = ANSWERS.get(self.path)
         if answer is None:
@@ -253,23 +247,22 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._json(answer(session, asked))
 
     def _stream(self) -> None:
-        """Server-sent events: all that were, then each as it comes; the browser asks again from the
-        last it has."""
+        """Send the earlier events, then each new one.
+
+        After a broken connection, the browser continues at its last event.
+        """
         last = self.headers.get("Last-Event-ID", "0")
         number = int(last) if last.isdecimal() and len(last) < 12 else 0
         self.close_connection = True
         self._head(200, "text/event-stream", None)
         session = self.server.session
         key = parse_qs(urlsplit(self.path).query).get("model", [""])[0]
-        while (events := session.runs.after(number, WATCH_SECONDS)) is not None:
+        while (events := session.runs.wait_for_events(number, WATCH_SECONDS)) is not None:
             if key != session.opened.key or not session.opened.is_current:
                 self.wfile.write(f"data: {json.dumps({'type': 'changed'})}\n\n".encode())
                 return
-            text = (
-                "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events)
-                or ": alive\n\n"
-            )
-            self.wfile.write(text.encode())
+            text = "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events)
+            self.wfile.write((text or ": alive\n\n").encode())
             self.wfile.flush()
             number = events[-1]["id"] if events else number
 
@@ -277,22 +270,16 @@ class ViewRequest(BaseHTTPRequestHandler):
         path = self.server.session.file(name)
         if not path.is_file():
             raise UsageError("only a file can be shown", code="view.unknown-file")
-        shown = path.suffix == ".html"
+        kind = "text/html; charset=utf-8"
+        disposition = ""
+        if path.suffix != ".html":
+            kind = "application/octet-stream"
+            plain = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)
+            disposition = f'attachment; filename="{plain}"'
         with path.open("rb") as file:
-            download = "" if shown else path.name
             size = file.seek(0, 2)
             file.seek(0)
-            plain = "".join(
-                c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in download
-            )
-            kind = "text/html; charset=utf-8" if shown else "application/octet-stream"
-            self._head(
-                200,
-                kind,
-                size,
-                REPORT_POLICY,
-                f'attachment; filename="{plain}"' if download else "",
-            )
+            self._head(200, kind, size, REPORT_POLICY, disposition)
             while chunk := file.read(1 << 20):
                 self.wfile.write(chunk)
 
@@ -325,4 +312,4 @@ class ViewRequest(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: an address would show the token."""
+        """Write nothing: an address would show the token."""

@@ -1,5 +1,5 @@
-"""A tensor's values, which a run wrote or a case holds -> what the page shows: numbers, pictures,
-worst elements; and whether the files of its model are still those that were read.
+"""Values of a tensor in a run or a case -> numbers, pictures and worst elements for the page; and
+whether the files of its model are still those that were read.
 
 A file counts as another one as soon as its size, times or inode differ: an export that writes the
 same bytes again only costs a reload, while an old network over a new file would be cut at other
@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 from subgraph.cases.evidence import case_values
@@ -36,11 +36,12 @@ class ShownValue:
     """A tensor of one sample, read when it is shown.
 
     Attributes:
-        source: whose value stands beside the reference's. place: the case that holds both, "" for a
-            run.
-        recorded: it is a device's record in a case, whose reference was fed what the device
-            recorded before it.
-        load: gives (reference, given). alone: The case holds only the reference's.
+        source: The candidate or recording whose value is shown with the reference's.
+        place: The case that holds both; "" for a run.
+        load: Returns the reference's value and the other one.
+        alone: The case holds only the reference's.
+        recorded: The other one is a device's record in a case, whose reference was fed the
+            device's earlier records.
     """
 
     tensor: str
@@ -53,24 +54,23 @@ class ShownValue:
 
 
 def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
-    """Return what `subcut compare --save` wrote of these tensors.
+    """Return the values of tensors that `subcut compare --save` wrote.
 
     Raises:
         InputError: the folder is damaged.
     """
-    places = (
-        [folder] if is_saved(folder) else sorted(folder.iterdir())
-    )  # of several candidates one each
-    pairs = [
-        (place, pair) for place in places for pair in read_pairs(place) if pair.tensor in tensors
-    ]
+    # each of several candidates has a folder
+    places = [folder] if is_saved(folder) else sorted(folder.iterdir())
+    pairs = chain.from_iterable(product([place], read_pairs(place)) for place in places)
     return [
-        ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p)) for at, p in pairs
+        ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p))
+        for at, p in pairs
+        if p.tensor in tensors
     ]
 
 
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
-    """Return these tensors of a case; none of a damaged one."""
+    """Return the values of tensors in a case; [] for a damaged one."""
     try:
         found = list(chain.from_iterable(case_values(folder, name) for name in tensors))
     except InputError:
@@ -84,19 +84,26 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
 
 
 def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> JsonObject:
-    """One of the values, as plain data: at most some 600 kB, however large the tensor is.
+    """Return one of the values as plain data, some 600 kB at most.
 
-    `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.
+    Args:
+        values: The values; without any, the document has only `pairs`.
+        number: The position of the value.
+        plane: The number of the map; None for that which differs most.
 
     Raises:
-        UsageError: there is no such value or plane. InputError: its files are damaged.
+        UsageError: there is no such value or plane.
+        InputError: its files are damaged.
     """
     if not values:
         return {"pairs": []}
     if not isinstance(number, int) or not 0 <= number < len(values):
         raise UsageError("there is no such tensor", code="view.unknown-values")
     value = values[number]
-    reference, given, notes = _sides(value)
+    reference, given = value.load()
+    notes = _list_notes(value, reference, given)
+    if given is not None and given.shape != reference.shape:
+        given = None
     shape = reference.shape
     dtype = str(reference.dtype)
     if not reference.size:
@@ -143,37 +150,27 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     }
 
 
-def _sides(value: ShownValue) -> tuple[Array, Array | None, list[str]]:
-    """(reference, given, notes): a given value only where it has the reference's shape."""
-    reference, given = value.load()
+def _list_notes(value: ShownValue, reference: Array, given: Array | None) -> list[str]:
+    """Return notes on the origin of a value, and on the lack of one to compare."""
     notes = [f"stored in {value.place}"] if value.place else []
-    if value.alone:
-        return reference, None, notes
     if given is None:
-        return (
-            reference,
-            None,
-            [*notes, f"{value.source} gave no value of this tensor: the reference's stands alone"],
-        )
-    if given.shape != reference.shape:
-        other = f"another shape, {shape_text(given.shape)}"
-        return (
-            reference,
-            None,
-            [*notes, f"{value.source} gave {other}: the reference's stands alone"],
-        )
-    if value.recorded:
-        notes = [
-            f"{notes[0]}: {RECORD}, beside the reference on what the device recorded before it"
-        ]
-    elif value.place:
-        notes = [f"{notes[0]}, where {value.source} ran this piece alone"]
-    return reference, given, notes
+        lack = "" if value.alone else "no value of this tensor"
+    else:
+        lack = f"another shape, {shape_text(given.shape)}" * (given.shape != reference.shape)
+    if lack:
+        notes.append(f"{value.source} gave {lack}: the reference's stands alone")
+    elif given is not None and value.recorded:
+        notes[0] += f": {RECORD}, beside the reference on what the device recorded before it"
+    elif given is not None and value.place:
+        notes[0] += f", where {value.source} ran this piece alone"
+    return notes
 
 
 def _part(values: Array, planes: int, plane: int) -> Array:
-    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a
-    mapped file is read."""
+    """Return one plane of a large tensor as a matrix of at most `MAX_DRAWN` elements.
+
+    Nothing else of a mapped file is read.
+    """
     matrix: Array = values.reshape(planes, -1, values.shape[-1])[plane][:, :MAX_DRAWN]
     part: Array = matrix[: max(1, MAX_DRAWN // matrix.shape[1])]
     return part
@@ -188,7 +185,11 @@ class ModelChanged(ModelError):
 
 @frozen
 class OpenedModel:
-    """A graph and what its files were like before they were read; `key` is new for each reading."""
+    """A graph and the state of its files before they were read.
+
+    Attributes:
+        key: A text that is new for each reading.
+    """
 
     graph: Graph
     stamps: dict[Path, Stamp]
@@ -202,7 +203,7 @@ class OpenedModel:
     def require(self, key: object) -> None:
         """
         Raises:
-            ModelChanged: the files have changed, or the asking page shows another reading of them.
+            ModelChanged: the files have changed, or the page shows another reading of them.
         """
         if key != self.key or not self.is_current:
             raise ModelChanged(
@@ -221,9 +222,7 @@ def open_model(path: Path) -> OpenedModel:
     stamp = _stamp(path)
     graph = load(path)
     stamps = {path: stamp}
-    with contextlib.suppress(
-        DataError
-    ):  # such a model can be looked at, and its runs say what is missing
+    with contextlib.suppress(DataError):  # the page shows such a model, and runs raise the error
         stamps |= {file: _stamp(file) for file in external_files(graph).values()}
     return OpenedModel(graph, stamps)
 

@@ -130,7 +130,7 @@ def test_each_node_has_one_number_and_the_name_by_which_it_is_cut(
     found = graph
     names: tuple[str, ...] = (inner,)
     while deeper := enter_body(found, names):  # as `subcut cut` finds it
-        _, found, names = deeper
+        found, names = deeper[1].graph, deeper[1].names
     assert list(found.node_names) == list(known[-1].graph.node_names) and names == (inner,)
     wrong = "/".join([*planted.path, planted.node])
     part, name = find_part(known, wrong.replace("/body/", "/body@2/"))

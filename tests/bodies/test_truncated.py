@@ -12,7 +12,14 @@ from onnx import TensorProto, helper
 
 from fixtures import bodies
 from subgraph.bodies.model import Body, open_body, split
-from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncate_loop
+from subgraph.bodies.truncated import (
+    BEGIN,
+    RAN,
+    TRIPS,
+    make_counting_loop,
+    state_name,
+    truncate_loop,
+)
 from subgraph.graph import graph as graphs
 from subgraph.graph.nested import all_nodes
 
@@ -52,10 +59,10 @@ def test_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_pa
 
 def test_loop_counts_its_iterations(tmp_path: Path) -> None:
     body = loop(tmp_path)
-    assert {name: int(value) for name, value in run(counting_loop(body, TYPES), t3=X).items()} == {
-        RAN: BEGIN + 5
-    }
+    assert {
+        name: int(value) for name, value in run(make_counting_loop(body, TYPES), t3=X).items()
+    } == {RAN: BEGIN + 5}
     made = run(
-        counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)}
+        make_counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)}
     )
     assert (int(made[RAN]), made[state_name(0)].shape) == (3, (2, 3))

@@ -31,7 +31,7 @@ def ended(session: Runs) -> dict[str, Any]:
     until = time.monotonic() + PATIENCE
     while session.events[-1]["type"] != "end":
         assert time.monotonic() < until
-        session.after(session.events[-1]["id"], 1.0)
+        session.wait_for_events(session.events[-1]["id"], 1.0)
     return session.events[-1]
 
 
@@ -87,11 +87,11 @@ def test_one_run_at_a_time_which_can_be_stopped() -> None:
         with raises(UsageError, "view.busy"):
             session.start("cut", [])
     while len(session.events) < 2:
-        session.after(1, 1.0)
+        session.wait_for_events(1, 1.0)
     assert session.stop() is True
     assert ended(session)["document"]["error"]
     session.close()
-    assert session.after(0, 1.0) is None
+    assert session.wait_for_events(0, 1.0) is None
     with pytest.raises(UsageError):
         session.start("cut", [])
 

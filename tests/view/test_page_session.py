@@ -325,7 +325,7 @@ def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     monkeypatch.setattr("subgraph.view.page_session.MAX_ALONE", 3)
     candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
     vars(session)["options"] = replace(
-        session.options, candidates=candidates, beside=("a.py", "b.py")
+        session.options, candidates=candidates, together=("a.py", "b.py")
     )
     started = record_runs(session.runs)
 
