@@ -1,6 +1,10 @@
 """The reference: onnxruntime with all optimizations off, in a separate process.
 
-The reasons are in `docs/why/reference-in-a-process.md`.
+A damaged model can make onnxruntime divide by zero, follow a wild size or request 200 GB. In a
+child process, that is an exit by a signal, which becomes an error message. The child has a limit of
+memory (`RLIMIT_DATA`, which counts mapped weights as well), and ends when its standard input
+closes. It imports the runtime while the model is read, so the main process needs neither numpy nor
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -225,9 +229,10 @@ class Reference:
     ) -> None:
         """Load a model whose large weights are still in a file; write the model into a folder.
 
-        onnxruntime reads external weights in place where all are aligned. Else they are copied to
-        aligned offsets, because kernels compute other last bits on unaligned memory
-        (`docs/why/alignment.md`).
+        onnxruntime reads external weights in place where all are at multiples of 64 bytes, as it
+        aligns its own allocations. Else they are copied to aligned offsets: a kernel that sums can
+        start with single elements until its pointer is aligned, which changes the last bits, and
+        a cut must return the values of the full model bit for bit.
         `model` is changed.
         """
 

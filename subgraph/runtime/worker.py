@@ -8,8 +8,9 @@ module cannot read a reply, or the child a request: that is no fault of a candid
 This is the parent's half, `worker_main` is the child's. The child leads a separate session (process
 group), so that killing the group kills all that it started. It ends when its lifeline or its
 standard input closes: no child outlives a killed parent, even in the middle of a run
-(`docs/why/lifeline.md`). The parent enforces the limits of time and memory. One loop does all the
-waiting: it sends, receives, keeps the end of the child's output, and checks the limits.
+(`system.posix` explains the lifeline). The parent enforces the limits of time and memory. One loop
+does all the waiting: it sends, receives, keeps the end of the child's output, and checks the
+limits.
 """
 
 from __future__ import annotations

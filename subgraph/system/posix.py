@@ -1,4 +1,24 @@
-"""`subgraph.system` on Linux and macOS."""
+"""`subgraph.system` on Linux and macOS.
+
+subcut can be killed with -9 while a candidate hangs. No process of the candidate must survive,
+because it holds memory, a device, a license. Ways that fail: a thread in the child that waits for
+the end of standard input (the backend holds Python's lock), `PR_SET_PDEATHSIG` (it fires when the
+parent's thread ends, and grandchildren do not inherit it), a supervisor process for each worker (15
+ms and 10 MB each, and it needs a supervisor, too).
+
+So the child has the reading end of a pipe, its lifeline, whose other end only subcut has. On Linux,
+the kernel sends SIGKILL to the child's process group when subcut ends and the pipe closes
+(`F_SETOWN`, `F_SETSIG`, `O_ASYNC`). macOS lacks `F_SETSIG`: a shell waits on the pipe and kills the
+group. Between the start and these calls, a worker reads the end of its input before the first
+request, and a command without input is started by a shell that waits for one line.
+
+A process in another session is not in the group. A worker adopts the orphans among its descendants
+(`PR_SET_CHILD_SUBREAPER`); before subcut ends it, it is stopped, and the processes of its tree
+outside of the group are killed first. After a crash of the worker, the commands adopt the orphans;
+a program that imports subcut finds them by a mark in their environment. Remaining cases: such a
+daemon after a kill -9 of subcut; on macOS, and for programs that import subcut after a crash, a
+daemon that emptied its environment.
+"""
 
 from __future__ import annotations
 

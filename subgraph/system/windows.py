@@ -1,4 +1,8 @@
-"""`subgraph.system` on Windows: jobs, LockFileEx, a thread for each pipe."""
+"""`subgraph.system` on Windows: jobs, LockFileEx, a thread for each pipe.
+
+A child starts suspended, is put into a job whose only handle subcut has (`KILL_ON_JOB_CLOSE`), and
+then runs. The system ends the job when the handle closes, also after a kill of subcut.
+"""
 
 from __future__ import annotations
 
