@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import attrgetter
 
-from subgraph.comparison import CLIPPED
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
@@ -89,12 +88,6 @@ class NodeItems:
         """Per item, the operators of its nodes."""
         ops = self.graph.ops
         return [tuple(ops[i] for i in group) for group in self.groups]
-
-
-def is_beyond_steps(verdict: Verdict | None, excused: str = CLIPPED) -> bool:
-    """Return whether an output of an item fails for another reason than the one that is excused: a
-    scale may clip what the outputs of the model do not show, since calibrators choose so."""
-    return verdict is not None and any(j.fails and j.label != excused for j in verdict.outputs)
 
 
 def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:

@@ -29,7 +29,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
-from subgraph.bisection.items import is_beyond_steps
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.rewriting import (
@@ -55,6 +54,7 @@ from subgraph.search import Counts, Finding
 from subgraph.search.driver import Steps
 from subgraph.search.oracle import FindingKind, Findings, Items, Outcome
 from subgraph.trials.doubt import (
+    MIN_EXACT,
     ROUNDING_DOUBTS,
     UNDOUBTED,
     Decision,
@@ -64,7 +64,9 @@ from subgraph.trials.doubt import (
     Settlement,
     agrees,
     error_of,
+    explain_steps,
     find_doubt,
+    is_beyond_steps,
     settle_quantization,
     settle_rounding,
 )
@@ -78,7 +80,6 @@ from subgraph.verdict import Verdict
 
 MAX_SMALL_REGION = 8  # items; a larger region that fails is no answer if rewriting finds one
 MAX_FUSED = 8  # nodes of a finding that count: what one kernel may compute
-MIN_EXACT = 0.8  # of the items, if their steps explain the error of the full model
 MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
@@ -362,8 +363,7 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     every = tuple(range(len(oracle.groups)))
     if is_open or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
         return interim
-    agreeing = f"{len(pieces)} of {len(every)} items agree alone, each to the step of its quantizer"
-    why = f"no node is wrong: {agreeing}; these steps add up"
+    why = explain_steps(len(pieces), len(every))
     doubt = Finding(FindingKind.UNRESOLVED, every, None, why=why)
     return replace(
         interim, findings=replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))

@@ -236,6 +236,7 @@ def _compare(
         select_tensors,
         value_pairs,
     )
+    from subgraph.trials.doubt import Decision
     from subgraph.trials.open_trials import open_trials
     from subgraph.trials.questions import prepare
 
@@ -272,7 +273,8 @@ def _compare(
                 )
                 comparison = replace(comparison, notes=(*comparison.notes, note))
             found = document(trials, comparison, setup.criterion, command_line())
-            if found.exit_code == 1:
+            adds_up = comparison.settlement.decision is Decision.STEPS_ADD_UP
+            if found.exit_code == 1 or adds_up:
                 found = replace(
                     found, next=[make_bisect_command(setup.candidate.name if several else "")]
                 )

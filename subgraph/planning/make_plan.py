@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
 
-from subgraph.bisection.items import NodeItems, is_beyond_steps, items_of
+from subgraph.bisection.items import NodeItems, items_of
 from subgraph.cases.case import ResultPlace, free_place, source_of
 from subgraph.errors import ArgumentTypeError, ModelError, UsageError
 from subgraph.graph.graph import Graph, as_graph, load
@@ -48,6 +48,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage.folders import safe_name, scratch
 from subgraph.text import clean, count, list_some
+from subgraph.trials.doubt import is_beyond_steps
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.open_trials import Setup, open_reference, open_trials, with_own_model
 from subgraph.trials.reference_model import ReferenceModel

@@ -250,8 +250,11 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
     """Where a recording departs from those before it."""
     graph = last.judge.model.graph
     names = [c.run.name for c in earlier]
+    rounded = set(last.rounded)
     for name in last.failing:
         row = last.rows[name]
+        if name in rounded:
+            continue
         if row.beside is not None and not row.beside.fails:
             known = next(c for c in earlier if c.run.name == row.before)
             if not known.rows[name].agreeing:
@@ -304,7 +307,7 @@ def summarize_runs(
             parts += [drift] if (drift := _describe_drift(c, comparisons)) else []
         elif name in by_run:
             parts.append(_describe_departure(by_run[name], bool(right)))
-        elif c.failing:
+        elif c.failing and name not in unresolved:
             before = c.rows[c.failing[0]].before
             parts.append(
                 f"{name} gives what {before} gives"

@@ -37,7 +37,7 @@ from subgraph.recordings.interval import (
 )
 from subgraph.recordings.matching.align import capture_tensors
 from subgraph.recordings.matching.matched import MatchedSample, Reason, run_recorded
-from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.recordings.run_comparison import NO_NODE, RunComparison, TensorRow
 from subgraph.results.common import NextCommand
 from subgraph.results.compare import (
     INTERVAL_SCHEMA,
@@ -198,6 +198,8 @@ def _explain_unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
     if comparison.run.missing or comparison.too_few:
         return comparison.run.missing or comparison.too_few
+    if comparison.failing:
+        return NO_NODE
     if comparison.silence:
         return comparison.silence
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]

@@ -46,6 +46,10 @@ FOREIGN_SHARE = (
 )
 
 CLIPPED = "clipped"  # the label of a tensor that is wrong only where int8 clips it
+NO_NODE = (
+    "no node adds an error: int8 clips or rounds what the nodes read, so another calibration, not"
+    " another node"
+)
 MAX_CLIPPED_NOTES = 3  # of such tensors
 
 
@@ -157,12 +161,14 @@ class RunComparison:
         """Of the recording as a whole: wrong where something disagrees, or the device was fed other
         values.
 
-        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be
-        compared, the value of one of unknown name fits no tensor, or too little was recorded to say
-        that the model agrees.
+        Unresolved where only the steps of int8 add up, it is missing, nothing that tells something
+        agrees, an entry cannot be compared, the value of one of unknown name fits no tensor, or too
+        little was recorded to say that the model agrees.
         """
-        if self.failing or self.other_input or self.wrong_input:
+        if self.failing != self.rounded or self.other_input or self.wrong_input:
             return Status.FAIL
+        if self.failing:
+            return Status.UNRESOLVED
         rows = self.rows.values()
         broken = (
             self.unlike
@@ -270,11 +276,6 @@ class RunComparison:
             yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
 
     def _notes_on_errors(self) -> Iterator[str]:
-        if self.failing and self.rounded == self.failing:
-            yield (
-                "no node adds an error: int8 clips or rounds what the nodes read, so another"
-                " calibration, not another node"
-            )
         alone = {n: judged for n in self.failing if (judged := self.rows[n].alone)}
         clipped = [f"{n}: {one.why}" for n, one in alone.items() if one.label == CLIPPED]
         yield from (f"{each}: another calibration?" for each in clipped[:MAX_CLIPPED_NOTES])

@@ -285,11 +285,10 @@ def _facts(document: ComparedDocument) -> Iterator[tuple[str, str]]:
 
 def _next(document: ComparedDocument) -> list[NextCommand]:
     """Return the commands that follow from a comparison that is not right."""
-    if document.exit_code != 1:
-        return []
     # a document of before has texts
     following = [_read_text(one) if isinstance(one, str) else one for one in document.next]
-    if isinstance(document, ComparisonDocument) and not following:
+    is_wrong = document.exit_code == 1
+    if isinstance(document, ComparisonDocument) and is_wrong and not following:
         model = document.model.path or document.model.file
         words = ["subcut", "bisect", model, "-c", document.setup.candidate.name]
         following.append(NextCommand("find the smallest region", words))

@@ -11,12 +11,13 @@ import fnmatch
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from subgraph import text
-from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
+from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE, STEPS
 from subgraph.comparison.pair import (
     agreement,
     are_probabilities,
@@ -64,6 +65,7 @@ from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.candidate_runtime import FormsTried
 from subgraph.trials.doubt import (
     DOUBTS,
+    MIN_EXACT,
     UNDOUBTED,
     Decision,
     Deviation,
@@ -71,8 +73,10 @@ from subgraph.trials.doubt import (
     NodeEvidence,
     Settlement,
     error_of,
+    explain_steps,
     find_doubt,
     is_beyond_rounding,
+    is_beyond_steps,
     settle_quantization,
     settle_rounding,
 )
@@ -95,6 +99,7 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import JsonObject, Shapes, Strings, frozen
 from subgraph.verdict import (
+    NUMBERS,
     Judgement,
     RunOutcome,
     Signature,
@@ -104,6 +109,7 @@ from subgraph.verdict import (
     gravity,
     is_mute,
     iter_mute_notes,
+    joined,
     name_failure,
 )
 
@@ -131,6 +137,7 @@ class ComparisonRow:
         source: module and line of the user's code, where the model tells.
         computed_by: which of the runtime's providers computes the node in the whole model; "" where
             it has one.
+        steps: Whether nothing but the steps of quantizers moves it beyond its limit.
     """
 
     index: int
@@ -142,11 +149,22 @@ class ComparisonRow:
     verdict: Verdict | None
     source: Source | None = None
     computed_by: str = ""
+    steps: bool = False
 
     @property
     def failing(self) -> bool:
         """Whether it disagrees in place or alone."""
         return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
+
+    def excused(self) -> ComparisonRow:
+        """The row with steps of quantizers as the reason why it fails, which decides nothing."""
+        why = "steps of quantizers add up, or a scale clips"
+        undecided = partial(replace, status=Status.UNRESOLVED, signature=None, why=why)
+        in_place, alone = (
+            undecided(j, label=STEPS) if j and j.fails else j for j in (self.in_place, self.alone)
+        )
+        verdict = undecided(self.verdict) if self.verdict and self.verdict.fails else self.verdict
+        return replace(self, in_place=in_place, alone=alone, verdict=verdict, steps=True)
 
 
 @frozen
@@ -248,7 +266,7 @@ class Comparison:
     def looked_at(self) -> ComparedTensors:
         """The compared tensors; a tensor that could not be judged does not count."""
         outputs = {j.name for j in self.whole.outputs}
-        inner = {r.tensor for r in self.rows if r.in_place or r.alone} - outputs
+        inner = {r.tensor for r in self.rows if (r.in_place or r.alone) and not r.steps} - outputs
         return ComparedTensors(len(outputs), len(inner))
 
     @property
@@ -323,8 +341,8 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
         return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
     if comparison.settlement.explanation:
         return _report_settlement(comparison)
-    if comparison.settlement.decision is Decision.NODES_NEEDED:
-        return ReportedAnswer(Kind.INCONCLUSIVE, NODES_NEEDED)
+    if comparison.settlement.decision in (Decision.NODES_NEEDED, Decision.STEPS_ADD_UP):
+        return ReportedAnswer(Kind.INCONCLUSIVE, comparison.whole.why)
     if comparison.whole.is_unresolved:
         return ReportedAnswer(Kind.INCONCLUSIVE, _mark_unresolved(comparison.whole))
     mute = map(clean, find_mute(comparison.whole.outputs))
@@ -546,12 +564,13 @@ def _compare(
             nodes = {}
             probes = []
             names = []
+        steps = _OwnSteps.find(trials, nodes)
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
             alone = _log_progress(model, _alone(runs, nodes, probes), len(nodes))
         for i, verdict in alone:
             rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
-            if fail_fast and any(row.failing for row in rows):
+            if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
     comparison = Comparison(
         whole,
@@ -578,7 +597,79 @@ def _compare(
         settlement=settlement,
         own_graph=trials.runtime.own_model.graph if trials.runtime.own_model else None,
     )
-    return _add_likeness(trials, _add_providers(trials.judge, comparison), nodes, names)
+    comparison = _add_providers(trials.judge, steps.apply(comparison, complete=not at))
+    return _add_likeness(trials, comparison, nodes, names)
+
+
+@frozen
+class _OwnSteps:
+    """The steps of the quantizers of the candidate's own model, which excuse what no node does
+    wrong.
+
+    Attributes:
+        graph: The reference's model.
+        exact: Number of nodes that only the step of their own quantizer excuses alone.
+        of: Number of nodes.
+        clips: Whether a scale that clips is an excuse, too: not where it alone explains that
+            outputs of the full model fail.
+    """
+
+    graph: Graph
+    exact: int
+    of: int
+    clips: bool = True
+
+    @classmethod
+    def find(cls, trials: Trials, nodes: Mapping[int, Region | None]) -> _OwnSteps:
+        """Find the nodes that are judged so."""
+        regions = [*filter(None, nodes.values())]
+        exact = sum(trials.judge.output_scales(region) is not None for region in regions)
+        return cls(trials.graph, exact, len(regions))
+
+    @property
+    def decides(self) -> bool:
+        """Whether enough nodes are judged so."""
+        return self.exact >= MIN_EXACT * self.of > 0
+
+    def excuse(self, row: ComparisonRow) -> bool:
+        """Return whether they explain why a row fails."""
+        if not row.verdict or not self.decides:
+            return False
+        is_clipped = self.clips and row.verdict.outputs and not is_beyond_steps(row.verdict)
+        is_number = not row.in_place or not row.in_place.fails or row.in_place.signature in NUMBERS
+        return is_number and bool(is_clipped or not row.verdict.fails)
+
+    def apply(self, found: Comparison, *, complete: bool) -> Comparison:
+        """The comparison without the failures that they explain: those that are not downstream of a
+        wrong node.
+
+        Args:
+            found: The comparison.
+            complete: Whether all nodes were compared, so that they decide on the full model.
+        """
+        bad = [row for row in found.rows if row.failing]
+        wrong = [row.index for row in bad if not self.excuse(row)]
+        if self.clips and found.whole.fails and not wrong:
+            return replace(self, clips=False).apply(found, complete=complete)
+        below = self.graph.descendants(wrong)
+        excused = [row.tensor for row in bad if self.excuse(row) and row.index not in below]
+        if excused:
+            rows = tuple(row.excused() if row.tensor in excused else row for row in found.rows)
+            told = {row.tensor: row.in_place for row in rows if row.in_place}
+            outputs = tuple(told.get(j.name, j) for j in found.in_place.outputs)
+            status, signature, why = joined(outputs, every=False)
+            in_place = replace(
+                found.in_place, status=status, signature=signature, why=why, outputs=outputs
+            )
+            note = f"no node adds to the steps of quantizers: {list_some(excused, MAX_NAMED)}"
+            found = replace(found, rows=rows, in_place=in_place, notes=(*found.notes, note))
+        is_open = complete and not (found.stopped or found.score or found.precise)
+        is_explained = found.whole.signature in NUMBERS and self.decides
+        if not is_open or not is_explained or found.first_bad:
+            return found
+        why = explain_steps(self.exact, self.of)
+        whole = replace(found.whole, status=Status.UNRESOLVED, signature=None, why=why)
+        return replace(found, whole=whole, settlement=Settlement(Decision.STEPS_ADD_UP))
 
 
 def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:

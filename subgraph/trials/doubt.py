@@ -22,7 +22,7 @@ from contextlib import suppress
 from enum import StrEnum
 from itertools import chain
 
-from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
+from subgraph.comparison import CLIPPED, JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.properties import APPROXIMATED
@@ -40,6 +40,7 @@ from subgraph.verdict import Judgement, Status, Verdict, is_mute
 
 DEFAULT_CRITERION = "noise"
 MIN_STEP = 1e-5  # of an output's scale: what differs by less shows no step
+MIN_EXACT = 0.8  # of the nodes, if their steps explain the error of the full model
 
 
 class Decision(StrEnum):
@@ -59,6 +60,7 @@ class Decision(StrEnum):
         "pieces unknown"
     )
     REFERENCE_MOVES = "reference moves"  # right: the reference differs as much from itself
+    STEPS_ADD_UP = "steps add up"  # unresolved: each node of a quantized other model agrees alone
 
 
 @frozen
@@ -337,3 +339,19 @@ def settle_quantization(trials: Trials) -> Settlement:
     return Settlement(
         Decision.PIECES_AGREE, f"piece by piece; {step}, so two right runtimes may differ as much"
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# quantization steps of the candidate's own model
+
+
+def is_beyond_steps(verdict: Verdict | None, excused: str = CLIPPED) -> bool:
+    """Return whether an output of an item fails for another reason than the one that is excused: a
+    scale may clip what the outputs of the model do not show, since calibrators choose so."""
+    return verdict is not None and any(j.fails and j.label != excused for j in verdict.outputs)
+
+
+def explain_steps(exact: int, of: int) -> str:
+    """Return why no node is wrong, though outputs are."""
+    agreeing = f"{exact} of {of} items agree alone, each to the step of its quantizer"
+    return f"no node is wrong: {agreeing}; these steps add up"

@@ -81,10 +81,12 @@ def run_nodes(folder: Path, fault: str = "", clipped: str = "") -> dict[str, Arr
     return recorded
 
 
+WORDS = "m.onnx --recorded dump/run.npz -i x.npy --precision int8 --json".split()
+
+
 def bisect(folder: Path, recorded: dict[str, Array]) -> Any:
     np.savez(folder / "dump/run.npz", **recorded)  # type: ignore[arg-type]
-    words = "bisect m.onnx --recorded dump/run.npz -i x.npy --precision int8 --json".split()
-    return subcut(*words, cwd=folder).document
+    return subcut("bisect", *WORDS, cwd=folder).document
 
 
 def test_value_that_quantization_clipped_blames_no_node(folder: Path) -> None:
@@ -92,7 +94,9 @@ def test_value_that_quantization_clipped_blames_no_node(folder: Path) -> None:
     document = bisect(folder, run_nodes(folder, clipped="second"))
     (run,) = document["recordings"]
     assert run["wrong"] and document["findings"] == []
-    assert has_line(run["notes"], "no node adds an error", "calibration")
+    assert document["exit_code"] == 5 and has_line(run["why"], "no node adds", "calibration")
+    compared = subcut("compare", *WORDS, cwd=folder)
+    assert (compared.code, compared.document["says"]) == (5, document["says"])
     names = {row["tensor"]: row["runs"][0]["recorded_as"] for row in document["rows"]}
     assert names == NODES, "the exact names are compared"
 
