@@ -118,11 +118,9 @@ def _judge_matches(
     judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice
 ) -> RunComparison:
     graph = judge.model.graph
-    recorded = [n for n in judge.model.tensors() if any(n in m.matches for m in matched)]
+    judging = _Judging(judge, run, matched, choice)
+    recorded = judging.recorded
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    judging = _Judging(
-        judge, list(matched), recorded, Precision(run.precision or judge.precision), choice
-    )
     rows = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
@@ -139,7 +137,7 @@ def _judge_matches(
     return RunComparison(
         judge,
         run,
-        tuple(judging.matched),
+        tuple(matched),
         rows,
         inputs,
         unseen,
@@ -248,16 +246,27 @@ class _Judging:
     """State shared while the tensors of one run are judged.
 
     Attributes:
-        recorded: The tensors that any sample holds.
-        wrong: Those that are wrong in place; behind them int8 clips what is beyond its scales.
+        wrong: Tensors that are wrong in place; behind them int8 clips what is beyond its scales.
+        doubtful: Those of which it is not certain which value the device had there.
     """
 
     judge: Judge
-    matched: list[MatchedSample]
-    recorded: Sequence[str]
-    precision: Precision
+    run: RecordedRun
+    matched: Sequence[MatchedSample]
     choice: Choice
     wrong: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+
+    @cached_property
+    def recorded(self) -> list[str]:
+        """The tensors that any sample holds."""
+        found = set(chain.from_iterable(sample.matches for sample in self.matched))
+        return [name for name in self.judge.model.tensors() if name in found]
+
+    @property
+    def precision(self) -> Precision:
+        """The precision that the run claims."""
+        return Precision(self.run.precision or self.judge.precision)
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -365,11 +374,15 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Return wrong rows with the isolated judgement."""
+        """Return wrong rows, which are in the order of the model, with the isolated judgement."""
         self.wrong = {row.match.tensor for row in wrong}
-        return {
-            row.match.tensor: replace(row, alone=self._alone(row.match.tensor)) for row in wrong
-        }
+        rows = {}
+        for row in wrong:
+            name = row.match.tensor
+            rows[name] = replace(row, alone=self._alone(name))
+            if not rows[name].is_certain:
+                self.doubtful.add(name)
+        return rows
 
     def _alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference
@@ -397,7 +410,8 @@ class _Judging:
             """Return whether it is certain which value the device had there, in all samples."""
             held = [sample.matches.get(name) for sample in samples]
             sure = [m for m in held if m and not m.alternatives]
-            return len(sure) == len(held) and all(m.entry.dtype not in ("string", "") for m in sure)
+            is_sure = len(sure) == len(held) and name not in self.doubtful
+            return is_sure and all(m.entry.dtype not in ("string", "") for m in sure)
 
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [meant], is_certain)

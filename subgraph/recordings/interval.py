@@ -86,11 +86,9 @@ def find_intervals(
     bad = {graph.maker[n] for n in failing if n in graph.maker}
     below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
     behind = {n for n in rows if graph.maker.get(n) in below}
-    wrong = [n for n in failing if n not in behind or rows[n].alone]
-    above = {
-        n: regions.find_upstream_until(graph, [n], lambda m: _is_certain(rows.get(m)))
-        for n in wrong
-    }
+    wrong = [n for n in failing if n not in behind or (rows[n].alone and rows[n].is_certain)]
+    certain = {n for n, row in rows.items() if row.is_certain}
+    above = {n: regions.find_upstream_until(graph, [n], certain.__contains__) for n in wrong}
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _group_by_region([n for n in wrong if n not in behind], inside)
     taken = set(chain.from_iterable(inside[n] for n in chain.from_iterable(groups)))
@@ -114,7 +112,8 @@ def _make_interval(
     weights: Mapping[int, float],
 ) -> Interval | None:
     ends = list(chain.from_iterable((n, *rows[n].match.alternatives) for n in names))
-    region = regions.find_upstream_until(graph, ends, lambda n: _is_certain(rows.get(n)))
+    certain = {n for n, row in rows.items() if row.is_certain}
+    region = regions.find_upstream_until(graph, ends, certain.__contains__)
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
@@ -139,11 +138,6 @@ def _make_interval(
         tuple(suspects),
         any(adds_error) if adds_error else None,
     )
-
-
-def _is_certain(row: TensorRow | None) -> bool:
-    """Is it certain which value the device had there?"""
-    return row is not None and (row.agreeing or (row.failing and not row.match.alternatives))
 
 
 def _adds_error(row: TensorRow) -> bool:

@@ -93,6 +93,14 @@ class TensorRow:
         """Is it either?"""
         return self.failing or self.agreeing
 
+    @property
+    def is_certain(self) -> bool:
+        """Is it certain which value the device had there? Where its value alone tells which tensor
+        it is, it agrees in place or alone."""
+        if self.agreeing or not self.match.is_by_value:
+            return self.compared and (self.agreeing or not self.match.alternatives)
+        return self.alone is not None and self.alone.agrees
+
 
 @frozen
 class RunComparison:

@@ -94,6 +94,7 @@ class TensorMatch:
         scale: of its codes; None where the entry holds none, or their scale is unknown.
         forms: further entries of the tensor, one of which its readers may have read.
         holds: the tensor whose value the entry has, where its name says this one.
+        is_read: Whether nodes that read the tensor compute what else was recorded from this entry.
         remark: what comparing showed, for readers.
     """
 
@@ -110,7 +111,13 @@ class TensorMatch:
     scale: Scale | None = None
     forms: tuple[TensorMatch, ...] = ()
     holds: str = ""
+    is_read: bool = False
     remark: str = ""
+
+    @property
+    def is_by_value(self) -> bool:
+        """Whether nothing but its value tells which tensor an entry holds."""
+        return self.how in ("value", "node") and not self.is_read
 
     @property
     def note(self) -> str:

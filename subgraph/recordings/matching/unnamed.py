@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
+from subgraph.precision import Precision
 from subgraph.reach import group_values
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums, has_same_numbers, replace_nan
@@ -46,6 +47,9 @@ from subgraph.types import Array
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
 MIN_WEIGHT = 2  # different numbers in an entry that is called a weight
+# distance of a recorded value from what nodes compute of those before it, in fp32 and below
+COMPUTED = 1e-3
+COMPUTED_NARROW = 0.03
 MAX_TRIED = 16  # entries that are tried as one tensor
 
 
@@ -277,6 +281,8 @@ class _Following:
         matched = self.matched
         self.model = matched.judge.model
         self.graph = self.model.graph
+        is_fp32 = matched.judge.precision is Precision.FP32
+        self.computed = COMPUTED if is_fp32 else COMPUTED_NARROW
         self.fit = Fit(matched.judge, matched.k, matched.channels_last, matched.channels_last)
         self.unnamed = Unnamed(self.fit, dict.fromkeys(self.entries))
         self.matches = {
@@ -346,7 +352,7 @@ class _Following:
         copies = self.unnamed.find_copies(self.matches)
         matches = [self.fit.aligned(e, tensor) for e in fitting if e not in copies]
         found = [m for m in matches if m.alignment and self._is_read(m)]
-        return found[0] if len(found) == 1 else None
+        return replace(found[0], is_read=True) if len(found) == 1 else None
 
     def _is_read(self, match: TensorMatch) -> bool:
         """Return whether consumers of the tensor compute their recorded outputs from this entry.
@@ -365,7 +371,7 @@ class _Following:
                 if known
                 else self._find_held(name, value)
             )
-            if not held or not held.distance <= NEAR or held.entry == match.entry:
+            if not held or not held.distance <= self.computed or held.entry == match.entry:
                 continue
             if not known and held.entry not in self.unnamed.find_alike(match.entry):
                 return True
