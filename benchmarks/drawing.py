@@ -156,10 +156,12 @@ def _once(net: Network) -> tuple[float, float, float]:
     drawer.layout()
     collapsed = time.process_time()
     closed = [
-        g for g in drawer.tree.groups.values() if g.key and g.key not in drawer.tree.shown(SHOWN)
+        g
+        for g in drawer.tree.groups.values()
+        if g.key and g.key not in drawer.tree.choose_open(SHOWN)
     ]
     middle = sorted(closed, key=lambda g: len(g.leaves))[len(closed) // 2].key
-    around = {*drawer.tree.shown(SHOWN), *drawer.tree.around(middle)}
+    around = {*drawer.tree.choose_open(SHOWN), *drawer.tree.list_around(middle)}
     drawer.layout(around - {middle})
     before = time.process_time()
     drawer.layout(around)

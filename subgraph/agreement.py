@@ -102,7 +102,7 @@ def disagreement(
         )
         path = asked.model_path
         rule = asked.criterion
-        candidate = asked.named_candidate(spec, path)
+        candidate = asked.choose_candidate(spec, path)
         feeding = asked.feeding
         choice = OutputChoice(may_be_empty=tuple(may_be_empty))
         setup = Setup(candidate, feeding, search.output, rule, choice=choice)

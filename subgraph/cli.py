@@ -36,7 +36,7 @@ from subgraph.commands.help import (
     TASKS,
     HelpGroup,
     HelpPage,
-    joined,
+    join_words,
     replies,
     section_of,
     start_page,
@@ -47,9 +47,9 @@ from subgraph.commands.live import (
     EventHandler,
     LineFormatter,
     ProgressHandler,
-    colored,
+    color_verdicts,
 )
-from subgraph.commands.options import Text, option, with_option_groups
+from subgraph.commands.options import Text, add_option_groups, option
 from subgraph.commands.table import iter_next
 from subgraph.documents import to_json
 from subgraph.errors import (
@@ -283,7 +283,7 @@ def _print_version(value: bool) -> None:
 
 
 @app.callback(cls=Group, invoke_without_command=True, help=HELP)
-@with_option_groups()
+@add_option_groups()
 def global_options(
     ctx: typer.Context,
     as_json: bool = option(
@@ -403,7 +403,7 @@ def _complete() -> int:
     """Answer bash's TAB: typer finds the names, `commands.help` quotes them for bash."""
     line = os.environ.get("COMP_WORDS", "")
     words = line.split("\n") if "\n" in line else line.split(" ")
-    words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
+    words, current, kept = join_words(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
     output = io.StringIO()
     with (
@@ -495,7 +495,7 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
     if sys.stderr is not None:  # closed: `2>&-`
         with contextlib.suppress(OSError):  # the other end of the pipe is closed
             line = f"error: {clean(error['what'])}{clean(name)}{hint}"
-            print(colored(line, sys.stderr), file=sys.stderr, flush=True)
+            print(color_verdicts(line, sys.stderr), file=sys.stderr, flush=True)
     return code
 
 
@@ -506,7 +506,7 @@ def _show(result: Result, form: OutputForm) -> int:
         result = replace(result, document={**result.document, **added, **result.document})
     match form:
         case OutputForm.TEXT:
-            text = colored(clean_lines(result.text), sys.stdout)
+            text = color_verdicts(clean_lines(result.text), sys.stdout)
         case OutputForm.JSON:
             text = json.dumps(result.document, indent=1)
         case OutputForm.BRIEF:

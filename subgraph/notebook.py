@@ -66,7 +66,7 @@ def drawing(item: Any) -> str:
 @drawing.register
 def _(graph: Graph) -> str:
     drawer = Drawer(network(graph))
-    return svg(drawer.layout(drawer.tree.shown(MAX_BOXES), WIDTH), title=graph.path.name)
+    return svg(drawer.layout(drawer.tree.choose_open(MAX_BOXES), WIDTH), title=graph.path.name)
 
 
 @drawing.register
@@ -83,11 +83,11 @@ def _draw_around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) ->
     """Draw these nodes and their neighbors, with the nodes and their boundary marked."""
     inside = frozenset(nodes)
     whole = network(graph)
-    shown = sorted(inside.union(*(whole.around(i, 1) for i in inside)))
+    shown = sorted(inside.union(*(whole.find_near(i, 1) for i in inside)))
     at = {i: k for k, i in enumerate(shown)}
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
     drawer = Drawer(whole.part(shown))
-    keys = drawer.tree.shown(MAX_BOXES) | drawer.tree.partly(marks.region)
+    keys = drawer.tree.choose_open(MAX_BOXES) | drawer.tree.find_partial(marks.region)
     return svg(drawer.layout(keys, WIDTH), marks, f"{graph.path.name}, a part")
 
 

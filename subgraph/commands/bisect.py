@@ -48,7 +48,7 @@ ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
 MIN_SECONDS = 1e-3  # for the search, once the model is read
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def bisect(
     *,
     model: options.ModelArgument = None,

@@ -15,7 +15,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.bisect import log_steps, open_search
-from subgraph.commands.bundle import candidate_of_case, unpacked_folder
+from subgraph.commands.bundle import candidate_of_case, open_folder
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -36,7 +36,7 @@ PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
 SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def blame(
     *,
     model: Annotated[
@@ -87,7 +87,7 @@ def blame(
     from subgraph.trials.open_trials import Setup
 
     if model and model.lower().endswith(".zip"):
-        model = str(unpacked_folder(Path(model), None))
+        model = str(open_folder(Path(model), None))
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path = asked.model_path
     criterion = asked.criterion

@@ -36,7 +36,7 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LEFT_OUT_NAMED = 4  # files that are not packed
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def bundle(
     *,
     source: Annotated[
@@ -133,7 +133,7 @@ def _make_result(packed: Packed, source: Path) -> Result:
     )
 
 
-@options.with_option_groups("output", "fresh", "force")
+@options.add_option_groups("output", "fresh", "force")
 def replay(
     *,
     folder: Annotated[
@@ -172,7 +172,7 @@ def replay(
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
     criterion = find_criterion_words(asked)
-    case = find_case(unpacked_folder(Path(folder), output), small=small)
+    case = find_case(open_folder(Path(folder), output), small=small)
     asked = replace(asked, path=case.place / MODEL)
     chosen = candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)
@@ -204,11 +204,12 @@ def replay(
     return Result(to_json(document), "\n".join(lines), code)
 
 
-def unpacked_folder(path: Path, output: str | None) -> Path:
-    """The folder of a case; a bundle is unpacked first, unless it was before.
+def open_folder(path: Path, output: str | None) -> Path:
+    """Return the folder of a case; unpack a bundle, unless it was before.
 
     Raises:
-        UnknownName: there is no such file. UsageError: `output` is given for what is not a bundle.
+        UnknownName: there is no such file.
+        UsageError: `output` is set, but the path is not a bundle.
     """
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():

@@ -66,7 +66,7 @@ class PartOptions:
     )
 
 
-@options.with_option_groups("force", "spec")
+@options.add_option_groups("force", "spec")
 def compare(
     *,
     model: options.ModelArgument = None,
@@ -178,7 +178,7 @@ def compare(
             for setup, of_one in zip(setups, _separate(choice, setups), strict=True)
         ]
     if len(found) == 1:
-        return table.compared(found[0], csv_file, every_row=every_row or choice.is_part)
+        return table.render_comparison(found[0], csv_file, every_row=every_row or choice.is_part)
     from subgraph.results.compare import SideBySideResult
 
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)

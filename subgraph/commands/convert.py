@@ -40,7 +40,7 @@ UNCHECKED = 5
 MAX_ROUNDING = 1e-5  # of an output's largest value: other operators for the same function
 
 
-@options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
+@options.add_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
 def convert(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The file or folder to convert.")],

@@ -47,7 +47,7 @@ AIPP = (
 )
 
 
-@options.with_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
+@options.add_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
 def cut(
     *,
     model: options.ModelArgument = None,

@@ -62,7 +62,7 @@ class MarkOptions:
     )
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def draw(
     *,
     model: options.ModelArgument = None,
@@ -147,7 +147,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
         middle = graph.select(shown.around).nodes
-        kept = sorted(set().union(*(whole.around(i, shown.hops or 2) for i in middle)))
+        kept = sorted(set().union(*(whole.find_near(i, shown.hops or 2) for i in middle)))
     drawer = (
         Drawer(whole.part(kept))
         if shown.around
@@ -220,7 +220,7 @@ def _open(
     """
     tree = drawer.tree
     if shown.opened:
-        keys = set(tree.opened(shown.depth or 1))
+        keys = set(tree.open_levels(shown.depth or 1))
         openable = drawer.openable
         for key in shown.opened:
             word = key.strip("/")
@@ -236,8 +236,12 @@ def _open(
                 found = openable[found]
         return frozenset(keys)
     if shown.depth:
-        return tree.opened(shown.depth)
-    return frozenset(tree.numbers) if shown.around else drawer.shown() | tree.partly(region)
+        return tree.open_levels(shown.depth)
+    return (
+        frozenset(tree.numbers)
+        if shown.around
+        else drawer.choose_open() | tree.find_partial(region)
+    )
 
 
 def _find_region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:

@@ -167,7 +167,7 @@ def _ask(
     return Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
 
 
-@options.with_option_groups("precision", "timeout", "memory_limit")
+@options.add_option_groups("precision", "timeout", "memory_limit")
 def replace(
     *,
     model: options.ModelArgument = None,
@@ -245,7 +245,7 @@ def replace(
     return result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
 
 
-@options.with_option_groups("precision", "timeout", "memory_limit")
+@options.add_option_groups("precision", "timeout", "memory_limit")
 def merge(
     *,
     model: Annotated[
@@ -300,7 +300,7 @@ def merge(
     return result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])
 
 
-@options.with_option_groups("precision", "timeout", "memory_limit")
+@options.add_option_groups("precision", "timeout", "memory_limit")
 def remove(
     *,
     model: options.ModelArgument = None,

@@ -137,16 +137,16 @@ BREAKS = frozenset(
 )  # the characters of bash's COMP_WORDBREAKS that occur in names without quotes
 
 
-def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
-    """The words as typed, the index of the current word, and how many of its first characters bash keeps.
+def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
+    """Return the words, the index of the current one, and the number of its kept characters.
 
-    `--start=pool1` comes out as two words.
+    Bash keeps the first characters of a word. `--start=pool1` becomes two words.
 
-    >>> joined(["subcut", "--end", "layer", ":", "0"], 4)
+    >>> join_words(["subcut", "--end", "layer", ":", "0"], 4)
     (['subcut', '--end', 'layer:0'], 2, 6)
-    >>> joined(["subcut", "--end", "=", "layer"], 3)
+    >>> join_words(["subcut", "--end", "=", "layer"], 3)
     (['subcut', '--end', 'layer'], 2, 0)
-    """  # noqa: E501
+    """
     out: list[str] = []
     open_ended = False
     current = max(len(words) - 1, 0)
@@ -169,11 +169,11 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
 
 
 def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
-    """The replies for `names`, if the current word is `word` and bash keeps its first `kept` characters.
+    """Return the replies for `names`, if bash keeps the first `kept` characters of `word`.
 
     >>> replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']
-    """  # noqa: E501
+    """
     if word.startswith("'"):
         return [name for name in names if "'" not in name]
     if word.startswith('"'):

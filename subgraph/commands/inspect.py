@@ -65,7 +65,7 @@ NAMES = ("node", "tensor", "declared", "shape")  # columns that may be shortened
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def inspect(
     *,
     model: options.ModelArgument = None,

@@ -52,7 +52,7 @@ MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each
 complete_rules = options.complete_plugins("lint")
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def lint(
     *,
     model: options.ModelArgument = None,
@@ -231,7 +231,7 @@ MAX_HINTS = 3  # nodes that are named before a search
 MAX_SAYS = 90  # characters of a line
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def known(
     *,
     name: Annotated[

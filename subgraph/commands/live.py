@@ -67,7 +67,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return text if self.bar else colored(text, self.stream)
+        return text if self.bar else color_verdicts(text, self.stream)
 
     def _line(self, record: logging.LogRecord) -> None:
         """A line, above the live line if there is one."""
@@ -148,8 +148,8 @@ _VERDICTS = re.compile(
 _STYLES = {"red": RED, "green": GREEN, "yellow": YELLOW}
 
 
-def colored(text: str, stream: Any) -> str:
-    """A text for a stream with the words of its verdicts in color, if the stream shows colors."""
+def color_verdicts(text: str, stream: Any) -> str:
+    """Return a text with the words of its verdicts in color, if the stream shows colors."""
     if not shows_color(stream):
         return text
     return _VERDICTS.sub(lambda m: f"\x1b[{_STYLES[str(m.lastgroup)]}m{m[0]}\x1b[0m", text)

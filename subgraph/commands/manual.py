@@ -52,7 +52,7 @@ Numbers = Annotated[
 ]
 
 
-@options.with_option_groups("timeout", "memory_limit", "fresh")
+@options.add_option_groups("timeout", "memory_limit", "fresh")
 def start(
     *,
     model: options.ModelArgument = None,
@@ -177,7 +177,7 @@ def _make_answer(word: str, about: str) -> Callable[..., Result]:
     return answer
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def take(
     folder: Annotated[
         str | None,
@@ -249,7 +249,7 @@ def undo(
         return _continue(manual, trust)
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def reset(
     output: options.Output = None,
     yes: bool = option("--yes -y", None, "Do not ask."),
@@ -356,7 +356,7 @@ def _remember_code(manual: Session) -> None:
     """Trust the code in the state that the user typed or trusted at the start, until one of the two
     changes."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
-    if reference := _read_options(manual).described_reference():
+    if reference := _read_options(manual).choose_reference():
         remember(reference.code)
 
 

@@ -1,9 +1,9 @@
 """Options that several commands share: single ones, and groups.
 
 A command names a group as the type of a parameter and gets one frozen dataclass;
-`with_option_groups` shows typer the group's options in its place:
+`add_option_groups` shows typer the group's options in its place:
 
-    @with_option_groups("reference")          # the options of its groups that the command does not
+    @add_option_groups("reference")          # the options of its groups that the command does not
     have def replay(*, folder: ..., runtime: RuntimeOptions) -> Result:
 """
 
@@ -35,7 +35,7 @@ OPTION = "option"  # key in the metadata of a field
 FROM_1 = (1, math.inf)  # the limits of a number that has no other
 
 
-def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def add_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a command (keyword-only parameters) take groups of options: typer sees the options of
     each in its place.
 
@@ -67,7 +67,7 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Any]], Callable
             bound.apply_defaults()
             values = bound.arguments
             if "given" in annotations:
-                infos = declared(run).items()
+                infos = list_declared(run).items()
                 values["given"] = Given(
                     {_list_flags(info)[0]: (info, values.get(name)) for name, info in infos}
                 )
@@ -147,12 +147,12 @@ class Given(dict[str, Any]):
 def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
     """Return the flags of a command's options, `--start` and `-s`, and whether a value follows
     each."""
-    infos = declared(command).values()
+    infos = list_declared(command).values()
     flags = (dict.fromkeys(_list_flags(info), info.metavar is not None) for info in infos)
     return dict(ChainMap(*flags))
 
 
-def declared(command: Callable[..., Result]) -> dict[str, Option]:
+def list_declared(command: Callable[..., Result]) -> dict[str, Option]:
     """Return a command's options by the names of their parameters."""
     infos = {
         name: getattr(parameter.annotation, "__metadata__", (None,))[0]

@@ -24,7 +24,7 @@ UNITS = ("node", "block", "operator", "scale")
 MAX_LISTED = 20  # below it
 
 
-@options.with_option_groups("spec")
+@options.add_option_groups("spec")
 def plan(
     *,
     model: options.ModelArgument = None,

@@ -279,7 +279,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         if not intervals:  # an earlier finding stays
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
             document = evidence.save_document(document, aside, case.source_of(graph), reads)
-    return table.compared(document, None)
+    return table.render_comparison(document, None)
 
 
 def cut_recorded(

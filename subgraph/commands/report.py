@@ -11,7 +11,7 @@ import typer
 from subgraph import documents, plugins, results
 from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
-from subgraph.commands.options import Text, option, with_option_groups
+from subgraph.commands.options import Text, add_option_groups, option
 from subgraph.errors import UsageError
 from subgraph.results.commands import ReportResult
 from subgraph.text import clean
@@ -24,7 +24,7 @@ def _complete(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in plugins.names("reports") if name.startswith(word)]
 
 
-@with_option_groups()
+@add_option_groups()
 def report(
     run: Annotated[
         str,

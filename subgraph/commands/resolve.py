@@ -193,7 +193,7 @@ class Asked:
             UsageError: the SPEC cannot be read, the library does not exist, or what would run is
                 not trusted.
         """
-        reference = self.described_reference()
+        reference = self.choose_reference()
         limit = self._read("memory", self.runtime.memory, parse_limit)
         if reference is None:
             return Reference(limit=limit)
@@ -207,9 +207,8 @@ class Asked:
         }
         return Reference(reference.backend, reference.options, python=install(reference), **limits)
 
-    def described_reference(self) -> Candidate | None:
-        """The reference; None for plain onnxruntime. Operators of TensorFlow Lite are run by
-        litert.
+    def choose_reference(self) -> Candidate | None:
+        """Return the reference; None for plain onnxruntime. LiteRT runs TensorFlow Lite's models.
 
         Raises:
             UsageError: the SPEC cannot be read, or the library does not exist.
@@ -236,17 +235,16 @@ class Asked:
     # ------------------------------------------------------------ what is judged
 
     def candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
-        """Return `named_candidate` for a process of subcut, which ends orphans of the candidate."""
+        """Return `choose_candidate` for a process of subcut, which ends the candidate's orphans."""
         from subgraph.system import adopt_orphans
 
         adopt_orphans()
-        return self.named_candidate(spec, model)
+        return self.choose_candidate(spec, model)
 
-    def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
-        """The candidate with its limits. Logs what code will run.
+    def choose_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
+        """Return the candidate with its limits, and log the code that will run.
 
-        Where none is named, it is onnxruntime with its default optimizations; LiteRT for TensorFlow
-        Lite's models.
+        The default is onnxruntime with its optimizations; LiteRT for TensorFlow Lite's models.
 
         Raises:
             UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not

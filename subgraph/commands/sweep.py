@@ -31,7 +31,7 @@ class SweepRuntimeOptions(options.RuntimeOptions):
     )
 
 
-@options.with_option_groups("reference", "memory")
+@options.add_option_groups("reference", "memory")
 def sweep(
     *,
     candidate: Texts = option(

@@ -73,7 +73,7 @@ def result(document: JsonObject, text: str, csv_text: str, csv_file: str | None)
     return Result(document, text, document["exit_code"])
 
 
-def compared(
+def render_comparison(
     document: ComparedDocument, csv_file: str | None, *, every_row: bool = False
 ) -> Result:
     """Return the result of a comparison, or of recordings.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 complete_formats = options.complete_plugins("dumps")
 
 
-@options.with_option_groups("output", "fresh", "trust")
+@options.add_option_groups("output", "fresh", "trust")
 def export(
     *,
     source: Annotated[
@@ -152,7 +152,7 @@ def _format_type(file: ExportedFile) -> str:
     return f"{file.dtype}:scale={file.scale:g}:zero={file.zero_point}"
 
 
-@options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
+@options.add_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
 def dump(
     *,
     model: options.ModelArgument = None,

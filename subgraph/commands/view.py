@@ -69,7 +69,7 @@ class RunOptions:
     trust: options.Trust = False
 
 
-@options.with_option_groups()
+@options.add_option_groups()
 def view(
     *,
     model: Annotated[

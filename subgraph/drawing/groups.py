@@ -100,12 +100,11 @@ class Tree:
         self._finish()
         self.numbers = {group.key: number for number, group in self.groups.items()}
 
-    def opened(self, depth: int) -> frozenset[str]:
-        """Keys of the groups that are open where `depth` levels are shown; 1: only the
-        outermost."""
+    def open_levels(self, depth: int) -> frozenset[str]:
+        """Return keys of the groups to open for `depth` levels; 1 shows only the outermost."""
         return frozenset(g.key for g in self.groups.values() if 0 < g.depth < depth)
 
-    def shown(self, boxes: int) -> frozenset[str]:
+    def choose_open(self, boxes: int) -> frozenset[str]:
         """Return the keys of the groups to open for about this number of boxes: complete levels."""
         levels = Counter[int]()
         for g in self.groups.values():
@@ -115,11 +114,10 @@ class Tree:
         while levels[depth] and total + levels[depth] <= boxes:
             total += levels[depth]
             depth += 1
-        return self.opened(depth)
+        return self.open_levels(depth)
 
-    def partly(self, nodes: Collection[int]) -> frozenset[str]:
-        """Keys of the groups that hold some of these nodes, and others besides: open, they show
-        which."""
+    def find_partial(self, nodes: Collection[int]) -> frozenset[str]:
+        """Return keys of the groups that hold some of these nodes and others."""
         inside = set(nodes)
         return frozenset(
             g.key
@@ -127,8 +125,8 @@ class Tree:
             if g.key and 0 < len(inside.intersection(g.leaves)) < g.nodes
         )
 
-    def around(self, key: str) -> list[str]:
-        """This group's key and those of the groups around it, outermost first."""
+    def list_around(self, key: str) -> list[str]:
+        """Return the keys of a group and of the groups around it, outermost first."""
         keys = [key]
         number = self.groups[self.numbers[key]].parent
         while number > self.root:

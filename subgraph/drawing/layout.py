@@ -168,10 +168,9 @@ class Drawer:
                 }
                 self.holders += [body.outer(above) if above else key for above in drawer.holders]
 
-    def shown(self) -> frozenset[str]:
-        """Keys to open so that about `SHOWN` boxes are seen: whole levels of groups, then nodes
-        with bodies."""
-        keys = self.tree.shown(SHOWN)
+    def choose_open(self) -> frozenset[str]:
+        """Return keys to open for about `SHOWN` boxes: complete levels, then nodes with bodies."""
+        keys = self.tree.choose_open(SHOWN)
         seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
         left = SHOWN - sum(len(g.members) for g in seen)
         for node in [m for m in chain.from_iterable(g.members for g in seen) if m in self._inner]:
@@ -199,7 +198,7 @@ class Drawer:
             KeyError: no group has such a key.
         """
         if open_groups is None:
-            open_groups = self.shown()
+            open_groups = self.choose_open()
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
         groups = self.tree.groups

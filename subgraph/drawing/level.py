@@ -212,10 +212,9 @@ def _leaving(network: Network, at: Mapping[int, int], named: NamedTensors) -> di
     `named`."""
     readers = network.readers
     wide = network.wide
-    nodes = len(network.ops)
     leaving: dict[str, int] = {}
     for leaf, m in at.items():
-        for name in network.makes[leaf] if leaf < nodes else network.made(leaf):
+        for name in network.list_made(leaf):
             last = wide.get(name, network.leaves)
             for r in readers.get(name, ()):
                 if r > last:

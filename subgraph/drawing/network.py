@@ -100,7 +100,7 @@ class Network:
             scopes=[self.scopes[i] for i in kept] if self.scopes else (),
         )
 
-    def around(self, node: int, hops: int) -> set[int]:
+    def find_near(self, node: int, hops: int) -> set[int]:
         """Return the nodes at most `hops` tensors away from a node, in either direction."""
         seen = {node}
         level = {node}
@@ -112,8 +112,8 @@ class Network:
             seen |= level
         return seen
 
-    def made(self, leaf: int) -> Sequence[str]:
-        """Tensors that a leaf makes."""
+    def list_made(self, leaf: int) -> Sequence[str]:
+        """Return the output tensors of a leaf, a node or an input."""
         nodes = len(self.ops)
         if leaf < nodes:
             return self.makes[leaf]

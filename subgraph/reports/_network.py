@@ -100,12 +100,12 @@ def _choose_groups(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
     size = len(tree.groups[tree.root].members)
     for node in nodes:
         holder = tree.holder(node)
-        more = set(tree.around(holder)) - opened if holder else set()
+        more = set(tree.list_around(holder)) - opened if holder else set()
         size += sum(len(tree.groups[tree.numbers[key]].members) - 1 for key in more)
         if size > MAX_BOXES:
             break
         opened |= more
-    return frozenset(opened) if nodes else tree.shown(FEW_BOXES)
+    return frozenset(opened) if nodes else tree.choose_open(FEW_BOXES)
 
 
 def _place(places: Mapping[int, int], node: int | None) -> int | None:

@@ -186,7 +186,7 @@ class ViewSession:
             UsageError: no such group.
         """
         with self._lock:
-            keys = self.drawer.shown() if opened is None else frozenset(opened)
+            keys = self.drawer.choose_open() if opened is None else frozenset(opened)
             if unknown := sorted(keys - self.drawer.openable.keys()):
                 raise UsageError(f"no group '{unknown[0]}'", code="group.unknown")
             drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from subgraph.commands.live import colored
+from subgraph.commands.live import color_verdicts
 
 TABLE = (
     "wrong: 1 of 2 nodes: agreement\nright: outputs agree\n3.5e-01 FAIL  0.0e+00 agree  unresolved"
@@ -24,4 +24,4 @@ def test_words_of_verdicts(when: str, shown: str, monkeypatch: pytest.MonkeyPatc
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "argv", ["subcut", "compare", "m.onnx", f"--color={when}"])
-    assert colored(TABLE, io.StringIO()) == shown
+    assert color_verdicts(TABLE, io.StringIO()) == shown

@@ -23,8 +23,8 @@ from subgraph.commands.options import (
     Given,
     InputOptions,
     Text,
+    add_option_groups,
     option,
-    with_option_groups,
 )
 from subgraph.commands.resolve import Asked, find_criterion_words
 from subgraph.errors import UsageError
@@ -36,7 +36,7 @@ from tests.helpers.refusals import raises
 from tests.helpers.run_command import subcut
 
 
-@with_option_groups("atol", "metric")
+@add_option_groups("atol", "metric")
 def command(
     *,
     model: options.ModelArgument = None,
@@ -70,7 +70,7 @@ def test_command_gets_one_object_per_group() -> None:
 
 
 def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
-    @with_option_groups()
+    @add_option_groups()
     def mode(
         *,
         within: Text = option("--within", "A..B", "Only there.", refused_beside="--loop"),
@@ -99,7 +99,9 @@ def test_option_refuses_what_its_declaration_excludes(given: int | str, code: st
 
 def test_options_are_refused_beside_modes_that_exist() -> None:
     flags = {**options.flags_of(bisect), **options.flags_of(compare)}
-    declared = chain(options.declared(bisect).values(), options.declared(compare).values())
+    declared = chain(
+        options.list_declared(bisect).values(), options.list_declared(compare).values()
+    )
     modes = set(chain.from_iterable(info.refused_beside for info in declared))
     assert modes == {"--recorded", "--loop"}
     assert modes <= flags.keys()

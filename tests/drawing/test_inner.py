@@ -90,4 +90,4 @@ def test_marks_reach_what_is_inside() -> None:
 
 
 def test_small_model_shows_its_bodies_at_once() -> None:
-    assert drawer().shown() == {"#1"}
+    assert drawer().choose_open() == {"#1"}

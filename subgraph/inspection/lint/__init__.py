@@ -83,7 +83,7 @@ def note(node: LintNode | None, reason: str, fix: str, tensor: str | None = None
 
 
 def unchecked(reason: str) -> LintIssue:
-    """Something that the rule could not look at; shown only with --verbose and in the document."""
+    """Return the issue of a missing check, which only --verbose and the document show."""
     return LintIssue(UNCHECKED, None, reason)
 
 
