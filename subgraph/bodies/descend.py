@@ -154,7 +154,7 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings]
             "name nodes of one body",
             code="region.two-graphs",
         )
-    (name, _), *_ = (f for f in found if f)
+    (name, _), *_ = filter(None, found)
     return name, tuple(f[1] for f in found if f)
 
 
@@ -193,7 +193,7 @@ def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:
         DataError: the bytes of a weight cannot be read.
         OutputError: nothing can be written.
     """
-    large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+    large = list(filter(protobuf.on_disk, model.graph.initializer))
     weights = protobuf.weights_digest(large, graph.path)
     name = graph.path.name
     depends: list[Part] = ["body/1", name, model.SerializeToString(deterministic=True), weights]

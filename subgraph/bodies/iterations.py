@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -238,11 +239,8 @@ class _Call(_Source):
     """A call of a local function."""
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        given = [n for n in self.inputs if n]
-        return {
-            formal: replace(self.record(n, sample), name=formal)
-            for formal, n in zip(self.body.formals, given, strict=False)
-        }
+        given = filter(None, self.inputs)
+        return _rename((self.record(n, sample) for n in given), self.body.formals)
 
 
 class _Iterated(_Source, ABC):
@@ -289,9 +287,8 @@ class _Iterated(_Source, ABC):
         """Return the node as a model that runs at most `trips` times, and its inputs."""
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
-        names = self.body.results[self.before_states :]
         after = self.states(sample, number + 1)
-        return {name: replace(r, name=name) for name, r in zip(names, after, strict=False)}
+        return _rename(after, self.body.results[self.before_states :])
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
         if wanted in (LAST, ALL):
@@ -349,9 +346,7 @@ class _Loop(_Iterated):
         ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self.body.proto.input}
         for formal, value, dtype in zip(formals, (number, True), ("int64", "bool"), strict=False):
             feeds[formal] = self.save(formal, np.full((1,) * ranks[formal], value, dtype), dtype)
-        for formal, record in zip(formals[2:], self.states(sample, number), strict=True):
-            feeds[formal] = replace(record, name=formal)
-        return feeds
+        return feeds | _rename(self.states(sample, number), formals[2:])
 
 
 class _Scan(_Iterated):
@@ -408,11 +403,9 @@ class _Scan(_Iterated):
 
     def _feed_slices(self, sample: int, number: int) -> dict[str, Record]:
         """Return the inputs of the Scan, with only the first slices of the scanned ones."""
-        begun = self._list_feeds(sample)
-        for k, name in enumerate(self._scanned):
-            part = self._part(name, k, sample, number, before=True)
-            begun[slices_name(k)] = replace(part, name=slices_name(k))
-        return begun
+        parts = self._iter_parts(sample, number, before=True)
+        names = map(slices_name, range(len(self._scanned)))
+        return self._list_feeds(sample) | _rename(parts, names)
 
     def truncate(self, sample: int, trips: int) -> FedModel:
         feeds = self._feed_slices(sample, trips)
@@ -420,27 +413,28 @@ class _Scan(_Iterated):
         slices = [types.pop(slices_name(k)) for k in range(len(self._scanned))]
         return scan_states(self.body, types, slices, collects=True), feeds
 
-    def _part(self, name: str, k: int, sample: int, number: int, *, before: bool) -> Record:
-        """Return the slices of a scanned tensor before an iteration, or the one of it."""
-        record = self.record(name, sample)
-        array = record.array()  # only tensors are scanned
-        axis = self._each("scan_input_axes", k) % array.ndim
-        backward = self._each("scan_input_directions", k)
-        at = array.shape[axis] - 1 - number if backward else number
-        if before:
-            part = slice(at + 1, None) if backward else slice(at)
-            return self.save(name, array[(slice(None),) * axis + (part,)], record.dtype)
-        return self.save(name, array.take(at, axis), record.dtype)
+    def _iter_parts(self, sample: int, number: int, *, before: bool) -> Iterator[Record]:
+        """Yield the slices of each scanned tensor before an iteration, or the one of it."""
+        for k, name in enumerate(self._scanned):
+            record = self.record(name, sample)
+            array = record.array()  # only tensors are scanned
+            axis = self._each("scan_input_axes", k) % array.ndim
+            backward = self._each("scan_input_directions", k)
+            at = array.shape[axis] - 1 - number if backward else number
+            part: slice | int = at
+            if before:
+                part = slice(at + 1, None) if backward else slice(at)
+            yield self.save(name, array[(slice(None),) * axis + (part,)], record.dtype)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        formals = self.body.formals
-        feeds = super().feeds(sample, number)
-        for formal, record in zip(formals, self.states(sample, number), strict=False):
-            feeds[formal] = replace(record, name=formal)
-        for k, formal in enumerate(formals[self._state_count :]):
-            part = self._part(self._scanned[k], k, sample, number, before=False)
-            feeds[formal] = replace(part, name=formal)
-        return feeds
+        parts = self._iter_parts(sample, number, before=False)
+        records = chain(self.states(sample, number), parts)
+        return super().feeds(sample, number) | _rename(records, self.body.formals)
+
+
+def _rename(records: Iterable[Record], names: Iterable[str]) -> dict[str, Record]:
+    """Return records by their new names."""
+    return {name: replace(r, name=name) for name, r in zip(names, records, strict=False)}
 
 
 def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:

@@ -114,7 +114,7 @@ class Body:
         graph = self.graph
         makers = graph.ancestors(graph.producers(self.constants))
         read = [n for n in graph.iter_inputs(makers) if n not in graph.maker]
-        weights = dict.fromkeys(n for n in (*self.constants, *read) if graph.is_weight(n))
+        weights = dict.fromkeys(filter(graph.is_weight, (*self.constants, *read)))
         return graph.in_order(makers), list(weights)
 
     def _declare(self, out: GraphProto, types: Mapping[str, TypeProto]) -> None:

@@ -114,7 +114,7 @@ def name_of(path: Path) -> str:
     'manual-device-5'
     """
     path = path.resolve()
-    own, above = (case.read_plain_manifest(p) for p in (path, path.parent))
+    own, above = map(case.read_plain_manifest, (path, path.parent))
     if own and is_evidence(own["schema"]):
         return _redact_name(path, own)
     if above and is_evidence(above["schema"]):

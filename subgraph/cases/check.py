@@ -210,7 +210,7 @@ def type_problem(cut: Cut) -> str:
                 protobuf.to_onnx(cut.model, cut.graph.path), strict=True, check_types=True
             )
     except OnnxError as e:
-        lines = (line for line in str(e).splitlines() if TYPES_DIFFER.search(line))
+        lines = filter(TYPES_DIFFER.search, str(e).splitlines())
         return next(lines, "").strip()[:300]
     return ""
 

@@ -90,7 +90,7 @@ def readme(data: ReadmeData) -> str:
     }
     parts = [[title, "=" * len(title), "", *_iter_problem(data)]]
     parts += [[head, *(f"  {line}" for line in lines)] for head, lines in sections.items() if lines]
-    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+    return "\n\n".join(map("\n".join, parts)) + "\n"
 
 
 def _iter_problem(data: ReadmeData) -> Iterator[str]:

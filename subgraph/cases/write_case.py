@@ -78,7 +78,7 @@ class CaseRequest:
     ) -> CaseRequest:
         """A request for the region of these nodes, named by the first and the last; `options`:
         further fields."""
-        start, end = (tuple(graph.label(i) for i in some) for some in (nodes[:1], nodes[-1:]))
+        start, end = (tuple(map(graph.label, some)) for some in (nodes[:1], nodes[-1:]))
         return cls(start, end, feeding.options, freeze=freeze, **options)
 
     @property

@@ -577,7 +577,7 @@ def _parse_channel_numbers(option: str, default: float, text: str | None) -> tup
     if text is None:
         return (default,)
     try:
-        return tuple(float(word) for word in text.split(","))
+        return tuple(map(float, text.split(",")))
     except ValueError:
         raise UsageError(
             f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5",

@@ -174,7 +174,7 @@ def level(
             for k, cell in enumerate(cells)
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
-        placed = layered(tuple(items), tuple(edge for edge in joined if edge), room)
+        placed = layered(tuple(items), tuple(filter(None, joined)), room)
         paths = iter(placed.paths)
         lost = [
             wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))

@@ -151,7 +151,7 @@ def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     b = _numbers(given).ravel()
     return [
         DifferingElement(
-            tuple(int(k) for k in np.unravel_index(i, reference.shape)),
+            tuple(map(int, np.unravel_index(i, reference.shape))),
             _plain(a[i]),
             _plain(b[i]),
             _plain(a[i] - b[i]),

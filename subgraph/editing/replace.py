@@ -169,9 +169,7 @@ def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model
     both need."""
     graph = draft.model.graph
-    made = {
-        name for name in chain.from_iterable(node.output for node in graph.node[:begin]) if name
-    }
+    made = set(filter(None, chain.from_iterable(node.output for node in graph.node[:begin])))
     assign(
         graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)]
     )

@@ -126,7 +126,7 @@ class Cut:
     @property
     def weights(self) -> list[TensorProto]:
         """Initializers whose bytes are on disk."""
-        return [t for t in self.model.graph.initializer if protobuf.on_disk(t)]
+        return list(filter(protobuf.on_disk, self.model.graph.initializer))
 
     @property
     def parameters(self) -> int:

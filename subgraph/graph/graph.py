@@ -182,7 +182,7 @@ class Graph:
         try:
             order = list(sorter.static_order())
         except CycleError as e:
-            cycle = " → ".join(self.label(i) for i in e.args[1])
+            cycle = " → ".join(map(self.label, e.args[1]))
             raise ModelError(
                 f"{self.path.name} has a cycle: {cycle}",
                 "an ONNX graph must have none",

@@ -159,7 +159,7 @@ def find_called(
 def list_captured(node: NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order,
     each once."""
-    return list(dict.fromkeys(chain.from_iterable(free_names(body) for body in bodies(node))))
+    return list(dict.fromkeys(chain.from_iterable(map(free_names, bodies(node)))))
 
 
 def free_names(body: GraphProto) -> list[str]:

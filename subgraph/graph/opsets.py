@@ -277,7 +277,7 @@ def require_expandable(
     try:
         order = list(TopologicalSorter(calls).static_order())
     except CycleError as e:
-        circle = " → ".join(_join_key(key) for key in reversed(e.args[1]))
+        circle = " → ".join(map(_join_key, reversed(e.args[1])))
         raise ModelError(
             f"local functions of {model} call each other in a circle: {circle}",
             "ONNX allows no recursion: export the model again",

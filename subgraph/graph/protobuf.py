@@ -734,7 +734,7 @@ def write(
         OutputError: the disk is full or not writable.
     """
     copy = clone(model)
-    tensors = [tensor for tensor in copy.graph.initializer if on_disk(tensor)]
+    tensors = list(filter(on_disk, copy.graph.initializer))
     weights = [
         (t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors
     ]

@@ -218,7 +218,7 @@ def build_region(
     made = set(graph.iter_outputs(inside))
     read = dict.fromkeys(graph.iter_inputs(graph.in_order(inside)))
     entering = [name for name in read if name not in made]
-    weights = {name for name in entering if graph.is_weight(name)}
+    weights = set(filter(graph.is_weight, entering))
     sources = weights | graph.inputs.keys()
     undefined = [name for name in entering if name not in sources and name not in graph.maker]
     if undefined and not keep_undefined:

@@ -361,7 +361,7 @@ def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
     dtype, bits = dtypes.TYPES.get(tensor.data_type, ("", 0))
     if not bits:
         return None
-    shape = tuple(int(d) for d in tensor.dims)
+    shape = tuple(map(int, tensor.dims))
     try:
         measured = sum(map(_range_of_piece, protobuf.pieces(tensor, graph.path, PIECE)), Range())
         small = measured.elements <= MAX_VALUES

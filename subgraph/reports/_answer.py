@@ -165,7 +165,7 @@ def _say_findings(document: BisectDocument) -> ReportedAnswer:
     )
     if is_certain and 1 < len(findings) <= MAX_PIECES:
         wrong = len(set(chain.from_iterable(map(all_indices, findings))))
-        places = "; ".join(_say_place(f) for f in findings)
+        places = "; ".join(map(_say_place, findings))
         size = f"{wrong} of {total} in {len(findings)} places"
         return _fails(_name_failures(findings), _add_run(document, places), size)
     found = _say_first(document)

@@ -382,5 +382,5 @@ def parse_headline(says: str, exit_code: int) -> ReportedAnswer:
     """Return the answer whose headline a document has."""
     by_code = {0: Kind.RIGHT, 1: Kind.WRONG}.get(exit_code, Kind.INCONCLUSIVE)
     how, _, what = says.partition(": ")
-    kind = next((kind for kind in Kind if how.startswith(kind)), by_code)
+    kind = next(filter(how.startswith, Kind), by_code)
     return ReportedAnswer(kind, what, how=how)

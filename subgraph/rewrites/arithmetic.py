@@ -57,7 +57,7 @@ def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 @of("Pow")
 def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite a power of two types, or of integers: a runtime may compute both in float32."""
-    base, exponent = (source.element(name) for name in node.input)
+    base, exponent = map(source.element, node.input)
     if not base or (base == exponent and base in FLOATS):
         return ""
     wide = "Pow(Cast(x, to=double), Cast(y, to=double))"

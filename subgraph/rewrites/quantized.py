@@ -54,7 +54,7 @@ def _binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if any(source.rank(n) and source.shape(n) != [1] for n in parameters):
         return ""
     result = new.node(BINARY[node.op_type], [_real(new, i[0:3]), _real(new, i[3:6])])
-    new.node("QuantizeLinear", [result, *(n for n in i[6:8] if n)], node.output[0])
+    new.node("QuantizeLinear", [result, *filter(None, i[6:8])], node.output[0])
     return f"{BINARY[node.op_type]} between DequantizeLinear and QuantizeLinear instead of"
 
 
@@ -65,7 +65,7 @@ def _unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     op = UNARY[node.op_type]
     alpha = {"alpha": attribute(node, "alpha", 0.01)} if op == "LeakyRelu" else {}
     result = new.node(op, [_real(new, node.input[0:3])], **alpha)
-    new.node("QuantizeLinear", [result, *(n for n in node.input[3:5] if n)], node.output[0])
+    new.node("QuantizeLinear", [result, *filter(None, node.input[3:5])], node.output[0])
     return f"{op} between DequantizeLinear and QuantizeLinear instead of"
 
 
