@@ -39,6 +39,7 @@ from subgraph.types import Array, Arrays, StringMap, frozen
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
 MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
+CODED = "QLinear"  # before the name of an operator that reads and outputs codes
 INPUTS = "inputs"  # the part that is their number
 FAR = 0.3  # relative distance of constants that no quantization explains
 MAX_ELEMENTS = 1 << 25  # of all weights; those of larger models are not read for notes
@@ -343,9 +344,13 @@ def _computes(graph: Graph, other: CandidateModel, name: str, ours: Region, thei
     """Return whether a piece of theirs has the nodes that compute a tensor which ours reads: an
     output that is cast at the end of the model only."""
     before = find_upstream_until(graph, [name], other.matches.__contains__)
-    more = Counter(other.graph.ops[i] for i in theirs.nodes)
-    more -= Counter(graph.ops[i] for i in ours.nodes)
-    return before is not None and Counter(graph.ops[i] for i in before.nodes) <= more
+    more = _count_operators(other.graph, theirs) - _count_operators(graph, ours)
+    return before is not None and _count_operators(graph, before) <= more
+
+
+def _count_operators(graph: Graph, region: Region) -> Counter[str]:
+    """Count the operators of a region, those that compute with codes as those of floats."""
+    return Counter(graph.ops[i].removeprefix(CODED) for i in region.nodes)
 
 
 def _are_equal(values: ReferenceValues, row: ModelDifference) -> bool:

@@ -336,3 +336,21 @@ def test_node_of_another_operator_is_compared_by_its_weight(tmp_path: Path) -> N
     weights = {"w": WEIGHT, "b": WEIGHT[0]}
     found = finding(tmp_path, (ours, weights), (theirs, weights))
     assert rows(found)[0] == ("gemm", "operator", "Gemm, transB=1", "MatMul")
+
+
+def test_sum_of_codes_is_the_tensor_that_the_next_node_reads(tmp_path: Path) -> None:
+    """The codes that a QLinearAdd passes on to a QLinearConcat have no name of ours."""
+    text = "g (float[3,4] x) => (float[3,8] y) { [act] a = Sigmoid (x) %s }"
+    ours = text % "[sum] s = Add (a, b) [abs] p = Abs (s) [join] y = Concat <axis = 1> (s, p)"
+    theirs = text % (
+        "ac = QuantizeLinear (a, k, z) [sum] sc = com.microsoft.QLinearAdd"
+        " (ac, k, z, bc, k, z, k, z) s = DequantizeLinear (sc, k, z)"
+        " [abs] p = Abs (s) pc = QuantizeLinear (p, k, z) [join] yc = com.microsoft.QLinearConcat"
+        " <axis = 1> (k, z, sc, k, z, pc, l, z) y = DequantizeLinear (yc, k, z)"
+    )
+    codes = np.array([[-90, 40, 25, -60]], np.int8)
+    step = np.float32(0.01)
+    scales = {"k": step, "l": step / 2, "z": np.int8(0), "bc": codes}
+    found = bisect_texts(tmp_path, (ours, {"b": codes * step}), (theirs, scales), VALUES)
+    listed = [row for one in found["findings"] for row in one["differences"]]
+    assert listed and not any(row["ours"].startswith("reads") for row in listed), listed

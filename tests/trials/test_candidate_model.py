@@ -454,24 +454,28 @@ LAYERS = """g (float[4,16] x) => (float[4,16] y) {
     ac = QuantizeLinear (a, s, o) ad = DequantizeLinear (ac, s, o)
     bd = DequantizeLinear (b, bs, o) [add] p = Add (ad, bd)
     pc = QuantizeLinear (p, s, o) pd = DequantizeLinear (pc, s, o)
-    [neg] n = Neg (pd) nc = QuantizeLinear (n, s, o) y = DequantizeLinear (nc, s, o) }"""
+    [neg] n = Neg (pd) nc = QuantizeLinear (n, s, o) nd = DequantizeLinear (nc, s, o)
+    [last] y = Mul (nd, k) }"""
 FLOATS = """g (float[4,16] x) => (float[4,16] y) {
-    [mm] a = MatMul (x, w) [add] p = Add (a, b) [neg] y = Neg (p) }"""
+    [mm] a = MatMul (x, w) [add] p = Add (a, b) [neg] n = Neg (p) [last] y = Mul (n, k) }"""
 
 
-def bisect_layers(folder: Path, bias: float) -> Done:
-    """Bisect a model with its quantized form, whose bias is multiplied."""
+def bisect_layers(folder: Path, bias: float = 1.0, last: float = 1.0) -> Done:
+    """Bisect a model with its quantized form, whose bias and last factors are multiplied."""
     rng = np.random.default_rng(4)
     values = {"w": rng.standard_normal((16, 16)), "b": 0.3 * rng.standard_normal(16)}
     x = rng.standard_normal((4, 16)).astype(np.float32)
     scales = {"w": np.abs(values["w"]).max() / 127, "b": np.abs(values["b"]).max() / 127}
     codes = {n: np.round(values[n] / scales[n]) for n in values}
     codes["b"] *= bias
-    text_models.save(folder / "m.onnx", FLOATS, **{n: np.float32(v) for n, v in values.items()})
+    factors = np.linspace(1, 2, 16, dtype=np.float32)
+    floats = {n: np.float32(v) for n, v in values.items()}
+    text_models.save(folder / "m.onnx", FLOATS, k=factors, **floats)
     steps = {"ws": scales["w"], "bs": scales["b"], "xs": np.abs(x).max() / 127}
     steps["s"] = np.abs(x @ values["w"] + values["b"]).max() / 125
     named = {n: np.float32(step) for n, step in steps.items()}
     weights = {n: value.astype(np.int8) for n, value in codes.items()}
+    weights["k"] = factors * np.float32(last)
     text_models.save(folder / "q.onnx", LAYERS, o=np.int8(0), **named, **weights)
     np.save(folder / "x.npy", x)
     command = ("bisect", "m.onnx", "--candidate-model", "q.onnx", "-i", "x.npy", "--json")
@@ -479,12 +483,18 @@ def bisect_layers(folder: Path, bias: float) -> Done:
 
 
 def test_a_healthy_quantized_model_is_right(tmp_path: Path) -> None:
-    assert bisect_layers(tmp_path, 1).code == 0
+    assert bisect_layers(tmp_path).code == 0
+
+
+def test_one_percent_downstream_of_the_last_quantizer_is_found(tmp_path: Path) -> None:
+    """No step rounds what the last node outputs, so that none excuses it."""
+    done = bisect_layers(tmp_path, last=1.01)
+    assert [f["nodes"] for f in done.document["findings"]] == [["last"]], done
 
 
 def test_a_bias_that_int8_would_excuse_is_found(tmp_path: Path) -> None:
     """It was right within int8 rounding."""
-    done = bisect_layers(tmp_path, 0)
+    done = bisect_layers(tmp_path, bias=0)
     assert [f["nodes"] for f in done.document["findings"]] == [["add"]], done
     again = subcut("replay", done.document["findings"][0]["case"], cwd=tmp_path)
     assert again.code == 1, again
