@@ -467,9 +467,11 @@ def _iter_clipped(
 
 
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:
-    """Describe two constants; nothing if they are equal but for rounding."""
+    """Describe two constants; nothing if they are equal but for rounding, also to another float
+    type."""
     is_equal = apart <= ROUNDED or np.array_equal(ours, theirs)
-    if is_equal and ours.dtype == theirs.dtype:
+    are_floats = ours.dtype.kind == theirs.dtype.kind == "f"
+    if is_equal and (are_floats or ours.dtype == theirs.dtype):
         return ()
     is_long = ours.size > MAX_VALUES and apart < np.inf
     return _text(ours), _text(theirs) + (f", {100 * apart:.3g} % apart" if is_long else "")

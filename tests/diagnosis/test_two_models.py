@@ -354,3 +354,17 @@ def test_sum_of_codes_is_the_tensor_that_the_next_node_reads(tmp_path: Path) -> 
     found = bisect_texts(tmp_path, (ours, {"b": codes * step}), (theirs, scales), VALUES)
     listed = [row for one in found["findings"] for row in one["differences"]]
     assert listed and not any(row["ours"].startswith("reads") for row in listed), listed
+
+
+def test_constant_of_another_float_type_with_equal_values_is_no_difference(tmp_path: Path) -> None:
+    """A bias of zeros was the headline of a model in float16."""
+    ours = TYPES + "{ [mm] a = Gemm (x, w, b) [last] y = Softmax <axis = 1> (a) }"
+    theirs = TYPES + (
+        "{ c = Cast <to = 10> (x) [mm] d = Gemm (c, w, b) e = Cast <to = 1> (d)"
+        " [last] y = Softmax <axis = 0> (e) }"
+    )
+    weights = {"w": np.eye(4, dtype=np.float32), "b": np.zeros(4, np.float32)}
+    halves = {name: value.astype(np.float16) for name, value in weights.items()}
+    found = bisect_texts(tmp_path, (ours, weights), (theirs, halves), VALUES)
+    parts = {row["part"] for one in found["findings"] for row in one["differences"]}
+    assert "axis" in parts and not parts & {"B", "C"}, found
