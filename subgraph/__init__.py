@@ -86,7 +86,9 @@ _SHOWN = {
     "trials.compare_tensors": "Comparison",
     "verdict": "Judgement Verdict",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+_HOME: dict[str, str] = {}
+for _module, _names in _MODULES.items():
+    _HOME |= dict.fromkeys(_names.split(), _module)
 
 __all__ = [
     "ArgumentTypeError",

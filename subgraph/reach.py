@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -30,6 +30,20 @@ def reach(starts: Iterable[T], follow: Callable[[T], Iterable[T]]) -> set[T]:
                 found.add(item)
                 stack.append(item)
     return found
+
+
+def ungroup(groups: Iterable[tuple[Group, Iterable[T]]]) -> Iterator[tuple[Group, T]]:
+    """Yield each group with each of its members.
+
+    Args:
+        groups: Each group with its members.
+
+    >>> list(ungroup([("even", (2, 4)), ("odd", (3,))]))
+    [('even', 2), ('even', 4), ('odd', 3)]
+    """
+    for group, members in groups:
+        for member in members:
+            yield group, member
 
 
 def invert(groups: Iterable[tuple[Group, Iterable[T]]]) -> dict[T, Group]:

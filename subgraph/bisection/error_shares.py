@@ -16,7 +16,7 @@ from subgraph.comparison.pair import comparable, compute_relative_error
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
-from subgraph.reach import group_values
+from subgraph.reach import group_values, ungroup
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import (
@@ -215,9 +215,9 @@ def tap_region(nodes: NodeItems, items: Items) -> Region:
 
 def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
     """Tensors that a profile reads, with the item that makes each."""
-    makes = nodes.graph.makes
     readable = set(nodes.trials.model.tensors())
-    return {n: k for k in items for i in nodes.groups[k] for n in makes[i] if n in readable}
+    made = ungroup((k, nodes.graph.iter_outputs(nodes.groups[k])) for k in items)
+    return {name: k for k, name in made if name in readable}
 
 
 def read_items(

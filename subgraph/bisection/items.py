@@ -15,7 +15,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.summary import attribute_text
-from subgraph.reach import group_values, invert
+from subgraph.reach import group_values, invert, ungroup
 from subgraph.results.bisect import KindDocument
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.oracle import RegionOutcome
@@ -138,8 +138,7 @@ def _join(
     flow.add_nodes_from(group.values())
     flow.add_edges_from(
         (group[b], group[i])
-        for i in nodes
-        for b in graph.predecessors(i)
+        for i, b in ungroup((i, graph.predecessors(i)) for i in nodes)
         if b in inside and group[b] != group[i]
     )
     acyclic = networkx.condensation(flow)

@@ -36,6 +36,7 @@ from subgraph.graph.region import Region, build_region
 from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
+from subgraph.reach import ungroup
 from subgraph.results.bisect import ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
@@ -132,9 +133,8 @@ def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
     limit = min(judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
-    weights |= {
-        node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"
-    }
+    attributes = ungroup((node.output[0], node.attribute) for node in constants)
+    weights |= {name: a.t for name, a in attributes if a.name == "value"}
     for name, weight in weights.items():
         if name_of(weight.data_type) in FLOATS:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))

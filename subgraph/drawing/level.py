@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 from subgraph.drawing.groups import Tree, map_leaves
 from subgraph.drawing.layered import Edge, Item, Placed, layered
 from subgraph.drawing.network import Network
+from subgraph.reach import ungroup
 from subgraph.text import clean, columns, count, distinct, short
 from subgraph.types import Shapes, StringMap, Strings, frozen
 
@@ -144,7 +145,8 @@ def level(
     ways_out = list(leaving)[:PORTS]
     members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
     at = {m: len(ways_in) + k for k, m in enumerate(order)}
-    wires = [Wire(k, at[m], (name,)) for k, name in enumerate(ways_in) for m in entering[name]]
+    readers = ungroup((way, entering[way[1]]) for way in enumerate(ways_in))
+    wires = [Wire(k, at[m], (name,)) for (k, name), m in readers]
     for (a, b), names in crossing.edges.items():
         single = a in inner or b in inner  # each tensor has its port
         wires += [
@@ -154,7 +156,7 @@ def level(
     wires += [
         Wire(at[leaving[n]], len(members) - len(ways_out) + k, (n,)) for k, n in enumerate(ways_out)
     ]
-    unseen = [("in", n, m) for n in list(entering)[PORTS:] for m in entering[n]]
+    unseen = [("in", n, m) for n, m in ungroup(list(entering.items())[PORTS:])]
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)

@@ -24,6 +24,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
+from subgraph.reach import ungroup
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, written
 from subgraph.trials.reference_model import ReferenceModel, has_forms_of, region_noise
@@ -78,7 +79,7 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     """The weakly connected parts of some nodes, in topological order of their first node."""
     import networkx
 
-    linked = networkx.Graph((i, j) for i in nodes for j in graph.successors(i) if j in nodes)
+    linked = networkx.Graph(ungroup((i, nodes.intersection(graph.successors(i))) for i in nodes))
     linked.add_nodes_from(nodes)
     place = {i: k for k, i in enumerate(graph.in_order(nodes))}
     return sorted(

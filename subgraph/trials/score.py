@@ -22,6 +22,7 @@ import numpy as np
 
 from subgraph import plugins
 from subgraph.errors import InputError, NotInstalled, OutOfTime, SubcutError, UsageError
+from subgraph.reach import ungroup
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
@@ -302,10 +303,9 @@ def open_score(
     model.values.need(outputs)
     records = model.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
+    truth = enumerate(_truth(wanted, model, float_outputs, is_own))
     fixed = [
-        replace(r, name=f"t/{k}/{n}")
-        for k, s in enumerate(_truth(wanted, model, float_outputs, is_own))
-        for n, r in s.items()
+        replace(r, name=f"t/{k}/{n}") for k, (n, r) in ungroup((k, s.items()) for k, s in truth)
     ]
     fixed += [
         replace(s[n], name=f"i/{k}/{n}")

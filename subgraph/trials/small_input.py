@@ -20,6 +20,7 @@ from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.graph import CONSTANT, Graph, load
 from subgraph.graph.region import Region
 from subgraph.graph.value_types import open_dimensions
+from subgraph.reach import ungroup
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import RunResult
@@ -111,7 +112,7 @@ class SmallInputProgress:
     def search(self) -> bool:
         """Return whether there is a smaller input, which fails again in a fresh process."""
         given = self.trials
-        axes = [(name, k) for name, one in self._arrays.items() for k in range(one.ndim)]
+        axes = list(ungroup((name, range(one.ndim)) for name, one in self._arrays.items()))
         axes.sort(key=self._size)
         same = [list(group) for _, group in groupby(axes, self._size)]
         for group in (*([axis] for axis in axes), *same):

@@ -19,6 +19,7 @@ from subgraph.bisection.manual.tasks import TaskManifest, files_of, read_task
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
+from subgraph.reach import ungroup
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import StoredFile, find_axes
@@ -166,11 +167,7 @@ class TaskFolders:
         Raises:
             InputError: some are missing.
         """
-        files = [
-            (folder, file)
-            for cut, folder in zip(self.cuts, self.sources, strict=True)
-            for file in _all_files(cut)
-        ]
+        files = list(ungroup(zip(self.sources, map(_all_files, self.cuts), strict=True)))
         missing = [(folder, file) for folder, file in files if file.find(folder) is None]
         if len(missing) == len(files):
             return False

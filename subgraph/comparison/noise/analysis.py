@@ -34,7 +34,7 @@ from subgraph.graph.properties import (
 from subgraph.graph.quantization import QUANTIZERS, TFLITE, TFLITE_CARRIERS, makes_steps
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.reach import reach
+from subgraph.reach import reach, ungroup
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Records
 from subgraph.types import Array, Strings
@@ -130,7 +130,7 @@ def find_rounding_sites(
     sites.converted = tuple(converted)
     sites.quantizers = tuple(quantizers)
     sites.exact_reads = frozenset(
-        (i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes)
+        ungroup((i, _exact_reads(graph, i, i in shape_nodes)) for i in order)
     )
     sites.coarsest = _coarsest_types(graph, region, order, records, unrounded)
     return sites

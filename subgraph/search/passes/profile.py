@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from subgraph.reach import ungroup
 from subgraph.search.driver import Search
 from subgraph.search.oracle import Answer, Items, Purpose, QueryKind
 from subgraph.search.passes.halve import gallop_back
@@ -107,8 +108,7 @@ def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: i
     while level:
         level = [
             p
-            for k in level
-            for p in parents[k]
+            for k, p in ungroup((k, parents[k]) for k in level)
             if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
         ]
         level = list(dict.fromkeys(level))

@@ -27,7 +27,7 @@ from subgraph.graph.region import Region, find_upstream_until
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
 from subgraph.precision import Precision
-from subgraph.reach import reach
+from subgraph.reach import reach, ungroup
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -339,7 +339,7 @@ class MeaningTests:
         nets = (reach([name], lambda n: linked[n] & suspects) for name in suspects)
         groups = {frozenset(group) for group in (*([name] for name in suspects), *nets)}
         joined = {g: sorted(g.union(*(readers[name] for name in g))) for g in groups}
-        pieces = [(n, self._find_region(n, g)) for g, names in joined.items() for n in names]
+        pieces = [(n, self._find_region(n, g)) for g, n in ungroup(joined.items())]
         measured = iter(self.measure(pieces, {}))
         refuted = set[str]()
         for group, names in joined.items():
@@ -537,8 +537,8 @@ class MeaningTests:
         except SubcutError:
             half = len(cuts) // 2
             return self._run(cuts[:half], fed) | self._run(cuts[half:], fed) if half else {}
-        outputs = zip(cuts, merged.split(made), strict=True)
-        return {id(cut): record for cut, of_cut in outputs for record in of_cut.values()}
+        outputs = (of_cut.values() for of_cut in merged.split(made))
+        return {id(cut): record for cut, record in ungroup(zip(cuts, outputs, strict=True))}
 
     def _new_folder(self) -> Path:
         folder = self.folder / str(next(self._numbers))
