@@ -153,16 +153,6 @@ class Graph:
         same = group_values((name, i) for i, name in enumerate(self.node_names))
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
-    def find_made_twice(self) -> list[tuple[str, int, int]]:
-        """Return (tensor, first producer, other producer) per tensor with several producers."""
-        if len(self.maker) == sum(map(len, self.makes)):
-            return []
-        first: dict[str, int] = {}
-        found = []
-        for i, makes in enumerate(self.makes):
-            found += [(name, first[name], i) for name in makes if first.setdefault(name, i) != i]
-        return found
-
     # ------------------------------------------------------------ order
 
     @cached_property
@@ -337,7 +327,7 @@ class Graph:
         """
         names = list(tensors)
         if (known := self._kinds) is not None:
-            return {n: known[n] if n in known else self._kind_of_source(n) for n in names}
+            return {n: known[n] if n in known else _find_kind_of_source(self, n) for n in names}
         made_by = self.maker.get
         reads = self.reads
         ops = self.ops
@@ -346,7 +336,7 @@ class Graph:
 
         def kind(name: str) -> int:
             maker = made_by(name)
-            return kind_of_node[maker] if maker is not None else self._kind_of_source(name)
+            return kind_of_node[maker] if maker is not None else _find_kind_of_source(self, name)
 
         for i in self.in_order(self.ancestors(self.producers(names))):
             highest = max(map(kind, reads[i]), default=CONSTANT)
@@ -356,10 +346,6 @@ class Graph:
                 highest = SHAPE
             kind_of_node[i] = highest
         return {name: kind(name) for name in names}
-
-    def _kind_of_source(self, name: str) -> int:
-        """The kind of a tensor that no node makes."""
-        return CONSTANT if self.is_weight(name) else VALUE
 
     @cached_property
     def random_nodes(self) -> set[int]:
@@ -435,13 +421,13 @@ class Graph:
         """
         kind, _, name = text.partition(":")
         return (
-            self._node(text, text)
-            or self._tensor(text, text)
-            or (self._node(text, name) if kind == "node" else None)
-            or (self._tensor(text, name) if kind == "tensor" else None)
-            or self._index_or_nth(text)
-            or self._glob(text)
-            or self._unknown(text)
+            _select_node(self, text, text)
+            or _select_tensor(self, text, text)
+            or (_select_node(self, text, name) if kind == "node" else None)
+            or (_select_tensor(self, text, name) if kind == "tensor" else None)
+            or _select_by_number(self, text)
+            or _select_by_glob(self, text)
+            or _raise_unknown(self, text)
         )
 
     def select_all(self, text: str) -> tuple[int, ...]:
@@ -455,64 +441,6 @@ class Graph:
             if globbed and fnmatch.fnmatchcase(name, text)
         ]
         return tuple(hits) or self.select(text).nodes
-
-    def _node(self, text: str, name: str) -> Selection | None:
-        if same := self.shared_names.get(name):
-            which = ", ".join(f"#{i}" for i in same[:8])
-            raise UsageError(
-                f"'{text}' is the name of {len(same)} nodes",
-                f"say which: {which}",
-                code="node.ambiguous",
-            )
-        # A scan of the list is cheaper than building `names`.
-        if not name or name not in self.node_names:
-            return None
-        return Selection(text, (self.node_names.index(name),))
-
-    def _tensor(self, text: str, name: str) -> Selection | None:
-        if name in self.maker:
-            return Selection(text, (self.maker[name],), name)
-        if name in self.inputs:
-            return Selection(text, tuple(self.readers_of((name,)).get(name, ())), name)
-        if self.is_weight(name):
-            raise UsageError(
-                f"'{text}' is a weight: no node makes it",
-                "name a node that reads or makes a tensor",
-                code="node.is-weight",
-            )
-        return None
-
-    def _index_or_nth(self, text: str) -> Selection | None:
-        if m := re.fullmatch(r"#(\d{1,9})", text):
-            i = int(m[1])
-            if i >= len(self.nodes):
-                raise UnknownName(
-                    f"no node '{text}'",
-                    f"the last node is #{len(self.nodes) - 1}",
-                    code="node.unknown",
-                )
-            return Selection(text, (i,))
-        if m := re.fullmatch(r"(\w+)@(\d{1,9})", text):
-            same = [i for i, node in enumerate(self.nodes) if node.op_type == m[1]]
-            if 0 < int(m[2]) <= len(same):
-                return Selection(text, (same[int(m[2]) - 1],))
-            if same:
-                raise UnknownName(
-                    f"no node '{text}': the model has {len(same)} {m[1]}",
-                    "counting starts at 1",
-                    code="node.unknown",
-                )
-        return None
-
-    def _glob(self, text: str) -> Selection | None:
-        if not any(c in text for c in "*?[…"):
-            return None
-        pattern = text if "…" not in text else "*".join(map(glob.escape, text.split("…")))
-        hits = [name for name in self.names if fnmatch.fnmatchcase(name, pattern)]
-        if len(hits) > 1:
-            hint = f"say which: {list_some(hits, 8)}"
-            raise UsageError(f"'{text}' matches {len(hits)} nodes", hint, code="node.ambiguous")
-        return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:
         """Return the tensor of a selector: named itself, or the only output of its node.
@@ -535,24 +463,100 @@ class Graph:
             )
         return made[0]
 
-    def _unknown(self, text: str) -> Selection:
-        ends = [m.start() for m in re.finditer("/", text)]
-        for name in (text[:end] for end in ends if text[:end] in self.names):
-            node = self.nodes[self.names[name]]
-            if any(bodies(node)) or operator(node) in self.functions:
-                raise UnknownName(
-                    f"'{text}' is inside node '{name}', where this command does not look",
-                    f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within"
-                    " look inside",
-                    code="node.inside-body",
-                )
-        raise UnknownName(
-            f"no node or tensor '{text}' in {self.path.name}",
-            nearest=nearest(
-                text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)
-            ),
-            code="node.unknown",
+
+def find_made_twice(graph: Graph) -> list[tuple[str, int, int]]:
+    """Return (tensor, first producer, other producer) per tensor with several producers."""
+    if len(graph.maker) == sum(map(len, graph.makes)):
+        return []
+    first: dict[str, int] = {}
+    found = []
+    for i, makes in enumerate(graph.makes):
+        found += [(name, first[name], i) for name in makes if first.setdefault(name, i) != i]
+    return found
+
+
+def _find_kind_of_source(graph: Graph, name: str) -> int:
+    """The kind of a tensor that no node makes."""
+    return CONSTANT if graph.is_weight(name) else VALUE
+
+
+def _raise_unknown(graph: Graph, text: str) -> Selection:
+    ends = [m.start() for m in re.finditer("/", text)]
+    for name in (text[:end] for end in ends if text[:end] in graph.names):
+        node = graph.nodes[graph.names[name]]
+        if any(bodies(node)) or operator(node) in graph.functions:
+            raise UnknownName(
+                f"'{text}' is inside node '{name}', where this command does not look",
+                f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within"
+                " look inside",
+                code="node.inside-body",
+            )
+    raise UnknownName(
+        f"no node or tensor '{text}' in {graph.path.name}",
+        nearest=nearest(
+            text.removeprefix("node:").removeprefix("tensor:"), (*graph.names, *graph.maker)
+        ),
+        code="node.unknown",
+    )
+
+
+def _select_by_glob(graph: Graph, text: str) -> Selection | None:
+    if not any(c in text for c in "*?[…"):
+        return None
+    pattern = text if "…" not in text else "*".join(map(glob.escape, text.split("…")))
+    hits = [name for name in graph.names if fnmatch.fnmatchcase(name, pattern)]
+    if len(hits) > 1:
+        hint = f"say which: {list_some(hits, 8)}"
+        raise UsageError(f"'{text}' matches {len(hits)} nodes", hint, code="node.ambiguous")
+    return _select_node(graph, text, hits[0]) if hits else None
+
+
+def _select_by_number(graph: Graph, text: str) -> Selection | None:
+    if m := re.fullmatch(r"#(\d{1,9})", text):
+        i = int(m[1])
+        if i >= len(graph.nodes):
+            raise UnknownName(
+                f"no node '{text}'",
+                f"the last node is #{len(graph.nodes) - 1}",
+                code="node.unknown",
+            )
+        return Selection(text, (i,))
+    if m := re.fullmatch(r"(\w+)@(\d{1,9})", text):
+        same = [i for i, node in enumerate(graph.nodes) if node.op_type == m[1]]
+        if 0 < int(m[2]) <= len(same):
+            return Selection(text, (same[int(m[2]) - 1],))
+        if same:
+            raise UnknownName(
+                f"no node '{text}': the model has {len(same)} {m[1]}",
+                "counting starts at 1",
+                code="node.unknown",
+            )
+    return None
+
+
+def _select_tensor(graph: Graph, text: str, name: str) -> Selection | None:
+    if name in graph.maker:
+        return Selection(text, (graph.maker[name],), name)
+    if name in graph.inputs:
+        return Selection(text, tuple(graph.readers_of((name,)).get(name, ())), name)
+    if graph.is_weight(name):
+        raise UsageError(
+            f"'{text}' is a weight: no node makes it",
+            "name a node that reads or makes a tensor",
+            code="node.is-weight",
         )
+    return None
+
+
+def _select_node(graph: Graph, text: str, name: str) -> Selection | None:
+    if same := graph.shared_names.get(name):
+        which = ", ".join(f"#{i}" for i in same[:8])
+        raise UsageError(
+            f"'{text}' is the name of {len(same)} nodes",
+            f"say which: {which}",
+            code="node.ambiguous",
+        )
+    return Selection(text, (graph.names[name],)) if name in graph.names else None
 
 
 def as_graph(model: object, function: str) -> Graph:

@@ -14,7 +14,7 @@ from itertools import chain
 
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
-from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
+from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection, find_made_twice
 from subgraph.log import log
 from subgraph.text import clean
 from subgraph.types import Strings, frozen
@@ -74,7 +74,7 @@ def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Regio
         ModelError: The graph has a cycle, a tensor with several producers, or a tensor without a
             producer.
     """
-    if made_twice := graph.find_made_twice():
+    if made_twice := find_made_twice(graph):
         name, first, second = made_twice[0]
         raise ModelError(
             f"tensor '{name}' has two producers: {graph.label(first)} and {graph.label(second)}",

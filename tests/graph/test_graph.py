@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from fixtures import oracle
 from fixtures.dags import random_dag
 from subgraph.errors import ModelError, UnknownName, UsageError
-from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, load
+from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, find_made_twice, load
 from subgraph.text import nearest
 from tests.helpers import text_models
 from tests.helpers.budget import within
@@ -122,7 +122,7 @@ def test_tensor_made_twice_is_found(tmp_path: Path) -> None:
     g = text_models.load(
         tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }"
     )
-    assert g.find_made_twice() == [("a", 0, 2)]
+    assert find_made_twice(g) == [("a", 0, 2)]
 
 
 # ------------------------------------------------------------ declared types

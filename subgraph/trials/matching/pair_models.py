@@ -345,22 +345,14 @@ class MeaningTests:
         for group, names in joined.items():
             own = {name: next(measured) for name in names}
             others = own.keys() - group
-            if self._are_right(own, others):
+            if _are_right(self, own, others):
                 least = max(self.limit, *(MIN_RATIO * own[name] for name in others))
                 refuted |= {name for name in group if own[name] > least}
         # Next to a fault nothing is right; there the other names of the kind decide, if all moved.
-        moved = Counter(self._find_kind(name) for name, _ in self.pair.refuted)
-        kept = {self._find_kind(name) for name in named if errors[name] <= self.limit}
-        alike = {n for n in suspects if moved[kind := self._find_kind(n)] > 1 and kind not in kept}
+        moved = Counter(_find_kind(self, name) for name, _ in self.pair.refuted)
+        kept = {_find_kind(self, name) for name in named if errors[name] <= self.limit}
+        alike = {n for n in suspects if moved[kind := _find_kind(self, n)] > 1 and kind not in kept}
         return refuted | alike
-
-    def _find_kind(self, name: str) -> tuple[str, frozenset[str]]:
-        """Return the operator that computes a tensor of the reference's model, and those that read
-        it."""
-        graph = self.pair.reference
-        return graph.ops[graph.maker[name]], frozenset(
-            graph.ops[i] for i in graph.readers.get(name, ())
-        )
 
     def find_misshapen(self, names: Collection[str]) -> set[str]:
         """Find the tensors whose shape is wrong in the candidate's model.
@@ -386,8 +378,8 @@ class MeaningTests:
             readers = self.find_readers(name)
             if not readers and not has_layout:
                 found.add(name)
-            is_same = pair.matches[name].name in reshaped and self._are_right(turned, readers)
-            if not is_same and self._are_right(kept, readers):
+            is_same = pair.matches[name].name in reshaped and _are_right(self, turned, readers)
+            if not is_same and _are_right(self, kept, readers):
                 found.add(name)
         return found
 
@@ -400,75 +392,17 @@ class MeaningTests:
         found: dict[str, MatchedTensor] = {}
         for name, error in self._measure_all().items():
             if error > self.limit:
-                options = islice(self._iter_uses(name), MAX_USES)
-                some = next((one for one in options if self._is_use(name, one)), {})
+                options = islice(_iter_uses(self, name), MAX_USES)
+                some = next((one for one in options if _is_use(self, name, one)), {})
                 taken = {match.name for match in found.values()}
                 is_new = taken.isdisjoint(match.name for match in some.values())
                 found |= some if is_new and found.keys().isdisjoint(some) else {}
         return found
 
-    def _iter_uses(self, name: str) -> Iterator[dict[str, MatchedTensor]]:
-        """Yield tensors upstream of a matched one that may be the same: first what two nodes of one
-        operator read, then those of one shape, likely ones first."""
-        pair = self.pair
-        ours = pair.reference
-        theirs = pair.graph
-        target = pair.matches[name].name
-        piece = find_upstream_until(ours, [name], pair.matches.__contains__)
-        own_piece = self.regions[name]
-        if piece is None or own_piece is None:
-            return
-        own = self.records
-        scales = scales_of(theirs)
-        uses = {
-            n: MatchedTensor(n, "use", scale=scales.get(n)).of_type(own[n].dtype)
-            for n in theirs.iter_outputs(own_piece.nodes)
-            if n != target and n in own and own[n].form == "tensor"
-        }
-        records = self.values.records[0]
-        inner = [n for n in ours.iter_outputs(piece.nodes) if n in records.keys() - pair.matches]
-        node = ours.maker[name]
-        own_node = theirs.maker[target]
-        reads = [n for n in ours.reads[node] if n in inner]
-        own_reads = [uses[n] for n in theirs.reads[own_node] if n in uses]
-        if ours.ops[node] == theirs.ops[own_node] and len(reads) == len(own_reads):
-            yield dict(zip(reads, own_reads, strict=True))
-        for n, use in [*uses.items()][: -MAX_UPSTREAM - 1 : -1]:
-            alike = [name for name in inner if records[name].shapes == own[n].shapes]
-            yield from ({name: use} for name in sorted(alike, key=partial(self._rank, use)))
-
-    def _rank(self, match: MatchedTensor, name: str) -> tuple[float, bool]:
-        """Return how far a tensor is from another one in place, as far as that tells anything, and
-        whether another operator computes it."""
-        models = (self.pair.reference, name), (self.pair.graph, match.name)
-        operators = {graph.ops[graph.maker[tensor]] for graph, tensor in models}
-        own = match.to_real(self.records[match.name].array())
-        apart = relative_l2(self.values.records[0][name].array(), own)
-        return min(apart, MAX_ALIKE), len(operators) > 1
-
-    def _is_use(self, name: str, some: Matches) -> bool:
-        """Return whether the candidate's nodes compute a tensor of the reference's values of some
-        tensors upstream of it."""
-        folder = self._new_folder()
-        records = self.values.records[0]
-        fed = {
-            match.name: match.converted(records[n], folder, f"u{k}")
-            for k, (n, match) in enumerate(some.items())
-        }
-        region = self._find_region(name, more=fed)
-        if region is None or not fed.keys() <= {*region.inputs}:
-            return False
-        return self.measure([(name, region)], fed)[0] <= self.limit
-
     def find_readers(self, name: str) -> set[str]:
         """Find the tensors whose pieces are fed with this one."""
         target = self.pair.matches[name].name
         return {n for n, region in self.regions.items() if region and target in region.inputs}
-
-    def _are_right(self, errors: Mapping[str, float], names: Collection[str]) -> bool:
-        """Return whether some tensors agree; an unknown error is NaN, which is on no side of a
-        limit."""
-        return bool(names) and all(errors[name] <= self.limit for name in names)
 
     def _find_region(
         self, name: str, without: Collection[str] = (), more: Collection[str] = ()
@@ -565,3 +499,74 @@ class MeaningTests:
             return 0.0
         distance = relative_l2(real.reshape(-1), match.to_real(record.array()).reshape(-1))
         return math.inf if math.isnan(distance) else distance
+
+
+def _are_right(tests: MeaningTests, errors: Mapping[str, float], names: Collection[str]) -> bool:
+    """Return whether some tensors agree; an unknown error is NaN, which is on no side of a
+    limit."""
+    return bool(names) and all(errors[name] <= tests.limit for name in names)
+
+
+def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTensor]]:
+    """Yield tensors upstream of a matched one that may be the same: first what two nodes of one
+    operator read, then those of one shape, likely ones first."""
+    pair = tests.pair
+    ours = pair.reference
+    theirs = pair.graph
+    target = pair.matches[name].name
+    piece = find_upstream_until(ours, [name], pair.matches.__contains__)
+    own_piece = tests.regions[name]
+    if piece is None or own_piece is None:
+        return
+    own = tests.records
+    scales = scales_of(theirs)
+    uses = {
+        n: MatchedTensor(n, "use", scale=scales.get(n)).of_type(own[n].dtype)
+        for n in theirs.iter_outputs(own_piece.nodes)
+        if n != target and n in own and own[n].form == "tensor"
+    }
+    records = tests.values.records[0]
+    inner = [n for n in ours.iter_outputs(piece.nodes) if n in records.keys() - pair.matches]
+    node = ours.maker[name]
+    own_node = theirs.maker[target]
+    reads = [n for n in ours.reads[node] if n in inner]
+    own_reads = [uses[n] for n in theirs.reads[own_node] if n in uses]
+    if ours.ops[node] == theirs.ops[own_node] and len(reads) == len(own_reads):
+        yield dict(zip(reads, own_reads, strict=True))
+    for n, use in [*uses.items()][: -MAX_UPSTREAM - 1 : -1]:
+        alike = [name for name in inner if records[name].shapes == own[n].shapes]
+        yield from ({name: use} for name in sorted(alike, key=partial(_rank_use, tests, use)))
+
+
+def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
+    """Return whether the candidate's nodes compute a tensor of the reference's values of some
+    tensors upstream of it."""
+    folder = tests._new_folder()
+    records = tests.values.records[0]
+    fed = {
+        match.name: match.converted(records[n], folder, f"u{k}")
+        for k, (n, match) in enumerate(some.items())
+    }
+    region = tests._find_region(name, more=fed)
+    if region is None or not fed.keys() <= {*region.inputs}:
+        return False
+    return tests.measure([(name, region)], fed)[0] <= tests.limit
+
+
+def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[float, bool]:
+    """Return how far a tensor is from another one in place, as far as that tells anything, and
+    whether another operator computes it."""
+    models = (tests.pair.reference, name), (tests.pair.graph, match.name)
+    operators = {graph.ops[graph.maker[tensor]] for graph, tensor in models}
+    own = match.to_real(tests.records[match.name].array())
+    apart = relative_l2(tests.values.records[0][name].array(), own)
+    return min(apart, MAX_ALIKE), len(operators) > 1
+
+
+def _find_kind(tests: MeaningTests, name: str) -> tuple[str, frozenset[str]]:
+    """Return the operator that computes a tensor of the reference's model, and those that read
+    it."""
+    graph = tests.pair.reference
+    return graph.ops[graph.maker[name]], frozenset(
+        graph.ops[i] for i in graph.readers.get(name, ())
+    )
