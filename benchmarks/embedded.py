@@ -224,7 +224,7 @@ def attempted(tests: OperatorTests, backend: str, row: Mapping[str, Any]) -> Res
     try:
         if why := unfit(test):
             raise Unfit(why)
-        found = subject(tests.unpacked(test, place / "test"))
+        found = subject(tests.unpack(test, place / "test"))
         reference = known(found, row["onnxruntime"])
         tried = list(_forms(found, place, backend, reference))
     except Unfit as e:

@@ -39,7 +39,7 @@ class TensorFormat:
 
     @property
     def words(self) -> str:
-        """As it is typed: `int8:scale=0.02:zero=-3:NHWC`."""
+        """The specification: `int8:scale=0.02:zero=-3:NHWC`."""
         scale = (
             (f"scale={self.scale.step[0]:g}", f"zero={self.scale.zero[0]}") if self.scale else ()
         )
@@ -76,7 +76,7 @@ class TensorFormat:
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:
-        """What a board or a command is fed and gives.
+        """Parse the format of the tensors of a board or a command.
 
         >>> TensorFormat.parse("float16:NHWC")
         TensorFormat(dtype='float16', layout='NHWC')
@@ -84,21 +84,23 @@ class TensorFormat:
         Raises:
             UnknownName: no such element type. UsageError: two of one kind.
         """
-        given = [w for w in words.split(":") if w]
-        layouts = [w.upper() for w in given if w.upper() in LAYOUTS]
-        dtypes = [w for w in given if w.upper() not in LAYOUTS]
-        if len(layouts) > 1 or len(dtypes) > 1:
-            raise UsageError(
-                f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC", code="option.malformed"
-            )
-        dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
+        dtype = layout = ""
+        for word in filter(None, words.split(":")):
+            is_layout = word.upper() in LAYOUTS
+            if layout if is_layout else dtype:
+                raise UsageError(
+                    f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC", code="option.malformed"
+                )
+            if is_layout:
+                layout = word.upper()
+            else:
+                dtype = word
         return cls(dtype, layout, only_floats="float" in dtype)
 
 
 @frozen
 class DeviceForm:
-    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing
-    is said."""
+    """Element type, layout and order of bytes of a device's tensors; by default, the model's."""
 
     form: TensorFormat = field(default_factory=TensorFormat)
     big: bool = False
@@ -114,11 +116,8 @@ class DeviceForm:
 
     def dtype(self, own: str) -> str:
         """The element type of a tensor of that type in the model."""
-        return (
-            own
-            if not self.form.dtype or (self.form.only_floats and "float" not in own)
-            else self.form.dtype
-        )
+        is_kept = self.form.only_floats and "float" not in own
+        return own if is_kept else self.form.dtype or own
 
 
 @frozen
@@ -144,13 +143,12 @@ class Loss:
     def text(self) -> str:
         """`max error 1.2e-04 of 3.5; 12 of 4096 values overflow`, or `nothing lost`."""
         parts = [f"max error {self.max_abs:.1e} of {self.scale:.3g}"] if self.max_abs else []
-        for number, what in (
-            (self.overflowed, "overflow"),
-            (self.vanished, "vanish to 0"),
-            (self.invalid, "are invalid"),
-        ):
-            if number:
-                parts.append(f"{number} of {self.count} values {what}")
+        counts = {
+            "overflow": self.overflowed,
+            "vanish to 0": self.vanished,
+            "are invalid": self.invalid,
+        }
+        parts += (f"{n} of {self.count} values {what}" for what, n in counts.items() if n)
         return "; ".join(parts) or "nothing lost"
 
 
@@ -321,7 +319,7 @@ def encode_raw(array: Array, dtype: str) -> bytes:
 def write_bin(
     record: Record, folder: Path, tensor_format: TensorFormat
 ) -> tuple[list[StoredFile], list[str]]:
-    """Write the .bin beside each .npy of a record; return the files, and what was lost in words.
+    """Write a .bin next to each .npy of a record; return the files, and the losses in words.
 
     Without a conversion the values are copied from file to file, without loading them.
     """

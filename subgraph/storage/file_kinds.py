@@ -1,7 +1,7 @@
 """A file that is not an ONNX model -> what it is, and what to do with it.
 
 The first bytes decide, of a zip the names of its members; the suffix decides only for formats
-without a mark of their own.
+without such a mark.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ class Family(StrEnum):
 
 
 class FileKind(NamedTuple):
-    """What a file or folder is instead of an ONNX model.
+    """The kind of a file or folder that is not an ONNX model.
 
     Attributes:
-        name: with its article. advice: what to do with it; may be empty.
-        family: None if subcut does not read it. by_suffix: its name alone says what it is.
+        name: The name, with its article.
+        advice: The next step of the user; may be empty.
+        family: The format; None if subcut does not read it.
+        by_suffix: Whether only the name of the file shows the kind.
     """
 
     name: str
@@ -265,8 +267,7 @@ def is_named_as_model(spec: str) -> bool:
 
 
 def is_of_tflite(path: Path) -> bool:
-    """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first
-    bytes?"""
+    """Return whether a file is ONNX of TensorFlow Lite's operators, by its first bytes."""
     return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _read_head(path)[:64]
 
 
@@ -281,7 +282,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
-    """What a file is instead of an ONNX model; None if it is not recognized.
+    """Return the kind of a file that is not an ONNX model; None if it is not recognized.
 
     `head`: its first `HEAD` bytes; without them they are read.
     """
@@ -297,8 +298,7 @@ def recognize(path: Path, head: bytes | None = None) -> FileKind | None:
 
 
 def _recognize_zip(path: Path) -> FileKind:
-    """What a zip is, by its members; what PyTorch saved, by the names that its pickle would
-    import."""
+    """Return the kind of a zip, by its members, of PyTorch's by the imports of its pickle."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -335,7 +335,7 @@ def _list_imports(pickle: bytes) -> set[str]:
 
 
 def recognize_folder(folder: Path) -> FileKind | None:
-    """As `recognize`, of a folder that holds one model of TensorFlow or Paddle."""
+    """Return the kind of a folder that holds one model of TensorFlow or Paddle."""
     for pattern, kind in _FOLDERS:
         if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112
             return _fill_advice(kind, folder, found[0].name)

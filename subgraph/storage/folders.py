@@ -1,7 +1,7 @@
 """Result folders: written aside, renamed when complete, never half replaced; safe file names;
 folders in the user's cache.
 
-A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as
+A result is built in a hidden folder next to its place (`.NAME.XXXX.subcut-new`) that is locked as
 long as its process lives, and renamed into place. An older result is renamed first
 (`.NAME.XXXX.subcut-old`), then removed. So a kill at any moment leaves the old result or the new
 one: the next run puts an old one back where there is no new one, and removes hidden folders.
@@ -68,7 +68,8 @@ def safe_name(name: str) -> str:
         plain = f"x_{plain}"
     if plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME:
         return plain
-    return f"{plain[: MAX_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"  # noqa: E501
+    mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{plain[: MAX_NAME - 9]}-{mark}"
 
 
 def safe_names(names: Iterable[str]) -> StringMap:
@@ -87,7 +88,7 @@ def safe_names(names: Iterable[str]) -> StringMap:
 
 
 def is_device(part: str) -> bool:
-    """Does Windows keep this part of a path for a device, whatever its extension?
+    """Return whether Windows keeps this part of a path for a device, with any extension.
 
     >>> [is_device(part) for part in ("con", "NUL.txt", "com¹ .x", "console")]
     [True, True, True, False]
@@ -96,11 +97,14 @@ def is_device(part: str) -> bool:
 
 
 def is_outside(name: str) -> bool:
-    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a device, or a stream.
+    r"""Return whether a file of this name is outside of its folder, on some system.
 
-    >>> [is_outside(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
+    On Windows, this holds for a device or a stream as well.
+
+    >>> names = ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")
+    >>> [is_outside(name) for name in names]
     [False, False, True, True, True, True, True]
-    """  # noqa: E501
+    """
     path = PureWindowsPath(name)  # it knows both separators
     special = SPECIAL_NAMES and (":" in name or any(map(is_device, path.parts)))
     return special or bool(path.anchor) or ".." in path.parts
@@ -108,8 +112,7 @@ def is_outside(name: str) -> bool:
 
 @contextmanager
 def aside(place: Path) -> Iterator[Path]:
-    """A fresh folder beside `place`, renamed to `place` when the block ends, removed when it
-    raises.
+    """Yield a new folder, which is renamed to `place` after the block, or removed after an error.
 
     The caller has decided whether an older folder at `place` may be replaced.
 
@@ -156,12 +159,14 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
                 lock.close()
-            _remove_empty(parent, existing)
+            with contextlib.suppress(OSError):  # not empty
+                while parent != existing:
+                    parent.rmdir()
+                    parent = parent.parent
 
 
 def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
-    """As `scratch`, in the system's folder for temporary files: what a killed run left there is
-    removed with it."""
+    """Yield a new folder for temporary files; remove those of killed runs."""
     return scratch(Path(tempfile.gettempdir()), name)
 
 
@@ -208,16 +213,6 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
         f"free some space, or {hint}" if is_full else hint,
         code="output.unwritable",
     )
-
-
-def _remove_empty(folder: Path, existing: Path) -> None:
-    """Remove empty folders up to the one that existed before."""
-    while folder != existing:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
 
 
 def make_locked_folder(parent: Path, name: str) -> tuple[Path, Lock]:

@@ -40,14 +40,15 @@ KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 
 
 def iter_axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[Shape]:
-    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
+    """Yield the orders of axes with which an array of `shape` has the dimensions `dims`.
 
-    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
-    more than MAX_AXES axes. Complexity: factorial in the number of axes.
+    For each, `array.transpose(order).shape` is `dims`, where a name or None means any size. The
+    unchanged order comes first; nothing is yielded for more than MAX_AXES axes. Complexity:
+    factorial in the number of axes.
 
-    >>> list(iter_axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(iter_axis_orders((2, 3), ("n", None)))
-    ([(0, 3, 1, 2), (0, 3, 2, 1)], [(0, 1), (1, 0)])
-    """  # noqa: E501
+    >>> list(iter_axis_orders((1, 4, 4, 3), (1, 3, 4, 4)))
+    [(0, 3, 1, 2), (0, 3, 2, 1)]
+    """
     if len(shape) != len(dims) or len(shape) > MAX_AXES:
         return
     for order in itertools.permutations(range(len(shape))):
@@ -66,7 +67,7 @@ class _Blocks:
 
     @property
     def split(self) -> Shape:
-        """The stored shape with every part a dimension of its own."""
+        """The stored shape with a dimension per part."""
         return tuple(self.sizes[p] for p in self.parts)
 
     @property
@@ -74,19 +75,17 @@ class _Blocks:
         return (math.prod(self.split[: self.joined]), *self.split[self.joined :])
 
     @property
-    def order(self) -> tuple[int, ...]:
+    def order(self) -> Shape:
         """The order of parts in which those of one axis are neighbors."""
-        return tuple(
-            self.parts.index(p) for p in chain.from_iterable(self._of(axis) for axis in self.axes)
-        )
+        return tuple(map(self.parts.index, chain.from_iterable(map(self._find_parts, self.axes))))
 
-    def _of(self, axis: str) -> Strings:
+    def _find_parts(self, axis: str) -> Strings:
         return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")
 
     @property
     def full(self) -> Shape:
         """The model's shape with the last blocks padded."""
-        return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
+        return tuple(math.prod(self.sizes[p] for p in self._find_parts(axis)) for axis in self.axes)
 
 
 def to_model(array: Array, layout: str, shape: Shape | None = None, model: str = "") -> Array:
@@ -161,11 +160,11 @@ def from_model(array: Array, layout: str, c0: int = C0) -> Array:
 
 
 def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
-    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
+    """Return the stored shape of a tensor in NCHW or NCDHW; the same shape without such a layout.
 
     >>> compute_stored_shape((1, 3, 4, 5), "NHWC"), compute_stored_shape((1, 3, 4, 5), "NC1HWC0")
     ((1, 4, 5, 3), (1, 1, 4, 5, 16))
-    """  # noqa: E501
+    """
     layout = _ALIASES.get(layout, layout)
     if layout == "FRACTAL_NZ" or (
         layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())

@@ -1,5 +1,5 @@
 """Results on disk: key → a JSON document and files, so that a killed run resumes and results are
-judged anew.
+judged again.
 
 An entry is a folder `ab/abcdef…`, written in a hidden folder and renamed in one step. The insight:
 readers trust nothing, so nothing needs to be flushed, counted or repaired. Each read verifies every

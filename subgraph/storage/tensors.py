@@ -78,7 +78,7 @@ class Record:
     files: Strings
 
     def within(self, folder: Path | str) -> Record:
-        """The same record, whose files lie in this folder; absolute ones stay where they are."""
+        """Return the record with its files in a folder; absolute paths stay."""
         return replace(self, files=tuple(Path(folder, file).as_posix() for file in self.files))
 
     def value(self, *, mapped: bool = False) -> Value:
@@ -86,12 +86,12 @@ class Record:
         return load(self, Path("/"), mapped=mapped)
 
     def array(self, *, mapped: bool = False) -> Array:
-        """The same of a single tensor."""
+        """Return the value of a single tensor."""
         return cast("Array", self.value(mapped=mapped))
 
     @property
     def type_text(self) -> str:
-        """As onnx writes it: `optional(seq(tensor(float)))`."""
+        """The type as onnx writes it: `optional(seq(tensor(float)))`."""
         text = tensor_text(self.dtype)
         if "sequence" in self.form:
             text = f"seq({text})"
@@ -113,7 +113,7 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def has_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
-    """Return whether a shape has these dimensions, where names and None stand for any size."""
+    """Return whether a shape has these dimensions, where names and None mean any size."""
     return len(shape) == len(dims) and all(
         d == size for size, d in zip(shape, dims, strict=True) if isinstance(d, int)
     )
@@ -138,7 +138,7 @@ def parse_type(text: str) -> tuple[str, str]:
     """(form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
 
     Raises:
-        InputError: a type that holds no tensors (a map, say).
+        InputError: A type that holds no tensors, such as a map.
     """
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
@@ -147,11 +147,8 @@ def parse_type(text: str) -> tuple[str, str]:
             MAPS if "map(" in text else "cut elsewhere: between plain tensors",
             code="tensor.unsupported-type",
         )
-    form = (
-        " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part)
-        or "tensor"
-    )
-    return form, _FROM_PROTO[m[3]]
+    words = ("optional" if m[1] else "", "sequence" if m[2] else "")
+    return " ".join(filter(None, words)) or "tensor", _FROM_PROTO[m[3]]
 
 
 def list_arrays(value: Value) -> list[Array]:
@@ -233,23 +230,18 @@ def from_bits(array: Array, dtype: str) -> Array:
     wanted = np_dtype(dtype)
     if dtype == "string" and array.dtype.kind in "UO":
         return array.astype(object)
-    if dtype not in NOT_NUMPY:
-        if array.dtype != wanted:
-            raise InputError(
-                f"found {array.dtype} where {dtype} was stored", code="tensor.other-type"
-            )
+    expected = f"{dtype} was"
+    if dtype in NOT_NUMPY:
+        if are_bits(array.dtype, wanted):
+            return array.astype(array.dtype.newbyteorder("="), copy=False).view(wanted)
+        expected = f"the raw bits of {dtype} were"
+    elif array.dtype == wanted:
         return array
-    if not are_bits(array.dtype, wanted):
-        raise InputError(
-            f"found {array.dtype} where the raw bits of {dtype} were stored",
-            code="tensor.other-type",
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False).view(wanted)
+    raise InputError(f"found {array.dtype} where {expected} stored", code="tensor.other-type")
 
 
 def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Are the elements of a file raw bits of a type that numpy lacks: unsigned, or void as
-    `np.save` makes them?
+    """Return whether elements are raw bits of a type that numpy lacks: unsigned or void.
 
     In memory those types have the kind of void as well, but not its type.
     """
@@ -272,22 +264,18 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
 
 
 def is_stored(record: Record, value: Value, type_text: str, folder: Path) -> bool:
-    """Would `save` write this record's files again: the same type, shapes and bits?"""
-    kind = Record(record.name, *parse_type(type_text), list_shapes(value), record.files)
+    """Return whether `save` would write the same type, shapes and bits again."""
     arrays = list_arrays(value)
-    if (kind.type_text, kind.shapes, len(arrays)) != (
-        record.type_text,
-        record.shapes,
-        len(record.files),
-    ):
+    kind = Record(record.name, *parse_type(type_text), list_shapes(value), record.files)
+    is_same = (kind.type_text, kind.shapes) == (record.type_text, record.shapes)
+    if not is_same or len(arrays) != len(record.files):
         return False
     bits = (to_bits(np.asarray(array, order="C"), record.dtype) for array in arrays)
     return all(_is_in(folder / file, array) for file, array in zip(record.files, bits, strict=True))
 
 
 def _is_in(path: Path, array: Array) -> bool:
-    """Does a .npy file hold the bytes of an array of that shape? It is not copied, nor counted as
-    memory in use."""
+    """Return whether a .npy file holds the bytes of an array, without a copy in memory."""
     if array.nbytes == 0:  # there is nothing to map
         return True
     try:
@@ -303,7 +291,7 @@ def _is_in(path: Path, array: Array) -> bool:
 
 
 def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
-    """As `save`, with absolute paths; without a type, that of the value."""
+    """Save a value under absolute paths; without a type, that of the value."""
     saved = save(name, value, type_text or type_of(value), folder, stem)
     return saved.within(folder.resolve())
 
@@ -382,7 +370,7 @@ def measure_distance(expected: Array, actual: Array) -> tuple[float, float] | No
     """(largest difference, largest magnitude expected) of the finite values of two arrays of one
     shape.
 
-    None where NaN or infinities stand in different places or have another sign.
+    None if NaN or infinities have different positions or another sign.
     """
     x = expected.astype(np.complex128)
     y = actual.astype(np.complex128)

@@ -1,4 +1,4 @@
-"""Values of tensors, the reference's and those beside it → a folder of .npy files, and back.
+"""Values of tensors of the reference and of another source → a folder of .npy files, and back.
 
 values.json        which file holds what
 t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what candidate or device
@@ -24,8 +24,7 @@ HINT = "write it anew with `subcut compare --save DIR`"
 
 
 class ValuePair(NamedTuple):
-    """A tensor of one sample; `given` is None where there is no value to compare, `source` tells
-    whose it is."""
+    """A tensor of one sample; `given` is the value of `source`, None without one."""
 
     tensor: str
     sample: str
@@ -66,30 +65,20 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     numbers: dict[str, int] = {}
     with folders.aside(place) as work:
         for pair in pairs:
-            sides = {"reference": pair.reference, "given": pair.given}
-            names = {
-                side: np.asarray(v)
-                for side, v in sides.items()
-                if isinstance(v, np.ndarray | np.generic)
-            }
-            if "reference" not in names:
+            if not isinstance(pair.reference, np.ndarray | np.generic):
                 continue
             folder = f"t{numbers.setdefault(pair.tensor, len(numbers))}"
             (work / folder).mkdir(exist_ok=True)
-            stem = f"{folder}/{len(saved)}"
-            files = {side: f"{stem}.{side}.npy" for side in names}
-            for side, file in files.items():
-                value = (
-                    names[side]
-                    if names[side].dtype.isbuiltin == 1
-                    else names[side].astype(np.float32)
-                )
-                np.save(work / file, value, allow_pickle=False)
-            saved.append(
-                SavedPair(
-                    pair.tensor, pair.sample, pair.source, files["reference"], files.get("given")
-                )
-            )
+            files: dict[str, str] = {}
+            for side, value in (("reference", pair.reference), ("given", pair.given)):
+                if isinstance(value, np.ndarray | np.generic):
+                    array = np.asarray(value)
+                    if array.dtype.isbuiltin != 1:
+                        array = array.astype(np.float32)
+                    files[side] = f"{folder}/{len(saved)}.{side}.npy"
+                    np.save(work / files[side], array, allow_pickle=False)
+            names = (files["reference"], files.get("given"))
+            saved.append(SavedPair(pair.tensor, pair.sample, pair.source, *names))
         document = to_json(SavedValues(SCHEMA, saved))
         (work / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return len(saved)
@@ -112,15 +101,15 @@ def require_free_folder(folder: str) -> Path:
 
 
 def is_saved(folder: Path) -> bool:
-    """Is it a folder of `save_values`? It is put there at once, when it is complete."""
+    """Return whether a folder is one of `save_values`, which puts it there when it is complete."""
     return (folder / INDEX).is_file()
 
 
 def read_pairs(folder: Path) -> list[SavedPair]:
-    """What a folder of `save_values` holds.
+    """Return the pairs in a folder of `save_values`.
 
     Raises:
-        InputError: it is none, or damaged.
+        InputError: It is not such a folder, or damaged.
     """
     return list(read_document(folder / INDEX, SavedValues, HINT).values)
 

@@ -1,4 +1,4 @@
-"""Example + runtime -> Verdict: are its outputs those that the example expects?
+"""Example + runtime -> Verdict: whether its outputs are those that the example expects.
 
 The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding
 noise of the model, which only the reference can measure, and only where its own outputs are those
@@ -36,7 +36,7 @@ from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Records, Value, shape_text
+from subgraph.storage.tensors import Records, Value, list_arrays, shape_text
 from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
     Decision,
@@ -67,10 +67,13 @@ class Runtime:
     """One runtime that examples are run on; its results are stored.
 
     Attributes:
-        about: the properties of the backend, with the candidate's options.
-        identity: a hash of all that its results depend on.
-        turns: what each run waits for and holds.
-        used: it took a model. An error before that may mean that it cannot be used at all.
+        candidate: The candidate.
+        workers: Its processes.
+        store: The store of results.
+        about: The properties of the backend, with the candidate's options.
+        identity: A hash of all that its results depend on.
+        turns: A semaphore that each run holds.
+        used: Whether it took a model. An earlier error can mean that it cannot be used at all.
     """
 
     candidate: Candidate
@@ -81,8 +84,8 @@ class Runtime:
     turns: Turns = NO_TURNS
     used: bool = False
 
-    def limited_to(self, jobs: int) -> Runtime:
-        """The same runtime, which runs so many examples at once."""
+    def limit_runs(self, jobs: int) -> Runtime:
+        """Return the runtime, which runs this number of examples at once."""
         return replace(self, turns=threading.Semaphore(jobs))
 
     @property
@@ -140,13 +143,12 @@ class ReferenceResult:
 
     @property
     def has_noise(self) -> bool:
-        """Can the reference measure the rounding noise of the model?"""
+        """Whether the reference can measure the rounding noise of the model."""
         return self.outcome == "agrees"
 
 
 def needs_noise(criterion: str) -> bool:
-    """Is it judged by rounding noise? That is measured on the reference, so plain onnxruntime must
-    be right itself."""
+    """Return whether a criterion needs rounding noise: plain onnxruntime must be right then."""
     return criterion.partition(":")[0].strip() == NOISE
 
 
@@ -162,7 +164,7 @@ class ExpectedOutputs:
         self._rounding_alone = parse_criterion(ROUNDING_ALONE)
         self._scratch = scratch
         # it runs here, wherever the candidates do
-        self._plain = plain.limited_to(os.cpu_count() or 1)
+        self._plain = plain.limit_runs(os.cpu_count() or 1)
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
         self._lock = threading.Lock()
@@ -170,7 +172,7 @@ class ExpectedOutputs:
 
     @property
     def by_noise(self) -> bool:
-        """Does the criterion need rounding noise?"""
+        """Whether the criterion needs rounding noise."""
         return needs_noise(self.criterion)
 
     @property
@@ -181,8 +183,7 @@ class ExpectedOutputs:
     def verdict(
         self, example: Example, result: RunResult, precision: Precision
     ) -> tuple[Verdict, str]:
-        """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where
-        nothing was judged."""
+        """Return the verdict on a result, and CRITERION or TOLERANCE; "" if nothing was judged."""
         if result.failure:
             return replace(result.failure, stored=result.stored), ""
         outputs = result.tensors[0]
@@ -212,7 +213,7 @@ class ExpectedOutputs:
     def _judge(
         self, output: _Output, precision: Precision, noise: NoiseOf | None
     ) -> tuple[Judgement, str]:
-        """The judgement, and what it was made by; without `noise`, by the test's own tolerance."""
+        """Return the judgement and its basis; without `noise`, the test's own tolerance."""
         if noise is None:
             return self._judge_without_noise(output, precision)
         judgement = output.judge(self.rule, precision, noise)
@@ -240,7 +241,7 @@ class ExpectedOutputs:
         return settlement.decision is Decision.ROUNDING_ALONE
 
     def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
-        """By the test's own tolerance, which is too strict for float16 and near zero.
+        """Judge by the test's own tolerance, which is too strict for float16 and near zero.
 
         So an output that the criterion accepts without noise is right as well, and an error that a
         lower precision may cause is unresolved.
@@ -263,8 +264,8 @@ class ExpectedOutputs:
             )
         return self._reference_results[example.key]
 
-    def given(self, example: Example) -> Records:
-        """What plain onnxruntime gives for an example; nothing where it does not run it."""
+    def compute_plain(self, example: Example) -> Records:
+        """Return the outputs of plain onnxruntime for an example; empty if it does not run it."""
         result = self._plain.run(example)
         return {} if result.failure else result.tensors[0]
 
@@ -356,8 +357,7 @@ def make_plain_candidate(timeout: float) -> Candidate:
 
 
 def is_dead(failure: Verdict) -> bool:
-    """Did the process end, and not only the run? An error that a runtime raises is a refusal, in
-    whatever words."""
+    """Return whether the process ended, and not only the run: a runtime's error is a refusal."""
     return failure.signature is not Signature.REFUSED and bool(failure.process.get("died", True))
 
 
@@ -375,21 +375,19 @@ class _Output:
 
     @property
     def dtype(self) -> str:
-        """Element type of the expected value, of a sequence's first; "" where there is none."""
-        array = (
-            self.expected[0] if isinstance(self.expected, list) and self.expected else self.expected
-        )
-        return "" if array is None or isinstance(array, list) else array.dtype.name
+        """Element type of the expected value, of a sequence's first; "" without one."""
+        arrays = list_arrays(self.expected)
+        return arrays[0].dtype.name if arrays else ""
 
     @property
     def is_float(self) -> bool:
-        """Are the expected values floats, which may be a little off?"""
+        """Whether the expected values are floats, which may deviate a little."""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
     def judge(
         self, rule: Rule, precision: Precision, noise: NoiseOf = lambda output: None
     ) -> Judgement:
-        """By a rule; the noise is not measured for equal values.
+        """Judge by a rule; the noise is not measured for equal values.
 
         Equal values agree also where nothing could be compared (no elements, NaN alone): the
         example expects just that.
@@ -402,8 +400,7 @@ class _Output:
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
 
     def judge_by_tolerance(self) -> Judgement:
-        """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element,
-        numbers of any type."""
+        """Judge as onnx's own runner: |value − expected| ≤ atol + rtol · |expected| per element."""
         rtol = self.example.rtol
         atol = self.example.atol
         rule = parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}")
@@ -419,24 +416,17 @@ class _Output:
 
 
 def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> str:
-    """How much of a value lies beyond a tolerance, in words; "" if nothing. Equal NaN and
-    infinities are equal."""
+    """Return the part of a value beyond a tolerance, in words; "" without one.
+
+    Equal NaN and infinities are equal.
+    """
     if expected is None or value is None:
         return "" if expected is value else "an empty optional on one side alone"
+    if isinstance(expected, list) and isinstance(value, list) and len(expected) == len(value):
+        pairs = zip(expected, value, strict=True)
+        return next(filter(None, (describe_excess(*pair, rtol, atol) for pair in pairs)), "")
     if isinstance(expected, list) or isinstance(value, list):
-        if (
-            not isinstance(expected, list)
-            or not isinstance(value, list)
-            or len(expected) != len(value)
-        ):
-            return "another number of elements"
-        return next(
-            filter(
-                None,
-                (describe_excess(a, b, rtol, atol) for a, b in zip(expected, value, strict=True)),
-            ),
-            "",
-        )
+        return "another number of elements"
     if expected.dtype != value.dtype and {expected.dtype.kind, value.dtype.kind} - set("OUST"):
         return f"{value.dtype} where {expected.dtype} was expected"
     if expected.shape != value.shape and {expected.shape, value.shape} != {(), (1,)}:
@@ -455,11 +445,8 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
 
 
 def _is_same(expected: Value, value: Value) -> bool:
-    """Are the values equal bit for bit, so that no noise need be measured?"""
-    if expected is None or value is None or isinstance(expected, list) or isinstance(value, list):
+    """Return whether two values have the same bits, so that no noise need be measured."""
+    if not isinstance(expected, np.ndarray) or not isinstance(value, np.ndarray):
         return expected is value
-    return (expected.dtype, expected.shape, expected.tobytes()) == (
-        value.dtype,
-        value.shape,
-        value.tobytes(),
-    )
+    one, other = ((a.dtype, a.shape, a.tobytes()) for a in (expected, value))
+    return one == other

@@ -56,9 +56,13 @@ class Example:
     """A model with inputs and expected outputs.
 
     Attributes:
-        model: the file. inputs, outputs: records with absolute paths, as `tensors.save` makes them.
-        rtol, atol: tolerance per element, by the example's author.
-        key: a hash of the model, the inputs and the outputs.
+        name: The name.
+        model: The file.
+        inputs: Records with absolute paths, as of `tensors.save`.
+        outputs: Records with absolute paths, as of `tensors.save`.
+        rtol: Relative tolerance per element, by the example's author.
+        atol: Absolute tolerance per element, by the example's author.
+        key: A hash of the model, the inputs and the outputs.
     """
 
     name: str
@@ -72,13 +76,19 @@ class Example:
 
 @frozen
 class OperatorTest:
-    """One test; `OperatorTests.unpacked` gives the example.
+    """One test; `OperatorTests.unpack` returns the example.
 
     Attributes:
-        op: the operator that it tests, also where the model is the operator's definition, expanded.
+        name: The name.
+        op: The operator that it tests, also by a model that is the operator's expanded definition;
             "" of a network.
+        domain: The domain of the operator.
         kind: `node` or `network`.
-        inputs, outputs: records whose files lie in the archive.
+        rtol: As of `Example`.
+        atol: As of `Example`.
+        inputs: Records with files of the archive.
+        outputs: Records with files of the archive.
+        key: As of `Example`.
     """
 
     name: str
@@ -93,45 +103,53 @@ class OperatorTest:
 
 
 @frozen
-class OperatorTests:
-    """All tests of onnx, or a choice of them.
+class TestList:
+    """All tests of onnx, or a choice of them, and those that cannot be run."""
+
+    tests: tuple[OperatorTest, ...]
+    left_out: tuple[NamedTest, ...]
+
+
+@frozen
+class OperatorTests(TestList):
+    """Tests with their files.
 
     Attributes:
         archive: Their files. Several threads may read it. None if there are no tests.
     """
 
-    tests: tuple[OperatorTest, ...]
-    left_out: tuple[NamedTest, ...]
     archive: zipfile.ZipFile | None = None
 
-    def chosen(self, patterns: Sequence[str]) -> OperatorTests:
-        """Tests that a name or glob means: by operator, or by test with or without `test_`. No
-        patterns: all.
+    def select(self, patterns: Sequence[str]) -> OperatorTests:
+        """Return the tests that a name or glob means: operators, or tests with or without `test_`.
+
+        Without patterns, all.
 
         Raises:
-            UnknownName: a pattern means no test; carries the nearest names.
+            UnknownName: A pattern means no test; carries the nearest names.
         """
         names = [(t.op, t.name) for t in self.tests] + [(t.operator, t.test) for t in self.left_out]
+        named: set[tuple[str, str]] = set()
         for pattern in patterns:
-            if not any(_is_named(pattern, *name) for name in names):
-                close = nearest(pattern, [part for part in chain.from_iterable(names) if part])
+            found = {name for name in names if _is_named(pattern, *name)}
+            if not found:
+                parts = list(filter(None, chain.from_iterable(names)))
                 raise UnknownName(
                     f"no operator or test '{pattern}'",
-                    nearest=close,
+                    nearest=nearest(pattern, parts),
                     code="sweep.unknown-test",
                 )
+            named |= found
         if not patterns:
             return self
         return replace(
             self,
-            tests=tuple(t for t in self.tests if any(_is_named(p, t.op, t.name) for p in patterns)),
-            left_out=tuple(
-                t for t in self.left_out if any(_is_named(p, t.operator, t.test) for p in patterns)
-            ),
+            tests=tuple(t for t in self.tests if (t.op, t.name) in named),
+            left_out=tuple(t for t in self.left_out if (t.operator, t.test) in named),
         )
 
-    def unpacked(self, test: OperatorTest, folder: Path) -> Example:
-        """The example of a test; its files go to `folder`, which is made."""
+    def unpack(self, test: OperatorTest, folder: Path) -> Example:
+        """Write the files of a test into a new folder; return the example."""
         folder.mkdir(parents=True)
         assert self.archive
         files = list(chain.from_iterable(record.files for record in (*test.inputs, *test.outputs)))
@@ -158,16 +176,8 @@ def collect(store: Store, onnxruntime: str) -> OperatorTests:
     versions = (metadata.version(name) for name in ("onnx", "numpy"))
     key = digest("operator tests/3", __version__, *versions, onnxruntime)
     document, folder = store.memo(key, _make)
-    found = from_json(_TestList, document, "the list of onnx's tests")
+    found = from_json(TestList, document, "the list of onnx's tests")
     return OperatorTests(found.tests, found.left_out, zipfile.ZipFile(folder / ARCHIVE))
-
-
-@frozen
-class _TestList:
-    """What is stored."""
-
-    tests: tuple[OperatorTest, ...]
-    left_out: tuple[NamedTest, ...]
 
 
 # ------------------------------------------------------------ making them
@@ -217,9 +227,8 @@ def _make(folder: Path) -> JsonObject:
 
 
 def _iter_node_tests() -> Iterator[_OnnxTest]:
-    cases = _generate_cases()
     ops: dict[str, tuple[str, str]] = {}
-    for case in cases:
+    for case in _generate_cases():
         m = EXPANDED.fullmatch(case.name)
         node = case.model.graph.node[0]
         ops[case.name] = ops[m[1]] if m and m[1] in ops else (node.op_type, node.domain)
@@ -253,10 +262,10 @@ def _iter_network_tests() -> Iterator[_OnnxTest]:
     from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
 
-    cases = [c for c in collect_testcases() if c.url and LIGHT_NETWORKS in c.url]
-    for case in cases:
-        path = Path(str(onnx.__file__)).parent / LIGHT_NETWORKS / Path(str(case.url)).name
-        if not path.is_file():
+    for case in collect_testcases():
+        url = str(case.url)
+        path = Path(str(onnx.__file__)).parent / LIGHT_NETWORKS / Path(url).name
+        if LIGHT_NETWORKS not in url or not path.is_file():
             continue
         model = onnx.load(path)
         weights = {w.name for w in model.graph.initializer}
@@ -362,15 +371,8 @@ def _save(
                     f"{info.name} is declared as {dtype}, and the test has {actual}",
                     code="sweep.other-type",
                 )
-        records.append(
-            save(
-                info.name,
-                value,
-                Record(info.name, form, dtype, (), ()).type_text,
-                folder,
-                f"{stem}{k}",
-            )
-        )
+        text = Record(info.name, form, dtype, (), ()).type_text
+        records.append(save(info.name, value, text, folder, f"{stem}{k}"))
     return tuple(records)
 
 
@@ -386,7 +388,7 @@ def _to_value(value: Any) -> Value:
 
 
 def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
-    """Does the model draw random numbers on these inputs?"""
+    """Return whether the model draws random numbers on these inputs."""
     data = (folder / MODEL).read_bytes()
     if not any(op.encode() in data for op in (*RANDOM_OPS, "Dropout")):
         return False

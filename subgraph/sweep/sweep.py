@@ -51,12 +51,13 @@ OF_STATUS = {
 
 @frozen
 class SweepResult:
-    """How one test ended on one candidate.
+    """The result of one test on one candidate.
 
     Attributes:
-        judged_by: the criterion, or the test's own tolerance; "" if nothing was judged.
-        before: the outcome in a process that had run other models, if a fresh one ended otherwise;
-            "" elsewhere.
+        outcome: The outcome.
+        verdict: The verdict.
+        judged_by: The criterion, or the test's own tolerance; "" if nothing was judged.
+        before: The outcome in a process that had run other models, if a fresh one ended otherwise.
     """
 
     outcome: SweepOutcome
@@ -90,7 +91,7 @@ class Sweep:
         """A test's files, which live as long as the block."""
         folder = self.scratch / f"test{next(self._numbers)}"
         try:
-            yield self.tests.unpacked(test, folder)
+            yield self.tests.unpack(test, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -109,7 +110,7 @@ class Sweep:
             # twice as many threads: some unpack and judge while the candidate runs the tests of
             # others
             executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
-            limited = runtime.limited_to(jobs)
+            limited = runtime.limit_runs(jobs)
             try:
                 column = []
                 for cell in executor.map(lambda test, r=limited: self._run(r, test), tests):
@@ -209,8 +210,12 @@ def open_sweep(
 ) -> Iterator[Sweep]:
     """A sweep with its processes, tests, store and scratch folder, until the block ends.
 
-    `only`: names or globs of operators and tests; none: all; None: no tests, for examples from
-    elsewhere. `stored`: may results of earlier sweeps be used?
+    Args:
+        candidates: The candidates.
+        output: The folder of the results.
+        only: Names or globs of operators and tests; empty for all, None for no tests.
+        criterion: The criterion.
+        stored: Whether results of earlier sweeps are used.
 
     Raises:
         UnknownName: `only` names nothing, or the criterion is unknown. BackendError: a candidate
@@ -232,7 +237,7 @@ def open_sweep(
         tests = (
             OperatorTests((), ())
             if only is None
-            else collect(store, plain.about.version).chosen(only)
+            else collect(store, plain.about.version).select(only)
         )
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
         yield Sweep(tests, runtimes, expected, scratch, tuple(only or ()))
