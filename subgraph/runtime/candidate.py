@@ -13,7 +13,7 @@ runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from itertools import chain
@@ -31,8 +31,8 @@ from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, find_by_package
+from subgraph.runtime.executors import Resources, parse_hosts, parse_resources
 from subgraph.runtime.executors import check as check_executor
-from subgraph.runtime.executors import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
@@ -158,7 +158,7 @@ class Candidate(RuntimeBuild):
     origin: str = ""
     sources: Strings = ()
     executor: str = ""
-    resources: Mapping[str, float] = field(default_factory=dict)
+    resources: Resources = field(default_factory=dict)
     hosts: Strings = ()
 
     @property

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import InputOrigin, Sample
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, RecordTuple
 from subgraph.types import Fields, StringMap, Strings, frozen
 
 WORD_BYTES = 16
@@ -100,8 +100,8 @@ class RunRequest:
     key: str
     into: Path
     outputs: StringMap
-    feeds: tuple[Record, ...] | Sample
-    earlier: tuple[Record, ...] = ()
+    feeds: RecordTuple | Sample
+    earlier: RecordTuple = ()
     do: Literal["run"] = "run"
 
 
@@ -218,8 +218,8 @@ class ModelRun:
         seconds: The duration of the run, without reading the inputs and writing the outputs.
     """
 
-    tensors: tuple[Record, ...]
-    fed: tuple[Record, ...]
+    tensors: RecordTuple
+    fed: RecordTuple
     origins: Mapping[str, InputOrigin]
     others: Strings
     seconds: float

@@ -35,7 +35,7 @@ from subgraph.runtime.stretches import lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
-from subgraph.storage.tensors import Record, Records
+from subgraph.storage.tensors import Record, Records, RecordTuple
 from subgraph.types import Fields, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -153,7 +153,7 @@ class RunResult:
 class StoredSample:
     """The outputs of one sample, and the names of those that nobody requested."""
 
-    tensors: tuple[Record, ...]
+    tensors: RecordTuple
     others: Strings
 
 

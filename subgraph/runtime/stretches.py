@@ -31,7 +31,7 @@ from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, Records, copied
+from subgraph.storage.tensors import Record, Records, RecordTuple, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
 from subgraph.types import StringMap, frozen
@@ -81,7 +81,7 @@ class RunState:
 
     position: int
     records: Records
-    fed: tuple[Record, ...] = ()
+    fed: RecordTuple = ()
     origins: Mapping[str, InputOrigin] = field(default_factory=dict)
     seconds: float = 0.0
 

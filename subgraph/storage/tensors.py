@@ -105,6 +105,7 @@ class Record:
 
 
 Records: TypeAlias = Mapping[str, Record]  # by tensor
+RecordTuple: TypeAlias = tuple[Record, ...]
 
 
 def shape_text(shape: Sequence[Any]) -> str:

@@ -36,7 +36,16 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, Value, list_arrays, load, parse_type, save, type_of
+from subgraph.storage.tensors import (
+    Record,
+    RecordTuple,
+    Value,
+    list_arrays,
+    load,
+    parse_type,
+    save,
+    type_of,
+)
 from subgraph.text import nearest
 from subgraph.types import Array, JsonObject, frozen
 from subgraph.version import __version__
@@ -67,8 +76,8 @@ class Example:
 
     name: str
     model: Path
-    inputs: tuple[Record, ...]
-    outputs: tuple[Record, ...]
+    inputs: RecordTuple
+    outputs: RecordTuple
     rtol: float
     atol: float
     key: str
@@ -97,8 +106,8 @@ class OperatorTest:
     kind: str
     rtol: float
     atol: float
-    inputs: tuple[Record, ...]
-    outputs: tuple[Record, ...]
+    inputs: RecordTuple
+    outputs: RecordTuple
     key: str
 
 
@@ -348,9 +357,7 @@ def find_newest_opset(folder: Path) -> int:
     return newest
 
 
-def _save(
-    infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str
-) -> tuple[Record, ...]:
+def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) -> RecordTuple:
     """Write the values of a model's inputs or outputs, in the types that the model declares.
 
     Raises:

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.origins.caffe.caffemodel import WeightBlob
+from subgraph.origins.caffe.caffemodel import WeightBlob, WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, find_free_name
@@ -63,7 +63,7 @@ class Builder:
     """
 
     where: str
-    weights: Mapping[str, tuple[WeightBlob, ...]] | None
+    weights: Mapping[str, WeightBlobs] | None
     seed: int = 0
     drawn: Path | None = None
     nodes: list[NodeProto] = field(default_factory=list)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -72,7 +73,10 @@ class WeightBlob:
         return np.frombuffer(data, f"<f{self.width}").astype(np.float32).reshape(self.shape)
 
 
-def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
+WeightBlobs: TypeAlias = "tuple[WeightBlob, ...]"  # of a layer
+
+
+def read(path: Path) -> dict[str, WeightBlobs]:
     """Layer -> its blobs. Linear in the number of fields, not in the bytes of the weights.
 
     Raises:
@@ -111,7 +115,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
 
 def _parse_layer(
     file: File, begin: int, end: int, name_field: int, blobs_field: int
-) -> tuple[str, tuple[WeightBlob, ...]]:
+) -> tuple[str, WeightBlobs]:
     name = ""
     places = []
     for number, tag, at, stop in protobuf.fields(file, begin, end, "layer"):

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, estimate_rms
-from subgraph.origins.caffe.caffemodel import WeightBlob
+from subgraph.origins.caffe.caffemodel import WeightBlobs
 from subgraph.origins.caffe.messages import Message, Parameters, Scalar
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, nearest
@@ -47,6 +47,7 @@ _BOTTOMS = {
     "PriorBox": (2, 2),
     "Scale": (1, 2),
 }
+_NamedShapes: TypeAlias = "Iterable[tuple[str, Sequence[int]]]"
 _MANY_TOPS = ("Slice", "Split")
 _INPUTS = "AnnotatedData Data DummyData HDF5Data ImageData Input MemoryData WindowData".split()
 _IGNORED = (
@@ -76,7 +77,7 @@ class ConvertedLayer:
     bottoms: Strings
     tops: Strings
     nodes: Strings
-    weights: tuple[WeightBlob, ...]
+    weights: WeightBlobs
 
 
 @frozen
@@ -94,7 +95,7 @@ class CaffeNetwork:
 def convert(
     tree: Message,
     where: str,
-    weights: Mapping[str, tuple[WeightBlob, ...]] | None,
+    weights: Mapping[str, WeightBlobs] | None,
     seed: int = 0,
     drawn: Path | None = None,
 ) -> CaffeNetwork:
@@ -254,7 +255,7 @@ def _refuse_type(name: str, kind: str, message: Message, where: str) -> ModelErr
     )
 
 
-def _find_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
+def _find_inputs(net: Parameters, where: str) -> _NamedShapes:
     """Return the inputs before all layers, each with an `input_shape` or four `input_dim`s."""
     given = [shape.dim for shape in net.input_shape]
     if not given:
@@ -298,9 +299,7 @@ def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
     return shapes
 
 
-def _declare(
-    builder: Builder, current: dict[str, str], inputs: Iterable[tuple[str, Sequence[int]]]
-) -> Iterator[str]:
+def _declare(builder: Builder, current: dict[str, str], inputs: _NamedShapes) -> Iterator[str]:
     """Note inputs of the model; yields their tensors."""
     for name, shape in inputs:
         if name in current:

@@ -49,12 +49,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
+from typing import TypeAlias
 
 from subgraph import plugins
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject, Strings, frozen
 
-Run = Callable[[Tensors], Values]  # what `load` returns
+Run = Callable[[Tensors], Values]  # the result of `load`
+Switches: TypeAlias = "dict[str, JsonObject]"  # options without each source of differences
 Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS above
 # `DEVICE_LACKS` of the backends that run onnxruntime's WebGPU; the features have WebGPU's names.
 WEBGPU_LACKS = {

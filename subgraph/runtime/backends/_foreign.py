@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused, UsageError
 from subgraph.graph import protobuf
@@ -33,6 +33,9 @@ TYPES = frozenset(
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
+Dims: TypeAlias = "tuple[int | None, ...] | None"
+
+
 @frozen
 class Port:
     """One input or output as the model declares it.
@@ -43,7 +46,7 @@ class Port:
 
     name: str
     dtype: str
-    dims: tuple[int | None, ...] | None
+    dims: Dims
 
 
 Ports = list[Port]

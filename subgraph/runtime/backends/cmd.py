@@ -91,7 +91,7 @@ class Output:
 
     name: str
     type_text: str
-    dims: tuple[int | None, ...] | None
+    dims: _foreign.Dims
     stem: str
 
 
@@ -396,7 +396,7 @@ def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     return value
 
 
-def _find_stored_dims(output: Output, form: DeviceForm) -> tuple[int | None, ...] | None:
+def _find_stored_dims(output: Output, form: DeviceForm) -> _foreign.Dims:
     """The dimensions of an output as the device stores it."""
     axes = find_axes((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
     return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims

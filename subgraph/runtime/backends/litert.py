@@ -10,7 +10,7 @@ from typing import Any
 from subgraph.errors import BackendError
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
-from subgraph.runtime.backends import Run, _foreign
+from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields, JsonObject
 
@@ -42,7 +42,7 @@ def exact(options: Fields) -> JsonObject | None:
     return None if options.get("kernels") == "reference" else {**options, "kernels": "reference"}
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """XNNPACK, and its own optimized kernels."""
     return {
         "XNNPACK": {**options, "kernels": "builtin"},

@@ -14,10 +14,10 @@ from typing import Any
 
 from subgraph.errors import ModelError, Refused
 from subgraph.lazy import np
-from subgraph.runtime.backends import Run, _foreign
+from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import flush_c
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields
 
 MULTI = True
 RELEASES = "mnn", "0"
@@ -55,7 +55,7 @@ def precision(options: Fields) -> str:
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """Precisions below its highest, and shapes that may change, with which it computes otherwise."""  # noqa: E501
     return {
         "lower precision": {**options, "precision": "high"},

@@ -15,7 +15,7 @@ from subgraph.environments import emulated
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
 from subgraph.lazy import np
 from subgraph.runtime import command_line
-from subgraph.runtime.backends import Run, _foreign
+from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
@@ -99,7 +99,7 @@ def exact(options: Fields) -> JsonObject | None:
     return None if plain == dict(options) else plain
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """Half precision, Vulkan, and ways of computing that are exact in real numbers only."""
     found = {name: {**options, name: "0"} for name in PARTS if str(options.get(name, 1)) != "0"}
     if options.get("precision") == "fp16":

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
-from subgraph.runtime.backends import Run, _foreign
+from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields
 
 MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
@@ -37,7 +37,7 @@ def precision(options: Fields) -> str:
     return "fp32"
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """Winograd's convolutions, fused layers, and the new engine."""
     classic = {"engine": "classic"}
     found = {

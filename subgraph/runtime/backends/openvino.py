@@ -11,9 +11,9 @@ from typing import Any
 
 from subgraph.errors import BackendError, Refused
 from subgraph.lazy import np
-from subgraph.runtime.backends import Run, _foreign
+from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values, np_dtype
-from subgraph.types import Fields, JsonObject, StringMap
+from subgraph.types import Fields, StringMap
 
 MULTI = True
 RELEASES = "openvino", "2024.4"
@@ -56,7 +56,7 @@ def exact(options: Fields) -> Fields | None:
     return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """Dynamic quantization, and all that its mode for speed allows."""
     found = {
         "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},

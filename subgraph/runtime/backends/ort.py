@@ -19,7 +19,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.lazy import np, ort
-from subgraph.runtime.backends import WEBGPU_LACKS, Run, _foreign
+from subgraph.runtime.backends import WEBGPU_LACKS, Run, Switches, _foreign
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -33,7 +33,7 @@ from subgraph.storage.tensors import (
     unpack,
 )
 from subgraph.text import nearest
-from subgraph.types import Fields, JsonObject
+from subgraph.types import Fields
 
 MULTI = True
 DEVICE_LACKS = WEBGPU_LACKS
@@ -90,7 +90,7 @@ def exact(options: Fields) -> Fields | None:
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """Activations in int8 beside 4-bit weights, weights packed ahead, memory that tensors share,
     kernels for int8, and threads, which add up in another order."""
     found = {

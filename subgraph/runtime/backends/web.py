@@ -24,7 +24,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.lazy import np
-from subgraph.runtime.backends import WEBGPU_LACKS, Run, _foreign
+from subgraph.runtime.backends import WEBGPU_LACKS, Run, Switches, _foreign
 from subgraph.storage import folders
 from subgraph.storage.folders import cache_folder
 from subgraph.storage.tensors import Tensors, Values, np_dtype
@@ -138,7 +138,7 @@ def exact(options: Fields) -> JsonObject | None:
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
-def switches(options: Fields) -> dict[str, JsonObject]:
+def switches(options: Fields) -> Switches:
     """WebAssembly's threads; WebGPU's layout, and WebAssembly in a GPU's place."""
     ep = str(options.get("ep", "wasm"))
     found = {}

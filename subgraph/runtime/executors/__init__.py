@@ -26,13 +26,14 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from subgraph import plugins
 from subgraph.errors import BackendError, UsageError
 from subgraph.types import Fields, Strings, frozen
 
 LAST_SECONDS = 5.0
+Resources: TypeAlias = Mapping[str, float]  # amounts by name, of a worker
 
 
 @frozen
@@ -136,7 +137,7 @@ def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
     return tuple(dict.fromkeys(hosts))
 
 
-def connect(spec: str, resources: Mapping[str, float]) -> Connection:
+def connect(spec: str, resources: Resources) -> Connection:
     """Return the only executor of a SPEC, which ends with this process.
 
     Raises:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
 from subgraph.errors import BackendError, NotInstalled
 from subgraph.log import log
+from subgraph.runtime.executors import Resources
 from subgraph.text import clean
 from subgraph.types import JsonObject
 from subgraph.version import install
@@ -20,7 +21,7 @@ ANSWER_SECONDS = 10  # for a scheduler's first answer
 WORKER_SECONDS = 60  # for its first worker
 
 
-def connect(address: str, resources: Mapping[str, float]) -> Executor:
+def connect(address: str, resources: Resources) -> Executor:
     """An executor whose tasks each take these resources of a worker."""
     try:
         import dask
@@ -63,7 +64,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
     return executor
 
 
-def require_workers(client: Any, address: str, resources: Mapping[str, float]) -> None:
+def require_workers(client: Any, address: str, resources: Resources) -> None:
     """Wait for the first worker.
 
     Raises:
@@ -105,7 +106,7 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
 
 def slots(executor: Any) -> int:
     """The tasks that its workers run at once."""
-    wanted: Mapping[str, float] = executor._kwargs.get("resources", {})
+    wanted: Resources = executor._kwargs.get("resources", {})
     workers = executor._client.scheduler_info(n_workers=-1)["workers"].values()
     total = 0
     for worker in workers:
