@@ -19,7 +19,7 @@ import pytest
 import subgraph
 from subgraph import plugins
 from subgraph.children import python
-from subgraph.system.shared import without_telemetry
+from subgraph.system.shared import disable_telemetry
 from tests.helpers.chain_models import chain
 from tests.helpers.run_command import in_process, run_program
 
@@ -452,13 +452,13 @@ def test_one_function_starts_python() -> None:
     assert python("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
 
 
-def test_each_child_is_started_without_telemetry() -> None:
+def test_each_child_is_started_disable_telemetry() -> None:
     """By `ProcessGroup`, or with that environment. The children of a backend inherit it."""
     starts = {
         *"Popen run call check_call check_output getoutput getstatusoutput system popen".split()
     }
-    assert without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
-    assert without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
+    assert disable_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
+    assert disable_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
     for module in MODULES:
         if module.startswith(("system.", "runtime.backends.")):
             continue
@@ -471,7 +471,7 @@ def test_each_child_is_started_without_telemetry() -> None:
                     env = next(
                         (ast.unparse(word.value) for word in node.keywords if word.arg == "env"), ""
                     )
-                    assert env.startswith("without_telemetry("), f"{module}: {ast.unparse(node)}"
+                    assert env.startswith("disable_telemetry("), f"{module}: {ast.unparse(node)}"
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr=name)):
                     assert not name.startswith(("spawn", "posix_spawn", "exec", "startfile")), (
                         module

@@ -3,8 +3,8 @@ Linux machine.
 
 The processor's system (C library, Python) is unpacked from packages of this machine's own
 distribution, which apt fetches and verifies; nothing is installed, and no code of theirs runs here
-but under qemu. It lies once in the cache, and each environment has an interpreter of its own that
-starts in it.
+but under qemu. It is once in the cache, and each environment has a separate interpreter that starts
+in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
 BESIDE = (
     "ml_dtypes",
     "protobuf",
-)  # of the processor: what the worker imports beside a runtime and numpy
+)  # of the processor: imports of the worker in addition to a runtime and numpy
 GLIBC = (
     17,
     24,
@@ -43,35 +43,32 @@ GLIBC = (
     38,
     39,
 )  # minor versions, of the platforms that wheels are built for
-SECONDS = 60  # that the emulator may take to say its version
+SECONDS = 60  # that the emulator may take to print its version
 NEW = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
     f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in,"
     " onnxruntime 1.28 for one"
 )
 UNFETCHED = "apt fetches its C library and Python from where /etc/apt says: is that reachable?"
-STARTED = "emulated"  # beside PYTHON: the interpreter that qemu runs
+STARTED = "emulated"  # next to PYTHON: the interpreter that qemu runs
 
 Run = Callable[[Sequence[str]], object]
 
 
-def named(word: str) -> str:
-    """The processor that a word names; "" where that is this machine's own.
+def find_processor(word: str) -> str:
+    """Return the processor that a word names; "" for that of this machine.
 
     Raises:
         UsageError: no such processor is known.
     """
-    processor = next(
-        (name for name, of_distribution in PROCESSORS.items() if word in (name, of_distribution)),
-        "",
+    for processor, of_distribution in PROCESSORS.items():
+        if word in (processor, of_distribution):
+            return "" if is_own(processor) else processor
+    raise UsageError(
+        f"arch={word} is not a processor that runs here",
+        f"one of {', '.join(PROCESSORS)}",
+        code="environment.unknown-processor",
     )
-    if not processor:
-        raise UsageError(
-            f"arch={word} is not a processor that runs here",
-            f"one of {', '.join(PROCESSORS)}",
-            code="environment.unknown-processor",
-        )
-    return "" if is_own(processor) else processor
 
 
 def is_own(processor: str) -> bool:
@@ -98,12 +95,11 @@ def version(processor: str) -> str:
         errors="replace"
     )
     found = re.search(r"version ((\d+)[\d.]*)", said)
-    old = (
-        f" (older than {NEW}: newer kernels may crash in it)"
-        if found and int(found[2]) < NEW
-        else ""
-    )
-    return f"qemu {found[1]}{old}" if found else "qemu"
+    if not found:
+        return "qemu"
+    is_old = int(found[2]) < NEW
+    old = f" (older than {NEW}: newer kernels may crash in it)" if is_old else ""
+    return f"qemu {found[1]}{old}"
 
 
 def missing(processor: str) -> str:
@@ -123,7 +119,7 @@ def missing(processor: str) -> str:
 
 
 def system(processor: str) -> Path:
-    """The folder in which the processor's system lies, or will."""
+    """Return the folder of the processor's system, which may not exist yet."""
     return cache_folder("processors") / processor
 
 
@@ -136,7 +132,7 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     fetched = folder / "fetched"
     for name in ("lists/partial", "archives/partial"):
         (fetched / name).mkdir(parents=True)
-    (fetched / "status").touch()  # of what is installed: nothing, so that all is fetched
+    (fetched / "status").touch()  # nothing is installed, so that all is fetched
     for command in _fetching(processor, fetched):
         run(command)
     packages = sorted((fetched / "archives").glob("*.deb"))
@@ -173,7 +169,7 @@ def _fetching(processor: str, folder: Path) -> list[list[str]]:
 
 
 def python_version(processor: str) -> str:
-    """Of the processor's Python: `3.11`.
+    """Return the version of the processor's Python: `3.11`.
 
     Raises:
         BackendError: its system is damaged.
@@ -212,7 +208,7 @@ def wheels(processor: str) -> list[str]:
     return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
 
 
-def around(interpreter: Path) -> list[str]:
+def make_prefix(interpreter: Path) -> list[str]:
     """Return the words before another program of the processor whose interpreter runs this; empty
     for this machine's."""
     if interpreter.name != STARTED:
@@ -222,10 +218,9 @@ def around(interpreter: Path) -> list[str]:
 
 
 def write_interpreter(processor: str, work: Path, folder: Path) -> None:
-    """Write an interpreter into an environment that is made in `work` and will lie in `folder`.
+    """Write an interpreter into an environment in `work`, which is renamed to `folder` later.
 
-    It is a virtual environment of the processor's Python, with a script in the place of its
-    interpreter.
+    It is a virtual environment of the processor's Python, with a script instead of its interpreter.
     """
     own = system(processor)
     original = own / "usr" / "bin" / f"python{python_version(processor)}"

@@ -33,14 +33,14 @@ from subgraph.types import Strings, frozen
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FROM_WHERE = "--index-url and --find-links say where to look, as for pip"
-LAST_LINES = 6  # of what pip says when it fails
+LAST_LINES = 6  # of the output of pip that fails
 UNTOLD = (
     "WARNING",
     "Collecting",
     "Looking in",
     "  Downloading",
     "Using Python",
-)  # lines that tell no reason
+)  # lines without a reason
 ALONE = ("--no-deps", "--only-binary", ":all:")
 QUIET = (
     "--disable-pip-version-check",
@@ -53,7 +53,7 @@ class Installation:
     """The packages of an environment, as pip names them: `tf2onnx==1.17.0`.
 
     Attributes:
-        sources: options for pip that say from where.
+        sources: Options for pip: the places of packages.
         alone: without the packages that these depend on, and from wheels: nothing is built, no code
             of theirs runs.
         processor: for which the packages are, where it is another one than this machine's, as
@@ -85,7 +85,7 @@ class Installation:
         return is_there and is_private(self.folder) and is_private(self.python.parent)
 
     def commands(self, folder: Path) -> list[list[str]]:
-        """The command lines that make it in a folder."""
+        """Return the command lines that build it in a folder."""
         python = str(folder / PYTHON)
         sources = [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
@@ -113,8 +113,7 @@ class Installation:
 
 
 def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
-    """Options for pip, which runs in a folder of its own: where packages come from, folders here
-    and addresses."""
+    """Return options for pip, which runs in a separate folder: folders here, and addresses."""
     places = (
         str(Path(place).absolute() if Path(place).exists() else place) for place in find_links
     )
@@ -134,8 +133,9 @@ def show(environment: Installation) -> None:
 
 
 def make(environment: Installation, timeout: float = SECONDS) -> Path:
-    """The environment's interpreter; the environment is made if it is not there. Waits for another
-    process that does.
+    """Make an environment that does not exist yet; return its interpreter.
+
+    Another process that makes it is waited for.
 
     Args:
         timeout: Seconds that each of its commands may take.
@@ -188,7 +188,7 @@ def requirements(folder: Path) -> list[str]:
 
 
 def _log_download(line: str) -> None:
-    """Log what pip or uv says of a large file, with its size, before it comes."""
+    """Log the line of pip or uv about a large file, with its size, before the download."""
     if re.match(r"Downloading .*\([\d.,]+ ?[MG]i?B\)", line):
         log.info("  %s", masked(clean(line)))
 
@@ -202,8 +202,7 @@ def _run(
     """Run a command in an environment.
 
     Raises:
-        BackendError: it fails, with the last lines of what it says, and what to do, if no disk is
-            full.
+        BackendError: It fails; with its last lines, and a hint about a full disk.
     """
     shown = " ".join(environment.requirements)
     outside = {

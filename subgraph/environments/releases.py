@@ -3,7 +3,7 @@ environment.
 
 A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES =
 "onnxruntime", "1.19"`; "" where any numpy does. An environment holds the release and numpy, nothing
-else; what the worker needs beside these is lent by subcut's own, numpy too where any does.
+else; other packages that the worker needs are lent by subcut's own, numpy too if any does.
 """
 
 from __future__ import annotations
@@ -45,17 +45,16 @@ LOOKING = (
     "1",
     "--timeout",
     "15",
-)  # options of pip: where no index can be reached, it says so soon
-SECONDS = 120  # that an index may take to say what it has
+)  # options of pip: without a reachable index, it fails soon
+SECONDS = 120  # that an index may take to reply
 NAME = "RELEASES"
 
 
 def package(backend: str) -> tuple[str, str, Strings]:
-    """(name of the runtime's package, its first release that runs with numpy 2, what must be
-    installed beside it).
+    """Return a runtime's package, its first release that runs with numpy 2, and what it requires.
 
     Raises:
-        UsageError: the backend names none.
+        UsageError: The backend names no package.
     """
     found = plugins.constant("backends", backend, NAME)
     if not isinstance(found, tuple):
@@ -80,13 +79,18 @@ def release(
     beside: Sequence[str] = (),
     processor: str = "",
 ) -> Installation:
-    """The environment of a release; "" is the newest.
+    """Return the environment of a release; "" is the newest.
 
-    `variant`: the package that holds the runtime, where it is another build of it, with what that
-    needs beside it. `processor`: of another one, as of `Installation`.
+    Args:
+        backend: The backend.
+        version: The release.
+        sources: Options for pip: the places of packages.
+        variant: The package that holds another build of the runtime.
+        beside: Further packages that this build requires.
+        processor: Another processor, as of `Installation`.
 
     Raises:
-        UsageError: it is not a version, or the backend has no releases.
+        UsageError: It is not a version, or the backend has no releases.
     """
     name, numpy_2, needs = package(backend)
     known = parse(version) if version else None
@@ -106,10 +110,10 @@ def release(
 
 
 def parse(text: str) -> Version:
-    """A version.
+    """Parse a version.
 
     Raises:
-        UsageError: it is none.
+        UsageError: The text is not a version.
     """
     from packaging.version import InvalidVersion, Version
 
@@ -137,7 +141,7 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     if plugins.constant("backends", backend, "NPM"):
         return _find_published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
-    # this Python's pip, else one in an environment of its own
+    # this Python's pip, else one in a separate environment
     of = None if util.find_spec("pip") else make(Installation(("pip",), tuple(sources)))
     try:
         said = children.run([*children.python("-m", "pip", of=of), *words], timeout=SECONDS)
@@ -209,7 +213,7 @@ def installed(backend: str, variant: str = "") -> list[str]:
 
 
 def beside(backend: str) -> str:
-    """The release that is installed beside subcut; "" if none is.
+    """Return the release that is installed with subcut; "" without one.
 
     Raises:
         UsageError: the backend has no releases.
@@ -223,10 +227,9 @@ def beside(backend: str) -> str:
 
 
 def lend(folder: Path, python: Path) -> None:
-    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an
-    environment has none.
+    """Link packages for the worker into a folder for $PYTHONPATH; numpy if there is none.
 
-    What is built for one version of Python, or one processor, is lent to the same alone.
+    Builds for one version of Python, or one processor, are lent to the same alone.
 
     Raises:
         BackendError: the interpreter does not start, is too old, or has no numpy and cannot use

@@ -451,7 +451,7 @@ def _take_environment(candidate: Candidate) -> Candidate:
             not known.
     """
     options = dict(candidate.options)
-    processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
+    processor = emulated.find_processor(str(word)) if (word := options.pop("arch", "")) else ""
     if processor and (candidate.can.npm or options.get("python")):
         what = "an environment of yours" if options.get("python") else candidate.backend
         raise UsageError(

@@ -2,7 +2,7 @@
 
 The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding
 noise of the model, which only the reference can measure, and only where its own outputs are those
-expected. Where it refuses the model, or gives other outputs (a finding about onnxruntime), the
+expected. If it refuses the model, or returns other outputs (a finding about onnxruntime), the
 example's own tolerance decides.
 """
 
@@ -56,7 +56,7 @@ FLOORS = {
     "bfloat16": 8 * 2.0**-8,
 }  # of the scale: eight roundings, as in `cases.check`
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
-# what a verdict was made by
+# the basis of a verdict
 CRITERION = "criterion"
 TOLERANCE = "tolerance"
 NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
@@ -270,7 +270,7 @@ class ExpectedOutputs:
         return {} if result.failure else result.tensors[0]
 
     def _judge_reference(self, example: Example, result: RunResult) -> ReferenceResult:
-        """`differs` where both the default criterion and the example's own tolerance say so.
+        """Return `differs` if both the default criterion and the example's own tolerance fail.
 
         Without noise: drawn on the reference, it is as far from the expected values as the
         reference itself.
@@ -298,8 +298,7 @@ class ExpectedOutputs:
 
     @contextlib.contextmanager
     def _noise(self, example: Example) -> Iterator[NoiseOf]:
-        """The rounding noise of a model's outputs. The reference runs when an output is first asked
-        for."""
+        """Yield the rounding noise of a model's outputs; the reference runs for the first one."""
         scratch = self._scratch / f"noise{next(self._numbers)}"
         cached: list[RegionNoise | None] = []
 

@@ -159,8 +159,7 @@ def _make_candidate_entry(
 
 
 def _list_operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
-    """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by
-    name."""
+    """List the operators, the most interesting first: wrong, then crashed …; then by name."""
     groups = group_values(
         ((row.test.op, row.test.domain), row) for row in rows if row.test.kind == NODE
     )
@@ -203,7 +202,7 @@ FORMATS = ("npy", "bin")
 
 @frozen
 class SweepRequest:
-    """What the cases of a candidate depend on."""
+    """The settings that the cases of a candidate depend on."""
 
     candidate: str
     identity: Fields
@@ -233,7 +232,7 @@ class ExpectedEntry:
 def choose_place(
     candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False
 ) -> ResultPlace:
-    """Where the cases of one candidate go: a folder of its own for each choice of tests."""
+    """Return the place of a candidate's cases: a separate folder for each choice of tests."""
     name = folders.safe_name(candidate.name)[:MAX_NAME]
     choice = f"-{folders.safe_name('+'.join(only))[:MAX_NAME]}" if only else ""
     return ResultPlace(output, f"sweep-{name}{choice}", force)
@@ -251,11 +250,10 @@ def make_request(sweep: Sweep, runtime: Runtime) -> object:
 
 
 def find_free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
-    """Where the cases go, as `case.free_place`. Asked before the sweep, and again before they are
-    written.
+    """Return the places of the cases; checked before the sweep, and again before they are written.
 
     Raises:
-        ResultExists: something else stands in the way.
+        ResultExists: Something else is in the way.
     """
     return [case.free_place(place, _make_source()) for place in places]
 
@@ -270,7 +268,8 @@ def save(
     """Write a folder per candidate.
 
     Raises:
-        OutputError: it cannot be written. ResultExists: something else stands there meanwhile.
+        OutputError: It cannot be written.
+        ResultExists: Something else is there meanwhile.
     """
     places = find_free_places(places)
     for k, (runtime, place) in enumerate(zip(sweep.candidates, places, strict=True)):

@@ -223,7 +223,7 @@ def open_sweep(
         OutputError: nothing can be written.
     """
     output = output.absolute()
-    protobuf.reading_class()  # here, before threads ask for it at once: it is set up in steps
+    protobuf.reading_class()  # here, before threads need it at once: it is set up in steps
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))

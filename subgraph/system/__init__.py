@@ -1,8 +1,8 @@
 """All that operating systems do not do alike: groups of processes, limits, locks of folders, a few
 calls on files.
 
-The rest of subcut asks this package, which is one of two files with the same names. What each
-system gives:
+Other packages use this one, which is one of two files with the same names. The means of each
+system:
 
 | | Linux | macOS | Windows |
 |---|---|---|---|
@@ -10,7 +10,7 @@ system gives:
 object | | what left its group is found | by parent and by environment | by environment | nothing
 can leave the job | | a limit of memory | `RLIMIT_DATA` | a thread looks at it | `JobMemoryLimit` |
 | a limit of processor time | `RLIMIT_CPU` | a thread looks at it | `PerJobUserTimeLimit` |
-| the lock of a folder | `flock` | `flock` | a file beside it, `LockFileEx` |
+| the lock of a folder | `flock` | `flock` | a file next to it, `LockFileEx` |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
 | a request to end | SIGTERM | SIGTERM | Ctrl-Break |
 

@@ -1,4 +1,4 @@
-"""The hardware of this machine, as far as files and programs tell; libraries of its drivers.
+"""The hardware of this machine, as far as files and programs show it; libraries of its drivers.
 
 By Vulkan computes a GPU, or a renderer in software on the processor.
 """
@@ -31,8 +31,7 @@ def no_nvidia_gpu() -> str:
 
 
 def no_gpu_of(maker: str, vendor: str) -> str:
-    """Name the missing part on a Linux machine without a GPU of this maker; elsewhere nothing is
-    known."""
+    """Name the missing part on a Linux machine without a GPU of this vendor; elsewhere ""."""
     seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
     return (
         ""
@@ -48,12 +47,12 @@ def no_npu_of(maker: str) -> str:
 
 
 def has_gpu() -> bool:
-    """Return whether this machine shows a GPU of any maker. True if that is not known."""
+    """Return whether this machine shows a GPU of any vendor. True if that is not known."""
     return sys.platform != "linux" or any(RENDERERS.glob("renderD*")) or not no_nvidia_gpu()
 
 
 def is_x86() -> bool:
-    """Return whether this processor is one of Intel's or AMD's."""
+    """Return whether this processor is an x86: from Intel or AMD."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -61,7 +60,7 @@ def load_library(file: Path) -> None:
     """Load a shared library so that others find it by its name, and its symbols.
 
     Raises:
-        OSError: it cannot be loaded; says what it lacks.
+        OSError: It cannot be loaded, because of a missing part.
     """
     import ctypes  # late: few commands need it
 
@@ -91,8 +90,7 @@ def vulkan_emulator() -> str:
 
 
 def prepare_vulkan() -> None:
-    """Have Vulkan find chromium's renderer where there is no GPU; called before a device is asked
-    for."""
+    """Have Vulkan find chromium's renderer if there is no GPU, before a device is requested."""
     if vulkan_emulator() and RENDERER.is_file() and not any(os.environ.get(name) for name in NAMED):
         os.environ["VK_ICD_FILENAMES"] = str(RENDERER)
         load_library(LOADER)  # it is loaded by its name

@@ -52,22 +52,22 @@ from subgraph.system.shared import (
     HeldFile,
     PipedProcess,
     delay_signals,
+    disable_telemetry,
     psutil,
-    without_telemetry,
 )
 from subgraph.types import Fields, StringMap, Strings
 
 assert sys.platform != "win32"  # for mypy: the rest is not read there
 
-TERMINATED = 128 + signal.SIGTERM  # exit code of a command that was asked to end
+TERMINATED = 128 + signal.SIGTERM  # exit code of a command after a request to end
 KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
 APART: Fields = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
 # in the environment of a group and of all that it starts, whatever session they move to
 MARK = "SUBCUT_WORKER"
 PYTHON = "bin/python"  # in a virtual environment
 SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
-LONGEST_PATH: int | None = None  # characters; a longer one has an error of its own here
-# What this system does less well than Linux, for `subcut doctor`.
+LONGEST_PATH: int | None = None  # characters; a longer one has a separate error here
+# Disadvantages of this system compared with Linux, for `subcut doctor`.
 WEAKER: Strings = ()
 if sys.platform == "darwin":
     WEAKER = (
@@ -81,8 +81,7 @@ if sys.platform == "darwin":
 WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
 SCANS = 20  # for processes that were started while others were being killed
 GROUPS = Path("/sys/fs/cgroup")
-# Of versions 2 and 1 of control groups: limit, use, and the key of `memory.stat` of what can be
-# dropped.
+# Of versions 2 and 1 of control groups: limit, use, and the key of droppable memory.
 GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -126,7 +125,7 @@ class ProcessGroup(PipedProcess):
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         try:
             with _starting:
-                marked = {**without_telemetry(env), MARK: self._mark}
+                marked = {**disable_telemetry(env), MARK: self._mark}
                 super().__init__(
                     words, env=marked, start_new_session=True, pass_fds=[held], **options
                 )
@@ -139,7 +138,7 @@ class ProcessGroup(PipedProcess):
                 with (
                     contextlib.suppress(BrokenPipeError),
                     gate,
-                ):  # the shell was killed: its exit code says so
+                ):  # the shell was killed: its exit code shows that
                     gate.write(b"\n")
         except BaseException:
             self._lifeline.close()
@@ -148,8 +147,7 @@ class ProcessGroup(PipedProcess):
             os.close(held)
 
     def has_exited(self) -> bool:
-        """Without reaping the process: until `end`, its number and its group's must not be used
-        again."""
+        """Return whether it has exited, without reaping it: until `end`, its number stays."""
         try:
             if hasattr(os, "waitid"):
                 options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -180,8 +178,7 @@ class ProcessGroup(PipedProcess):
         return sum(sizes.values())
 
     def end(self, *, strays: bool = False) -> None:
-        """Kill all of it; `strays`: also what moved out of the group. The exit code tells how it
-        ended."""
+        """Kill all of it; `strays`: also processes that moved out of the group."""
         if self._ended.is_set():  # the system uses its number again
             return
         if strays:
@@ -276,7 +273,7 @@ class Pipes:
     def send(self, data: bytes) -> None:
         """Send as much as the pipe takes; `wait` sends the rest."""
         self._unsent += data
-        with contextlib.suppress(BrokenPipeError):  # `wait` says so
+        with contextlib.suppress(BrokenPipeError):  # `wait` reports it
             self._write()
 
     def _write(self) -> None:
@@ -306,7 +303,7 @@ class Pipes:
         return self._read(self._stdout)
 
     def read_errors(self) -> bytes | None:
-        """As `read`, from standard error."""
+        """Return the bytes that have arrived on standard error, as `read`."""
         chunk = self._read(self._stderr)
         self._prints = chunk != b""
         return chunk
@@ -331,8 +328,8 @@ def adopt_orphans() -> None:
     """Have the kernel make this process the parent of all that descend from it and lose theirs
     (Linux).
 
-    So a process that moved to a session of its own, without its environment, is still found in this
-    one's tree. Only for a process that is subcut's own: in another one's, children that are not
+    So a process that moved to another session, without its environment, is still found in the tree
+    of this one. Only for a process that is subcut's own: in another one's, children that are not
     subcut's would be taken for orphans.
     """
     global _adopts
@@ -419,7 +416,7 @@ def _end_strays(leader: int, mark: str) -> None:
         for end in (
             psutil.Process.suspend,
             psutil.Process.kill,
-        ):  # a shell that is not stopped says what was killed
+        ):  # a shell that is not stopped prints what was killed
             for process in strays:
                 with contextlib.suppress(psutil.Error):
                     end(process)
@@ -430,7 +427,7 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
     """The living processes outside of a group that descend from its leader, or have its mark in
     their environment.
 
-    What a leader left that has ended by itself has its mark; or it is a child of this process, if
+    A process whose leader has ended by itself has its mark; or it is a child of this process, if
     this one adopts orphans. Complexity: linear in the processes of the machine (5 ms for 100).
     """
     found: set[psutil.Process] = set()
@@ -446,7 +443,7 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
 
 
 def _has_mark(pid: int, mark: str) -> bool:
-    if sys.platform == "linux":  # a tenth of the time that psutil takes, which asks for more
+    if sys.platform == "linux":  # a tenth of the time of psutil, which reads more
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         found = f"{MARK}={mark}".encode() in variables
     else:
@@ -483,14 +480,13 @@ def _lives_outside(process: psutil.Process, group: int) -> bool:
 
 
 def at_termination(call: Callable[[], object]) -> None:
-    """Call this when the process is asked to end, other than by Ctrl-C. Only in the main thread."""
+    """Call this at a request to end, other than by Ctrl-C. Only in the main thread."""
     signal.signal(signal.SIGTERM, lambda *_: call())
 
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is; so where a shell's `&`
-    has that ignored."""
+    """Have a request to end raise KeyboardInterrupt, also if a shell's `&` ignores Ctrl-C."""
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     handler = (
         signal.default_int_handler if ignored else lambda *_: signal.raise_signal(signal.SIGINT)
@@ -515,7 +511,7 @@ def _group_memory() -> float:
     infinity without one."""
     free = math.inf
     for most, used, kept in GROUP_FILES:
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             limit, taken = (
                 int((GROUPS / name).read_text(encoding="ascii")) for name in (most, used)
             )
@@ -528,7 +524,7 @@ def _group_memory() -> float:
 
 
 def free_memory() -> int:
-    """Bytes that one process may use where the user gives no limit."""
+    """Return the bytes that one process may use without a limit of the user."""
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as info:
             free = next(
@@ -545,8 +541,7 @@ def cores() -> int:
 
 
 def home_folder() -> str:
-    """The user's home folder by the system's list of users, whatever the environment says; "" if it
-    is not there."""
+    """Return the user's home folder by the system's list of users; "" without one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except (KeyError, OSError):
@@ -554,7 +549,7 @@ def home_folder() -> str:
 
 
 def processor() -> str:
-    """Return the system's name of its processor; "" if there is none."""
+    """Return the system's name of its processor; "" without one."""
     import platform
 
     try:
@@ -713,19 +708,18 @@ def _home(variable: str, folder: str) -> Path | None:
 
 
 def read_at(handle: int, count: int, offset: int) -> bytes:
-    """At most `count` bytes of an open file; threads may share the handle."""
+    """Read at most `count` bytes of an open file; threads may share the handle."""
     return os.pread(handle, count, offset)
 
 
 def read_nothing_ahead(handle: int) -> None:
-    """Have only those parts of an open file be read from the disk that are asked for."""
+    """Have only requested parts of an open file be read from the disk."""
     if sys.platform == "linux":
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def buffer_lines() -> None:
-    """Have C libraries of this process write their output line by line: the last line before a
-    crash says why."""
+    """Have C libraries write line by line: the last line before a crash is its reason."""
     import ctypes
 
     with contextlib.suppress(Exception):  # another C library: its last lines may be lost

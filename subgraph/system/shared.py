@@ -1,6 +1,6 @@
 """The parts that `posix` and `windows` share.
 
-Runtimes in child processes report nothing to their makers: `without_telemetry`.
+Runtimes in child processes report nothing to their vendors: `disable_telemetry`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OFF = {
 }  # onnxruntime also leaves a file `.ses` in $TMPDIR
 
 
-def without_telemetry(env: StringMap | None = None) -> dict[str, str]:
+def disable_telemetry(env: StringMap | None = None) -> dict[str, str]:
     """Return an environment, this process's own by default, with telemetry off unless the user
     decided on it."""
     return {**OFF, **(os.environ if env is None else env)}

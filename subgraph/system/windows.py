@@ -30,21 +30,21 @@ from subgraph.system.shared import (
     HeldFile,
     PipedProcess,
     delay_signals,
+    disable_telemetry,
     psutil,
-    without_telemetry,
 )
 from subgraph.types import Fields, StringMap, Strings
 
 assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 
-TERMINATED = 143  # exit code of a command that was asked to end, as on Linux
+TERMINATED = 143  # exit code of a command after a request to end, as on Linux
 KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so when memory runs out
 # Options of `Popen`: Ctrl-C does not reach the process.
 APART: Fields = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 PYTHON = "Scripts/python.exe"  # in a virtual environment
 SPECIAL_NAMES = True  # of devices (`nul.txt`), and of streams (`file:stream`)
 LONGEST_PATH: int | None = 259  # characters, unless LongPathsEnabled is set in the registry
-# What this system does less well than Linux, for `subcut doctor`.
+# Disadvantages of this system compared with Linux, for `subcut doctor`.
 WEAKER: Strings = (
     "without a console a run that the page stops is ended, not interrupted",
     "what a C library printed last before a crash may be lost",
@@ -53,7 +53,7 @@ MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 LOCK_AT = (
     1 << 62
-)  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
+)  # the byte that is locked: after all contents, since a lock of Windows keeps others from reading
 # Where another program has a file open: a virus scanner, an indexer, a reader.
 RETRY = 0.01  # seconds between two attempts
 RETRY_FOR = 3.0  # seconds
@@ -183,7 +183,7 @@ class ProcessGroup(PipedProcess):
         self._job: wintypes.HANDLE | None = _new_job()
         try:
             self.allow(seconds)
-            environment = {"PYTHONIOENCODING": "utf-8", **without_telemetry(env)}
+            environment = {"PYTHONIOENCODING": "utf-8", **disable_telemetry(env)}
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
             with _children_end_with_this_process():
                 super().__init__(
@@ -224,7 +224,7 @@ class ProcessGroup(PipedProcess):
         return total
 
     def end(self, *, strays: bool = False) -> None:
-        """Kill all of it: nothing can stray. The exit code tells how it ended."""
+        """Kill all of it: nothing can stray."""
         if self._job is not None:
             _kernel.TerminateJobObject(self._job, 1)
             self.wait()
@@ -318,7 +318,7 @@ class Pipes:
         return self._read(self._out)
 
     def read_errors(self) -> bytes | None:
-        """As `read`, from standard error."""
+        """Return the bytes that have arrived on standard error, as `read`."""
         return self._read(self._errors)
 
     def _read(self, arrived: collections.deque[bytes]) -> bytes | None:
@@ -371,7 +371,7 @@ def at_termination(call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is."""
+    """Have a request to end raise KeyboardInterrupt, as Ctrl-C does."""
     before = signal.signal(signal.SIGBREAK, signal.default_int_handler)
     try:
         yield
@@ -399,7 +399,7 @@ class _MemoryStatus(ctypes.Structure):
 
 
 def free_memory() -> int:
-    """Bytes that one process may use where the user gives no limit."""
+    """Return the bytes that one process may use without a limit of the user."""
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     _check(_kernel.GlobalMemoryStatusEx(ctypes.byref(status)))
     return int(status.free * MEMORY_SHARE)
@@ -417,7 +417,7 @@ def home_folder() -> str:
 
 
 def processor() -> str:
-    """Return the system's name of its processor; "" if there is none."""
+    """Return the system's name of its processor; "" without one."""
     import winreg
 
     try:
@@ -574,7 +574,7 @@ _reading = threading.Lock()  # a file's position, and what is read there
 
 
 def read_at(handle: int, count: int, offset: int) -> bytes:
-    """At most `count` bytes of an open file; threads may share the handle."""
+    """Read at most `count` bytes of an open file; threads may share the handle."""
     with _reading:
         os.lseek(handle, offset, os.SEEK_SET)
         return os.read(handle, count)

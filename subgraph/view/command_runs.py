@@ -18,7 +18,7 @@ from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.results.commands import ErrorResult
 from subgraph.system import APART, interrupt
-from subgraph.system.shared import without_telemetry
+from subgraph.system.shared import disable_telemetry
 from subgraph.text import clean
 from subgraph.types import JsonObject
 
@@ -49,7 +49,7 @@ class CommandRun:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env=without_telemetry() | {EVENTS: "1"},
+            env=disable_telemetry() | {EVENTS: "1"},
             **APART,  # Ctrl-C reaches the server, which stops the run in order
         )
 

@@ -39,7 +39,7 @@ def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name
     model: Path,
 ) -> None:
     settings = onnxruntime.SessionOptions()
-    found = _ort_providers.assigned(
+    found = _ort_providers.find_assigned(
         model, {"providers": "CPUExecutionProvider"}, settings, ort.OPTIONS
     )
     assert sorted(found) == ["CPU y", "CPU z"]

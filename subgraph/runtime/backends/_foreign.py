@@ -192,11 +192,11 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
 
 
 def as_declared(array: Array, port: Port) -> Array:
-    """A copy in the type and rank that the model declares, or in its own type if the conversion changes a value.
+    """Copy an array to the declared type and rank; its own type stays if a value would change.
 
-    Floats are rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
-    than the model has.
-    """  # noqa: E501
+    Floats are rounded to the declared float type: a runtime that computes a float16 model in
+    float32 returns more digits than the model has.
+    """
     if port.dims == () and array.shape == (1,):  # the runtime has no rank 0
         array = array.reshape(())
     dtype = np_dtype(port.dtype)

@@ -1,8 +1,8 @@
-"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes which node.
+"""Providers of onnxruntime other than the CPU's: options, plug-ins, and the nodes of each.
 
-A provider that cannot be used is an error, never a silent return to the CPU. What is known of each stands in the files
-of `runtime.devices`.
-"""  # noqa: E501
+A provider that cannot be used is an error, never a silent return to the CPU. The facts about each
+are in `runtime.devices`.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TINY = bytes.fromhex(
 )
 
 
-def named(options: Fields) -> list[str]:
-    """The names of the providers that are asked for, the CPU's if none is."""
+def list_names(options: Fields) -> list[str]:
+    """Return the names of the requested providers; by default, the CPU's."""
     if plugin := str(options.get("ep", "")):
         return [plugin if plugin.endswith(SUFFIX) else f"{plugin}{SUFFIX}"]
     return str(options.get("providers", CPU)).split("+")
@@ -41,12 +41,12 @@ def named(options: Fields) -> list[str]:
 
 def is_plain(options: Fields) -> bool:
     """Return whether the CPU's provider is the only one that is requested."""
-    return named(options) == [CPU]
+    return list_names(options) == [CPU]
 
 
 def devices(options: Fields) -> list[Device]:
     """Return the known facts about each provider."""
-    return [find_by_provider(name) for name in named(options)]
+    return [find_by_provider(name) for name in list_names(options)]
 
 
 def precision(options: Fields) -> str:
@@ -77,7 +77,7 @@ def exact(options: Fields) -> StringMap:
 
 
 def caveat(options: Fields) -> str:
-    """A precision below float32 that nobody asked for; what computes in the device's place."""
+    """Name a precision below float32 that is a default, and the emulator of a device."""
     first = devices(options)[0]
     by_default = {
         key: claim
@@ -93,12 +93,12 @@ def caveat(options: Fields) -> str:
     return "; ".join(said)
 
 
-def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] | None:
-    """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
+def prepare(options: Fields, settings: Any, own: Collection[str]) -> list[Any] | None:
+    """Return the providers for a new session; None if a plug-in was put into `settings`.
 
     Raises:
-        BackendError: a provider is not in this build, or a library cannot be loaded.
-    """  # noqa: E501
+        BackendError: A provider is not in this build, or a library cannot be loaded.
+    """
     for device in devices(options):
         device.prepare()
     given = {  # the options of the first provider
@@ -109,7 +109,7 @@ def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] 
     if "ep" in options:
         settings.add_provider_for_devices(_find_plugin_devices(options), given)
         return None
-    names = named(options)
+    names = list_names(options)
     available = ort.get_available_providers()
     if missing := [name for name in names if name not in available]:
         raise BackendError(
@@ -125,12 +125,12 @@ def prepared(options: Fields, settings: Any, own: Collection[str]) -> list[Any] 
 
 
 def require(options: Fields, session: Any) -> None:
-    """The provider that was asked for is in the session.
+    """Require the requested provider in a session.
 
     Raises:
-        BackendError: onnxruntime left it out, and why as far as its library says so.
+        BackendError: onnxruntime omitted it; with the reason, if its library has one.
     """
-    first = named(options)[0]
+    first = list_names(options)[0]
     if "ep" not in options and first not in session.get_providers():
         raise BackendError(
             f"{first} cannot be used here: {_why_not(first)}",
@@ -150,20 +150,21 @@ def unusable(options: Fields, settings: Any, providers: list[Any] | None) -> str
     return ""
 
 
-def assigned(model: Path, options: Fields, settings: Any, own: Collection[str]) -> list[str]:
-    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
+def find_assigned(model: Path, options: Fields, settings: Any, own: Collection[str]) -> list[str]:
+    """Return `CUDA NAME` for each node of a provider: its short name, and its first tensor.
 
-    What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).
+    Nodes that are fused or folded before are not among them. Empty for releases before 1.24.
 
     Raises:
-        BackendError: as `prepared`. Whatever onnxruntime raises where it refuses the model.
-    """  # noqa: E501
+        BackendError: As `prepare`.
+        Exception: Any error of onnxruntime that refuses the model.
+    """
     if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         return []
     settings.add_session_config_entry(RECORD, "1")
     settings.add_session_config_entry(WEIGHTS, str(model.parent.resolve()))
     given, tensors = _name_nodes(model)
-    providers = prepared(options, settings, own)
+    providers = prepare(options, settings, own)
     session = ort.InferenceSession(given, settings, providers=providers, enable_fallback=0)
     parts = session.get_provider_graph_assignment_info()
     found = []
@@ -222,7 +223,7 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
     name = (
         str(module.get_ep_name())
         if module and hasattr(module, "get_ep_name")
-        else named(options)[0]
+        else list_names(options)[0]
     )
     found = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not found:
@@ -244,10 +245,10 @@ def _find_plugin_devices(options: Fields) -> list[Any]:
 
 
 def _library(library: str) -> tuple[str, ModuleType | None]:
-    """(file, module) of a plug-in that is named by a module or a file.
+    """Return file and module of a plug-in that is named by a module or a file.
 
     Raises:
-        BackendError: there is none.
+        BackendError: There is no such plug-in.
     """
     if Path(library).is_file():
         return str(Path(library).resolve()), None

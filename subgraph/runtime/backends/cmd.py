@@ -229,7 +229,7 @@ def _run_command(
 
 
 def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
-    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost connection."""  # noqa: E501
+    """Return the error of an exit code, which is -n for signal n; `lost`: of a lost connection."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
         return Refused(f"cannot be tested: the {what}", code="command.cannot-test")
@@ -265,7 +265,7 @@ def _read_outputs(model: Path) -> list[Output]:
     """The model's outputs as it declares them.
 
     Raises:
-        Refused: it cannot be read, or takes or gives other values than tensors.
+        Refused: It cannot be read, or its inputs or outputs are not tensors.
     """
     try:
         graph = protobuf.read(model).model.graph
@@ -384,7 +384,7 @@ def _read_npy(path: Path, dtype: str) -> Value:
 
 
 def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
-    """From the device's layout and float type to the model's."""
+    """Convert an array from the device's layout and float type to the model's."""
     dtype = parse_type(output.type_text)[1]
     dims = _find_stored_dims(output, form) or ()
     fits = form.form.layout and has_dims(array.shape, dims)

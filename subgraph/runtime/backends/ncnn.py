@@ -6,6 +6,8 @@ import math
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +22,8 @@ from subgraph.storage.tensors import Tensors, Values, np_dtype
 from subgraph.system import hardware
 from subgraph.types import Fields, JsonObject
 
-RELEASES = (
-    "ncnn",
-    "0",
-    "pnnx<={date}",
-)  # whose wheel asks for PyTorch, which its program does not need
+# the wheel of pnnx requires PyTorch, which its program does not need
+RELEASES = ("ncnn", "0", "pnnx<={date}")
 OUTPUTS = ("float32", "float16")
 INPUTS = (*OUTPUTS, "int32", "int64")
 HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage")
@@ -45,8 +44,8 @@ HINT = "-c ncnn:package=ncnn brings both, apart from all else; or pip install --
 SECONDS = 600  # that pnnx may take
 NO_BATCH = 233  # ncnn's word for a tensor without a batch axis
 INTEGERS = 2**31
-WARNING = "[W:onnxruntime"  # in lines of what pnnx prints
-# pnnx's script that runs what it has written, and what it and ncnn say of what they do not know.
+WARNING = "[W:onnxruntime"  # in lines of pnnx
+# In pnnx's script for a run, and in messages of both about unknown layers.
 AXIS = re.compile(r'input\("in(\d+)", ncnn\.Mat\((?:.*?batch_index=|in\d+\.squeeze\()(\d+)')
 IN = re.compile(r'\.input\("in(\d+)"')
 OUT = re.compile(r'\.extract\("out(\d+)"')
@@ -110,7 +109,7 @@ def switches(options: Fields) -> Switches:
 
 
 def load(model: Path, options: Fields) -> Run:
-    """Convert by pnnx, and build from what it has written.
+    """Convert by pnnx, and build from its files.
 
     `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
     `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
@@ -153,36 +152,40 @@ def load(model: Path, options: Fields) -> Run:
     return loaded
 
 
+@dataclass(eq=False)
 class _Net:
-    """A converted model."""
+    """A converted model.
 
-    def __init__(
-        self, ncnn: Any, net: Any, inputs: _foreign.Ports, outputs: _foreign.Ports
-    ) -> None:
-        """`ncnn`: the module. `net`: with all options set."""
-        self._ncnn = ncnn
-        self._net = net
-        self._inputs = inputs
-        self._outputs = outputs
-        self._axes: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    Attributes:
+        ncnn: The module.
+        net: The network, with all options set.
+        input_ports: The inputs.
+        output_ports: The outputs.
+        axes: The axes of batches, by number of input, and of output.
+    """
 
-    def build(self, folder: Path, said: str) -> None:
-        """Load what pnnx has written; `said`: what it printed.
+    ncnn: Any
+    net: Any
+    input_ports: _foreign.Ports
+    output_ports: _foreign.Ports
+    axes: Sequence[dict[int, int]] = ()
+
+    def build(self, folder: Path, printed: str) -> None:
+        """Load the files of pnnx; `printed`: its output.
 
         Raises:
-            Refused: ncnn does not take it.
+            Refused: ncnn does not take them.
         """
         script = (folder / "m_ncnn.py").read_text()
         counts = len(set(IN.findall(script))), len(set(OUT.findall(script)))
-        _foreign.require_ports("ncnn", counts, self._inputs, self._outputs)
-        found = [
+        _foreign.require_ports("ncnn", counts, self.input_ports, self.output_ports)
+        self.axes = [
             {int(k): int(axis) for k, axis in pattern.findall(script)}
             for pattern in (AXIS, OUT_AXIS)
         ]
-        self._axes = (found[0], found[1])
-        files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
+        files = (self.net.load_param, "m.ncnn.param"), (self.net.load_model, "m.ncnn.bin")
         if any(read(str(folder / name)) for read, name in files):
-            lost = "; ".join(LOST.findall(said)) or "a layer that it does not have"
+            lost = "; ".join(LOST.findall(printed)) or "a layer that it does not have"
             raise Refused(
                 f"ncnn refuses what pnnx made of the model: {lost[:400]}",
                 code="backend.refused-model",
@@ -194,23 +197,23 @@ class _Net:
         Raises:
             Refused: a number needs more than 32 bits. ModelError: it failed.
         """
-        extractor = self._net.create_extractor()
+        extractor = self.net.create_extractor()
         held = []
         for k, (array, port) in enumerate(
-            zip(_foreign.input_arrays(feeds, self._inputs), self._inputs, strict=True)
+            zip(_foreign.input_arrays(feeds, self.input_ports), self.input_ports, strict=True)
         ):
-            matrix = self._matrix(array, port, self._axes[0].get(k, NO_BATCH))
+            matrix = self._matrix(array, port, self.axes[0].get(k, NO_BATCH))
             held.append(matrix)
             extractor.input(f"in{k}", matrix)
         given: Values = {}
-        for k, port in enumerate(self._outputs):
+        for k, port in enumerate(self.output_ports):
             code, value = extractor.extract(f"out{k}")
             if code:
                 raise ModelError(
                     f"ncnn failed while running, with code {code}, at '{port.name}'",
                     code="backend.run-failed",
                 )
-            given[port.name] = self._read(value, port, self._axes[1].get(k, NO_BATCH))
+            given[port.name] = self._read(value, port, self.axes[1].get(k, NO_BATCH))
         return given
 
     def _matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
@@ -225,9 +228,9 @@ class _Net:
             )
         held = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
         if axis == NO_BATCH or array.shape[axis] == 1:
-            return self._ncnn.Mat(held if axis == NO_BATCH else held.squeeze(axis)).clone()
+            return self.ncnn.Mat(held if axis == NO_BATCH else held.squeeze(axis)).clone()
         try:
-            return self._ncnn.Mat(held, batch_index=axis).clone()
+            return self.ncnn.Mat(held, batch_index=axis).clone()
         except TypeError as e:  # of releases before 2026
             raise Refused(
                 f"this ncnn computes no batch of {array.shape[axis]}", code="backend.no-batch"
@@ -251,7 +254,7 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
     Raises:
         Refused: it wrote none. It ends with 0 whatever happens.
     """
-    shutil.copy(model, folder / "m.onnx")  # it writes beside the model that it is given
+    shutil.copy(model, folder / "m.onnx")  # it writes into the folder of the model
     command = [*_pnnx(), "m.onnx", f"fp16={int(half)}"]
     try:
         done = subprocess.run(
@@ -284,11 +287,11 @@ def _convert(model: Path, folder: Path, half: bool) -> str:
 
 
 def _pnnx() -> list[str]:
-    """pnnx's program, which stands beside its module; that module is not imported, since it imports PyTorch.
+    """Return pnnx's program, next to its module, which is not imported: it imports PyTorch.
 
     Raises:
-        NotInstalled: it is not there.
-    """  # noqa: E501
+        NotInstalled: It is not installed.
+    """
     found = find_spec("pnnx")
     if found is None or not found.origin:
         raise NotInstalled("pnnx is not installed", HINT, code="package.not-installed")
@@ -302,7 +305,7 @@ def _pnnx() -> list[str]:
             "pip install --no-deps pnnx --force-reinstall",
             code="backend.no-program",
         )
-    return [*emulated.around(command_line.OWN_INTERPRETER), str(program)]
+    return [*emulated.make_prefix(command_line.OWN_INTERPRETER), str(program)]
 
 
 def error_text(error: Exception) -> str:

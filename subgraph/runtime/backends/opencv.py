@@ -82,7 +82,7 @@ def load(model: Path, options: Fields) -> Run:
             net.setInput(array, port.name)
         results = net.forward(names)
         return {
-            port.name: (  # OpenCV gives None for an array without elements
+            port.name: (  # OpenCV returns None for an array without elements
                 _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
             )
             for port, value in zip(outputs, results, strict=True)

@@ -51,7 +51,7 @@ def precision(options: Fields) -> str:
 
 
 def exact(options: Fields) -> Fields | None:
-    """The options with float32 in the place of a lower precision."""
+    """Return the options with float32 instead of a lower precision; None if these are."""
     rest = {k: v for k, v in options.items() if k != HINT}
     return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
 
@@ -62,9 +62,8 @@ def switches(options: Fields) -> Switches:
         "dynamic quantization": {DYNAMIC_QUANTIZATION: "0"},
         "its mode for speed": {MODE: "ACCURACY"},
     }
-    return {
-        name: {**options, **o} for name, o in found.items() if _has_property(_device(options), *o)
-    }
+    device = _device(options)
+    return {name: {**options, **o} for name, o in found.items() if _has_property(device, *o)}
 
 
 def caveat(options: Fields) -> str:
@@ -188,7 +187,7 @@ def _has_property(device: str, name: str) -> bool:
 
 @cache
 def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
-    """The element type that a compiled model says it computes in: `bf16`.
+    """Return the element type of a compiled model's arithmetic: `bf16`.
 
     Raises:
         BackendError: no such device, or a property that means nothing to it.
@@ -222,9 +221,7 @@ def _tensor(array: Any) -> Any:
 
 def _array(tensor: Any) -> Any:
     """A copy of an output, since the next run overwrites its memory."""
-    if (
-        tensor.element_type == _runtime().Type.bf16
-    ):  # numpy has no such type; OpenVINO gives the bits as float16
+    if tensor.element_type == _runtime().Type.bf16:  # the bits come as float16
         return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
     return tensor.data.copy()
 

@@ -91,7 +91,7 @@ def exact(options: Fields) -> Fields | None:
 
 
 def switches(options: Fields) -> Switches:
-    """Activations in int8 beside 4-bit weights, weights packed ahead, memory that tensors share,
+    """Activations in int8 next to 4-bit weights, weights packed ahead, memory that tensors share,
     kernels for int8, and threads, which add up in another order."""
     found = {
         "int8 activations beside 4-bit weights": {"session.qdq_matmulnbits_accuracy_level": "1"},
@@ -138,7 +138,7 @@ def load(model: Path, options: Fields) -> Run:
             " or ".join(close) or f"{PASSES}=A+B",
             code="backend.unknown-pass",
         )
-    providers = [CPU] if _uses_cpu(options) else _providers().prepared(options, settings, OPTIONS)
+    providers = [CPU] if _uses_cpu(options) else _providers().prepare(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry(
@@ -151,7 +151,7 @@ def load(model: Path, options: Fields) -> Run:
     except Exception as e:
         if not _uses_cpu(options) and (why := _providers().unusable(options, settings, providers)):
             raise BackendError(
-                f"{_providers().named(options)[0]} cannot be used here: {why}",
+                f"{_providers().list_names(options)[0]} cannot be used here: {why}",
                 "subcut doctor",
                 code="backend.device-unusable",
             ) from e
@@ -176,7 +176,7 @@ def computed_by(model: Path, options: Fields) -> list[str]:
     if _uses_cpu(options):
         return []
     ort.set_default_logger_severity(4)
-    return list(_providers().assigned(model, options, make_settings(options), OPTIONS))
+    return list(_providers().find_assigned(model, options, make_settings(options), OPTIONS))
 
 
 def passes(model: Path, options: Fields) -> list[str]:
@@ -216,10 +216,10 @@ def _find_disabled_passes(options: Fields) -> list[str]:
 
 
 def _hash_optimized_graph(model: Path, options: Fields, off: Sequence[str]) -> str:
-    """A hash of the graph that is run in the place of a model; of the reason where there is none."""  # noqa: E501
+    """Return a hash of the graph that is run instead of a model, or of the error."""
     ort.set_default_logger_severity(4)
     settings = make_settings(options)
-    providers = [CPU] if _uses_cpu(options) else _providers().prepared(options, settings, OPTIONS)
+    providers = [CPU] if _uses_cpu(options) else _providers().prepare(options, settings, OPTIONS)
     with folders.temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
@@ -232,8 +232,10 @@ def _hash_optimized_graph(model: Path, options: Fields, off: Sequence[str]) -> s
 
 
 def _summary(model: Path) -> str:
-    """A hash of the nodes and of what each reads, without their order and the names of intermediate tensors: for the
-    same model onnxruntime chooses others each time."""  # noqa: E501
+    """Return a hash of the nodes and their inputs, without order and names of intermediate tensors.
+
+    For the same model, onnxruntime chooses other names each time.
+    """
     from subgraph.graph import protobuf
     from subgraph.storage.digest import digest
 
@@ -307,10 +309,10 @@ class _Session:
     def __call__(self, feeds: Tensors) -> Values:
         """Run once.
 
-        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs come from one run.
-        Sequences and optionals are passed as Python objects: as outputs beside such types they take a second run; as
-        inputs beside such types they cannot be passed at all.
-        """  # noqa: E501
+        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs
+        come from one run. Sequences and optionals are passed as Python objects: as outputs in
+        addition to such types they need a second run; as inputs they cannot be passed at all.
+        """
         types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
         as_values = any(parse_type(text)[1] in NOT_NUMPY for text in types)
         wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
@@ -389,20 +391,17 @@ def _message(e: Exception) -> str:
 def _refusal(e: Exception, is_reference: bool) -> Refused:
     text = _message(e)
     way_out = ["`subcut cut --no-capture` cuts without running the model"] if is_reference else []
-    hints = way_out
+    hint = "".join(way_out)
     if "is not a registered function/op" in text:
         library = "--custom-ops LIB loads a library that has it"
-        hints = [
-            ": ".join(["an op that onnxruntime does not know", "; ".join([library, *way_out])])
-        ]
+        hint = f"an op that onnxruntime does not know: {'; '.join([library, *way_out])}"
     elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
-        hints = [
-            ", or ".join(
-                [f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out]
-            )
-        ]
-    who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"
-    return Refused(f"{who} refuses the model: {text}", "".join(hints), code="backend.refused-model")
+        newer = f"newer than this onnxruntime ({version()}): pip install -U onnxruntime"
+        hint = ", or ".join([newer, *way_out])
+    who = f"onnxruntime {version()}"
+    if is_reference:
+        who = f"the reference ({who})"
+    return Refused(f"{who} refuses the model: {text}", hint, code="backend.refused-model")
 
 
 def warm() -> None:

@@ -68,7 +68,7 @@ def load(model: Path, options: Fields) -> Run:
 
 
 def _module(options: Fields) -> tuple[str, str]:
-    """The file and the function that make the module.
+    """Return the file and the function of the module.
 
     Raises:
         BackendError: they are not named.
@@ -117,7 +117,7 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
 
 
 def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], JsonObject]:
-    """The module, the arguments and the options of its export, as the user's function gives them.
+    """Call the user's function; return the module, the arguments and the options of its export.
 
     Raises:
         BackendError: there is no such function, it fails, or returns something else.

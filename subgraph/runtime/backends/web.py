@@ -134,7 +134,7 @@ def caveat(options: Fields) -> str:
 
 
 def exact(options: Fields) -> JsonObject | None:
-    """Without optimizations."""
+    """Return the options without optimizations; None if these are."""
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
@@ -188,7 +188,7 @@ def load(model: Path, options: Fields) -> Run:
     """  # noqa: E501
     _foreign.check_options("web", options, OPTIONS)
     inputs, outputs = _foreign.ports("web", model, _foreign.TYPES)
-    page = _Page.of(options)
+    page = _Page.open(options)
     settings = {
         "provider": options.get("ep", "wasm"),
         "threads": _foreign.threads("web", options),
@@ -241,7 +241,7 @@ class _Page:
         self.asked = (release, browser, provider)
         self.spoilt = False
         self.living = set[int]()
-        self.server = ReleaseServer(fetched(release))
+        self.server = ReleaseServer(fetch(release))
         self._browser: Any = self._launch(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
@@ -249,7 +249,7 @@ class _Page:
         self._page.evaluate("at => import(at)", f"{self.server.address}/{SCRIPT.name}")
 
     @classmethod
-    def of(cls, options: Fields) -> _Page:
+    def open(cls, options: Fields) -> _Page:
         """The page for these options: the last one, if they are its own and nothing went wrong in it."""  # noqa: E501
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
@@ -345,11 +345,12 @@ def _place(release: str) -> Path:
     return cache_folder("web") / f"{PACKAGE}-{release}"
 
 
-def fetched(release: str) -> Path:
+def fetch(release: str) -> Path:
     """The folder of a release's files, fetched by npm where it is not there.
 
     Raises:
-        BackendError: it is none, or cannot be fetched.
+        UsageError: It is not a release.
+        BackendError: It cannot be fetched.
     """
     if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
         raise UsageError(
