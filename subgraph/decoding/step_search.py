@@ -65,7 +65,7 @@ from subgraph.types import JsonObject, StringMap
 from subgraph.verdict import Status, explain_silence
 from subgraph.version import __version__
 
-MAX_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
+MAX_DOUBTED = 6  # steps that look wrong, each judged next to rounding, before it is left unresolved
 MAX_EVIDENCE = 16  # steps whose outputs are compared with each other
 MAX_STATES = 32  # steps at which large states are compared
 SMALL_STATES = 16 << 20  # bytes; they are compared at each step
@@ -80,7 +80,8 @@ class LoopSearch:
     """A search on one candidate.
 
     Attributes:
-        first: trials on step 0, whose processes and store all others share. walks: made so far.
+        first: Trials on step 0, whose processes and store all others share.
+        walks: The number of walks.
     """
 
     walked: Trace
@@ -424,12 +425,12 @@ def _explain_mute_steps(search: LoopSearch) -> str:
 
 
 def _digest_step(search: LoopSearch, step: CandidateStep) -> str:
-    """Of all bits that a step gave."""
+    """Return a hash of all bits that a step returned."""
     return digest(search.first.model.values.digest([step.made[n] for n in sorted(step.made)]))
 
 
 def _find_state_interval(search: LoopSearch) -> int:
-    """States are compared in each of so many steps: in all where they are small."""
+    """Return the number of steps of which one has its states compared; 1 if they are small."""
     size = measure_size(search.walked.states[search.walked.steps])
     return 1 if size <= SMALL_STATES else math.ceil(search.walked.steps / MAX_STATES)
 

@@ -135,7 +135,7 @@ def show(environment: Installation) -> None:
 def make(environment: Installation, timeout: float = SECONDS) -> Path:
     """Make an environment that does not exist yet; return its interpreter.
 
-    Another process that makes it is waited for.
+    Waits for another process that does.
 
     Args:
         timeout: Seconds that each of its commands may take.

@@ -227,7 +227,7 @@ def beside(backend: str) -> str:
 
 
 def lend(folder: Path, python: Path) -> None:
-    """Link packages for the worker into a folder for $PYTHONPATH; numpy if there is none.
+    """Link packages for the worker into a folder for $PYTHONPATH; a missing numpy too.
 
     Builds for one version of Python, or one processor, are lent to the same alone.
 
@@ -288,7 +288,7 @@ def read_interpreter(python: Path) -> Interpreter:
     ).is_symlink():
         has_numpy = any(
             word.startswith("numpy") for word in installation.requirements(made)
-        )  # ours: nobody is asked
+        )  # ours: it need not be run
         return Interpreter(
             sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else [])
         )

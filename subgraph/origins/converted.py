@@ -27,7 +27,8 @@ def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], Non
     """The ONNX file of that name that is kept for what it `depends` on; else `write` makes it.
 
     Raises:
-        OutputError: it can be written nowhere. What `write` raises.
+        OutputError: It can be written nowhere.
+        SubcutError: Any error of `write`.
     """
     place = cache_folder("converted") / digest(__version__, *depends)[:20]
     target = place / name

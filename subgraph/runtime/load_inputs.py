@@ -272,7 +272,7 @@ class _InputFile:
 
     Attributes:
         path: The file.
-        name: The input that the user named; None if there is none.
+        name: The input that the user named, if any.
         stems: `inputs_by_stem` of all inputs of the model.
         specs: The inputs that the run needs, by name.
     """

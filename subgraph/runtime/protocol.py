@@ -43,8 +43,8 @@ def process_end(
 
     Args:
         lines: The last lines of standard error.
-        signal: The name of the signal that ended the process; None if there is none.
-        code: Its exit code; None if there is none.
+        signal: The name of the signal that ended the process, if any.
+        code: Its exit code, if any.
     """
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 

@@ -176,7 +176,7 @@ class StretchedModel:
             nothing = regions.build_region(self.graph, ())
             return build_model(self.graph, nothing, names, names[:1], types, {})[0]
 
-        used = nodes.asked | nodes.last_read.keys()
+        used = nodes.requested | nodes.last_read.keys()
         stems = {name: f"in{k}" for k, name in enumerate(names) if name in used}
         self.process.hold((self, None), build, self.graph.path, folder, reuse=self.reuse)
         run = self.process.run_held(folder, stems, feeds)
@@ -219,7 +219,7 @@ class StretchedModel:
                 f"the reference was given no value of '{missing[0]}'", code="reference.no-value"
             )
         made = list(graph.iter_outputs(nodes.order[start:end]))
-        leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
+        leaving = [n for n in made if n in nodes.requested or nodes.last_read.get(n, 0) >= end]
 
         def build() -> protobuf.ModelProto:
             types = {
@@ -237,7 +237,7 @@ class StretchedModel:
         records = {
             n: r
             for n, r in state.records.items()
-            if n in nodes.asked or nodes.last_read.get(n, -1) >= end
+            if n in nodes.requested or nodes.last_read.get(n, -1) >= end
         }
         return RunState(
             end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds
@@ -248,15 +248,16 @@ class _Nodes:
     """The nodes that compute the requested tensors, in topological order, without constants.
 
     Attributes:
-        asked: The requested tensors.
+        graph: The model.
+        requested: The requested tensors.
         order: The indices of the nodes.
         last_read: The position of the last node that reads each tensor.
     """
 
     def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
         self.graph = graph
-        self.asked = frozenset(asked)
-        makers = {graph.maker[n] for n in self.asked if n in graph.maker}
+        self.requested = frozenset(asked)
+        makers = {graph.maker[n] for n in self.requested if n in graph.maker}
         needed = graph.ancestors(makers)
         named = chain.from_iterable((*graph.makes[i], *graph.reads[i]) for i in needed)
         kinds = graph.kinds(list(named))

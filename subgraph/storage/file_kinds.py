@@ -26,7 +26,7 @@ _BUILT = (
     "it was built for one device: name the .onnx that it was built from; the build belongs to a"
     " candidate (-c)"
 )
-_CONVERT = "subcut convert FILE -o model.onnx"  # which says what it installs for that, and asks
+_CONVERT = "subcut convert FILE -o model.onnx"  # which names its packages, and waits for consent
 _CONVERT_FOLDER = "subcut convert FOLDER -o model.onnx"
 _TEXT_GRAPH = (
     "save the graph as a binary .pb (tf.io.write_graph with as_text=False): subcut convert reads"
@@ -115,7 +115,7 @@ _KMODEL = FileKind("a Kendryte .kmodel", _BUILT)
 _STATE_DICT = FileKind("a state_dict of PyTorch", _STATE)
 _SAVED_MODEL = FileKind("a TensorFlow SavedModel", _CONVERT_FOLDER, Family.TENSORFLOW)
 
-_COMMENTS = r"(?:\s*#[^\n]*\n)*\s*"  # as they stand before a model as text
+_COMMENTS = r"(?:\s*#[^\n]*\n)*\s*"  # as they come before a model as text
 # How the file begins -> what it is. The first pattern that matches decides.
 _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"\Z", FileKind("an empty file", "")),

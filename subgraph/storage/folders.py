@@ -179,7 +179,7 @@ def make_lasting(name: str) -> Path:
 
 def numbered_folder(parent: Path, stem: str) -> Path:
     """A new, empty folder: `stem0`, or the first number that is free. For any number of threads;
-    `parent` is made."""
+    `parent` is created."""
     for number in itertools.count():
         with contextlib.suppress(FileExistsError):
             (parent / f"{stem}{number}").mkdir(parents=True)

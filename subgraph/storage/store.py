@@ -40,7 +40,7 @@ from subgraph.types import Fields, JsonObject, frozen
 DEFAULT_LIMIT = 4 << 30  # bytes
 # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
 LIMIT_PARTS = 16
-MAX_MOVES = 3  # attempts to move an entry where damaged ones stand
+MAX_MOVES = 3  # attempts to move an entry to the place of damaged ones
 OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # of a rename onto an entry
 GITIGNORE = "# Made by subcut: results that can be computed again.\n*\n"
 CACHEDIR_TAG = (
@@ -61,9 +61,10 @@ class StoreEntry:
 class Store(Closable):
     """Entries by key in the folder `root`, which any number of threads and processes may share.
 
-    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a running process put
-    or got since it started stay, even beyond the limit; where folders cannot be locked (NFS) each process knows only
-    its own. The size is measured, with what others put, whenever this process wrote a sixteenth of the limit.
+    About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a
+    running process put or got since it started stay, even beyond the limit; where folders cannot be
+    locked (NFS) each process knows only its own. The size is measured, with what others put,
+    whenever this process wrote a sixteenth of the limit.
 
     >>> from subgraph.storage.digest import digest
     >>> with tempfile.TemporaryDirectory() as place, Store(Path(place) / "store") as store:
@@ -73,7 +74,7 @@ class Store(Closable):
     ...     got = store.get(digest("model", 3))
     ...     got == put, got.document, (got.folder / "out.npy").read_bytes()
     (True, {'took': 1.5}, b'...')
-    """  # noqa: E501
+    """
 
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.root = root
@@ -172,10 +173,10 @@ class Store(Closable):
         return StoreEntry(json.loads(plain), place)
 
     def get(self, key: str) -> StoreEntry | None:
-        """The entry under a key, verified; None where there is none. A damaged entry is removed,
+        """Return the verified entry under a key, if any. A damaged entry is removed,
         with a warning.
 
-        O(bytes in the entry); one system call where there is none.
+        O(bytes in the entry); one system call without one.
 
         Raises:
             ValueError: the key is not a hash.
@@ -217,7 +218,7 @@ class Store(Closable):
         return StoreEntry(document, place)
 
     def memo(self, key: str, make: Callable[[Path], Fields]) -> tuple[JsonObject, Path]:
-        """The document and the folder under a key; where there is none, `make(folder)` runs, once
+        """Return the document and the folder under a key; without one, `make(folder)` runs, once
         for all threads.
 
         Where the disk is too full for the files of `make`, it runs a second time, unstored.
@@ -370,7 +371,7 @@ def _is_full(e: OSError) -> bool:
 
 
 def _delete(path: Path) -> None:
-    """Remove a folder, or a file or link that stands where one should be."""
+    """Remove a folder, or a file or link in the place of one."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

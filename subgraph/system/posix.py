@@ -100,7 +100,7 @@ class ProcessGroup(PipedProcess):
 
     Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time
     that it may use. One without input would not see that this process was killed before the kernel
-    was told, so a shell starts it then.
+    had its order, so a shell starts it then.
     """
 
     def __init__(

@@ -356,7 +356,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
     ended."""
     try:
         process.send_signal(signal.CTRL_BREAK_EVENT)
-    except (OSError, SystemError):  # Python 3.11 gives a SystemError
+    except (OSError, SystemError):  # Python 3.11 raises a SystemError
         process.terminate()
 
 
@@ -597,7 +597,7 @@ def flush_c() -> None:
 
 
 def split(line: str) -> list[str]:
-    r"""The words of a command line. `\` stands for itself.
+    r"""Split a command line into words. `\` means itself.
 
     Raises:
         ValueError: a quotation is not closed.

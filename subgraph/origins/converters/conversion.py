@@ -64,7 +64,7 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
 
 
 def move_model(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
-    """Move a model to `target`, and its external data to the same places beside it, and nothing
+    """Move a model to `target`, its external data to the same places next to it, and nothing
     else.
 
     The model comes last, so that it is never there without its weights.
@@ -123,7 +123,7 @@ def record_original(
     original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path
 ) -> str:
     """Run the original on samples (`.npy` files by input of the ONNX model), and record what it
-    computes in `folder`, in place of what an earlier conversion left there.
+    computes in `folder`, in place of the values of an earlier conversion.
 
     Returns why inputs or outputs of the two models could not be paired; "" if they were.
 
@@ -156,13 +156,13 @@ def record_original(
 
 
 def run(words: Sequence[str], failed: str, folder: Path) -> None:
-    """Run a command to its end, with all that it starts in a group of its own; what it puts aside
+    """Run a command to its end, with all that it starts in a separate group; what it puts aside
     goes into `folder`.
 
     The group ends with this process, however this one ends.
 
     Raises:
-        ModelError: it fails, or takes too long; `failed` says what, its last lines say why.
+        ModelError: It fails, or takes too long; with `failed` and its last lines.
     """
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     try:

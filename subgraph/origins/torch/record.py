@@ -240,7 +240,7 @@ Seen = Callable[[str, Any], None]  # takes an ONNX tensor's name and the value
 # the exporter folds a later normalization into their weights
 FOLDED = ("Conv", "ConvTranspose", "Gemm")
 # Functions and methods of torch → the operators that the older exporter makes of each; the last one
-# gives the result.
+# has the result.
 RECIPES = {
     "add __add__ __radd__ __iadd__ add_": "Add",
     "sub __sub__ subtract": "Sub",

@@ -1,24 +1,26 @@
 """One file per candidate runtime: its name is the word that the user types, its docstring's first line the help.
 
-To add a backend, write one file here (or anywhere: `-c path/to/file.py`; a package names it under the entry point
-`subcut.backends`). It needs one function:
+To add a backend, write one file here (or anywhere: `-c path/to/file.py`; a package names it under
+the entry point `subcut.backends`). It needs one function:
 
     load(model: Path, options: Mapping[str, Any]) -> run      converts and builds
     run(feeds: Mapping[str, Value]) -> Mapping[str, Value]    runs once
 
-`feeds` and outputs map tensor names to numpy arrays; a sequence is a list of arrays, an empty optional is None. The
-file is imported in a process of its own, so it may print, crash and hang. Backends share the parts in `_foreign`.
+`feeds` and outputs map tensor names to numpy arrays; a sequence is a list of arrays, an empty
+optional is None. The file is imported in a separate process, so it may print, crash and hang.
+Backends share the parts in `_foreign`.
 
-`load` raises `Refused` if the runtime does not accept the model (any other exception counts as that); `run` may raise
-anything, which counts as a crash; both raise `BackendError` or `ImportError` if the runtime cannot be used at all.
+`load` raises `Refused` if the runtime does not accept the model (any other exception counts as
+that); `run` may raise anything, which counts as a crash; both raise `BackendError` or `ImportError`
+if the runtime cannot be used at all.
 
 Optional names of the module:
 
     MULTI                 True: takes several disconnected pieces in one model
     RELEASES              (package, its first release that runs with numpy 2, "" if any does, what else must be
-                          installed, where `{date}` is the release's third number): `-c NAME==1.2` runs one,
-                          `-c NAME:arch=aarch64` that of another processor; with NPM = True, which needs no numpy, the
-                          one that runs where none is named
+                          installed, where `{date}` is the release's third number): `-c NAME==1.2`
+                          runs one, `-c NAME:arch=aarch64` that of another processor; with NPM =
+                          True, which needs no numpy, the one that runs where none is named
     version()             the runtime's version, a part of the key of stored results; or version(options)
     precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
@@ -26,22 +28,23 @@ Optional names of the module:
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
     PASSES                the option that turns passes of its optimizer off, `A+B`; with
     passes(model, options)    the names of those that change what it makes of a model
-    computed_by(model, options)   `NAME TENSOR`: what of several computes the node that makes this tensor first
+    computed_by(model, options)   `NAME TENSOR`: the unit that computes the node with this first output
     warm()                imports the runtime before the first model arrives
-    tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
-                          `model` among the options of `load` is the file; without this function, any of any model
+    tensors(model, options)   the tensors of a whole model that it has values of; it is fed and returns only these, and
+                          `model` among the options of `load` is the file; without this function,
+                          any of any model
     missing()             what it lacks on this machine; "" if nothing
     OPTIONS               {name: its values}, a literal: () for any value, None for one that names a file or a machine
-                          of the user's, which no bundle holds. A name may be a glob: `session.*`
+                          of the user, which no bundle holds. A name may be a glob: `session.*`
     DEVICE_LACKS          {pattern: feature}: messages of its runtime about a device that lacks a feature. Such an
-                          error tells nothing of the model: it ends the command, as `BackendError`
-    error_text(error)     what its runtime's error says, without noise; else the error's type and text
+                          error is no result of the model: it ends the command, as `BackendError`
+    error_text(error)     the text of its runtime's error, without noise; else the error's type and text
 
-and of the function `run`: `outputs`, the type of each output as onnx writes it (`seq(tensor(float))`), where an empty
-sequence must keep its type.
+and of the function `run`: `outputs`, the type of each output as onnx writes it
+(`seq(tensor(float))`), where an empty sequence must keep its type.
 
-The files in this folder also state the constants that `Capabilities` lists, in capitals, as literals: they are read
-without importing the file. A backend from elsewhere has the defaults.
+The files in this folder also state the constants that `Capabilities` lists, in capitals, as
+literals: they are read without importing the file. A backend from elsewhere has the defaults.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -76,18 +79,20 @@ class Capabilities:
 
     Attributes:
         commands: options that are command lines, in the order in which they run.
-        script: the option that names a Python file of the user's, which the process imports; "" for none.
+        script: the option that names the user's Python file, which the process imports; "" for
+            none.
         custom_ops: it takes a library of custom operators as the option `custom_ops`.
-        tflite_operators: it runs TensorFlow Lite's operators in an ONNX file; others find a .tflite beside that.
+        tflite_operators: it runs TensorFlow Lite's operators in an ONNX file; others find a .tflite
+            next to that.
         half_as_float: it keeps weights of half precision as float32 as well.
         npm: its releases are npm's, and it takes one as the option `version`.
         variants: how the packages of other builds of its runtime begin; "" for none.
         alone: it starts no processes and writes no files.
-        reference: options with which it gives the same values on every machine, `threads` apart; empty if it cannot.
-            It then allocates what it uses and no more, and takes the options `reuse` (plan which tensors share memory)
-            and `weights` (the folder of external data).
+        reference: options for the same values on every machine, `threads` apart; empty if it
+            cannot. It then allocates what it uses and no more, and takes the options `reuse` (plan
+            which tensors share memory) and `weights` (the folder of external data).
         options: As `OPTIONS` of the module.
-    """  # noqa: E501
+    """
 
     commands: Strings = ()
     script: str = ""

@@ -1,7 +1,8 @@
 """Shared by the backends: a package that may be missing, options, inputs and outputs as the model declares them.
 
-Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32, float16 in float32) is
-no failure: `as_declared` converts an output to the declared type if that changes no value.
+Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32,
+float16 in float32) is no failure: `as_declared` converts an output to the declared type if that
+changes no value.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -128,8 +129,9 @@ def ports(
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
     Raises:
-        Refused: the model cannot be read, or an input or output is not a tensor of one of these types.
-    """  # noqa: E501
+        Refused: the model cannot be read, or an input or output is not a tensor of one of these
+            types.
+    """
     try:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
@@ -167,9 +169,9 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
     """The value of each input, in C order.
 
     Raises:
-        ModelError: a value is missing, or has another type or shape: runtimes would read past its end, or compute with
-            the last run's values.
-    """  # noqa: E501
+        ModelError: a value is missing, or has another type or shape: runtimes would read past its
+            end, or compute with the last run's values.
+    """
     arrays = []
     for port in inputs:
         value = feeds.get(port.name)

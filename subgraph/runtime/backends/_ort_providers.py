@@ -177,8 +177,9 @@ def find_assigned(model: Path, options: Fields, settings: Any, own: Collection[s
 def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
     """The model with a name for each node, and by name the first tensor that it makes.
 
-    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
-    """  # noqa: E501
+    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are
+    left out.
+    """
     nodes = protobuf.read(model).model.graph.node
     if (
         len({node.name for node in nodes} - {""}) == len(nodes)
@@ -192,8 +193,7 @@ def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
 
 
 def _why_not(provider: str) -> str:
-    """Return the error that the library of a provider reports when it is loaded; "onnxruntime does
-    not say why" if it loads."""
+    """Return the error of loading a provider's library; a sentence without a reason if it loads."""
     stem = provider.removesuffix(SUFFIX).lower()
     for file in sorted(
         Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")

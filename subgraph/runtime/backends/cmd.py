@@ -1,24 +1,28 @@
 """Your own commands: one that runs, and one that converts before, where conversion is a step of its own.
 
-Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no shell.
+Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no
+shell.
 
-`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes; nothing is there yet).
-`run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
-that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
-.npy, or as .bin of the type and shape that it says).
-`{keep}`: in both, a file with the names of the nodes that stay in float, a line each, of `subcut plan`; else it is
-empty.
-`{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
-All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
-`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
-refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a
-project file run in its folder, others where subcut runs.
+`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes;
+nothing is there yet).
+`run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists
+them and the outputs that are wanted) and `{outputs}` (an empty folder: each output goes there under
+its name in the manifest, as .npy, or as .bin of the type and shape in the manifest).
+`{keep}`: in both, a file with the names of the nodes that stay in float, a line each, of `subcut
+plan`; else it is empty.
+`{host}`: in both, the one of the candidate's `hosts` that this run has to itself. All others are
+whole paths. A command that names none of its places gets them as its last words: `{model}
+{converted}`; `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was
+converted. Any other `{name}` is
+refused: `{{name}}` means `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places.
+Commands of a project file run in its folder, others where subcut runs.
 
-`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`, `float16:NHWC`; `big` is
-big-endian. `inputs` is about the .bin files, whose shapes the manifest gives; `outputs` about .bin and .npy files.
+`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`,
+`float16:NHWC`; `big` is big-endian. `inputs` is about the .bin files, whose shapes are in the
+manifest; `outputs` about .bin and .npy files.
 
-Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
-(tried again, then given up); any other: refused in convert, crashed in run.
+Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a
+connection was lost (tried again, then given up); any other: refused in convert, crashed in run.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -120,10 +124,11 @@ def load(model: Path, options: Fields) -> Run:
     """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
-        Refused: the model has inputs or outputs other than tensors, or the command ended with an exit code of its own
-            or 125, or wrote nothing.
-        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
-    """  # noqa: E501
+        Refused: the model has inputs or outputs other than tensors, or the command ended with an
+            exit code of its own or 125, or wrote nothing.
+        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it
+            crashed.
+    """
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise UsageError(
             f"cmd has no setting '{unknown[0]}'",

@@ -66,12 +66,13 @@ def switches(options: Fields) -> Switches:
 def load(model: Path, options: Fields) -> Run:
     """Convert, and build from the converted file.
 
-    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
-    computes otherwise).
+    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's
+    Python; its C++ has 0, and computes otherwise).
 
     Raises:
-        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not accept this model.
-    """  # noqa: E501
+        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not
+            accept this model.
+    """
     _foreign.check_options("mnn", options, OPTIONS)
     nn: Any = _foreign.package("MNN.nn", "mnn")
     expr: Any = _foreign.package("MNN.expr", "mnn")
@@ -163,12 +164,12 @@ def _read(value: Any, port: _foreign.Port) -> Any:
 def _convert(model: Path, path: Path) -> Path:
     """Convert the model to MNN's format.
 
-    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line, would install a
-    logging package and report the conversion to a server.
+    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line,
+    would install a logging package and report the conversion to a server.
 
     Raises:
         Refused: the converter wrote nothing; with its reasons.
-    """  # noqa: E501
+    """
     tools: Any = _foreign.package("_tools", "mnn")
     words = [
         "mnnconvert",

@@ -111,13 +111,13 @@ def switches(options: Fields) -> Switches:
 def load(model: Path, options: Fields) -> Run:
     """Convert by pnnx, and build from its files.
 
-    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
-    `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
+    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default),
+    `vulkan` (0), `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
 
     Raises:
-        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it. Refused: it does not
-            accept this model.
-    """  # noqa: E501
+        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it.
+            Refused: it does not accept this model.
+    """
     _foreign.check_options("ncnn", options, OPTIONS)
     ncnn = _ncnn()
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)

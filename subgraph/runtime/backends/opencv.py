@@ -51,13 +51,13 @@ def switches(options: Fields) -> Switches:
 def load(model: Path, options: Fields) -> Run:
     """Read the model.
 
-    `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the
-    new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
+    `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0
+    turns it off; the new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
 
     Raises:
         BackendError: OpenCV is not installed. UsageError: an option means nothing to it.
         Refused: it does not accept this model.
-    """  # noqa: E501
+    """
     _foreign.check_options("opencv", options, OPTIONS)
     cv2: Any = _foreign.package("cv2", "opencv")
     number = _foreign.threads("opencv", options)

@@ -83,13 +83,14 @@ def caveat(options: Fields) -> str:
 def load(model: Path, options: Fields) -> Run:
     """Read and compile.
 
-    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
-    `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name: `EXECUTION_MODE_HINT=ACCURACY`.
+    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization
+    off as well), `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name:
+    `EXECUTION_MODE_HINT=ACCURACY`.
 
     Raises:
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
         Refused: it does not accept this model.
-    """  # noqa: E501
+    """
     device = _device(options)
     config = _config(options)
     core = _core()
@@ -124,8 +125,9 @@ def load(model: Path, options: Fields) -> Run:
 def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
     """Position of each input in the compiled model.
 
-    The same position, since an input that is also an output has lost its name; by name where unread inputs are gone.
-    """  # noqa: E501
+    The same position, since an input that is also an output has lost its name; by name where unread
+    inputs are gone.
+    """
     if len(compiled.inputs) == len(inputs):
         return {i: i for i in range(len(inputs))}
     names = {}

@@ -109,18 +109,19 @@ def switches(options: Fields) -> Switches:
 def load(model: Path, options: Fields) -> Run:
     """Build a session.
 
-    `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
-    (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
-    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
-    `ep` and `library` (a plug-in's provider, and the Python module or the file that holds it), all others are the first
-    provider's own (`use_tf32=0`),
-    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
-    external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
+    `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers` (`A+B`:
+    passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to onnxruntime),
+    `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config
+    entry), `ep` and `library` (a plug-in's provider, and the Python module or the file that holds
+    it), all others are the first provider's own (`use_tf32=0`), `fixed` (the reference's settings:
+    deterministic kernels, no arena, threads that sleep), `weights` (the folder that external data
+    is relative to, where it is not the model's own) and `reuse` (0: no tensors share memory).
 
     Raises:
-        BackendError: onnxruntime is not installed or does not load. UsageError: an option means nothing to it.
+        BackendError: onnxruntime is not installed or does not load. UsageError: an option means
+            nothing to it.
         Refused: it does not accept this model.
-    """  # noqa: E501
+    """
     try:
         ort.set_default_logger_severity(4)
     except ImportError as e:
@@ -182,8 +183,9 @@ def computed_by(model: Path, options: Fields) -> list[str]:
 def passes(model: Path, options: Fields) -> list[str]:
     """The optimizer passes that change what onnxruntime makes of a model: without each alone it makes another graph.
 
-    There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
-    optimized graph is another one without it: some 20 sessions for each pass that does something.
+    There is no list of them. All words of the library are turned off in groups, and a group is
+    halved as long as the optimized graph is another one without it: some 20 sessions for each pass
+    that does something.
     """  # noqa: E501
     off = _find_disabled_passes(options)
     before = _hash_optimized_graph(model, options, off)

@@ -47,11 +47,12 @@ def tensors(model: Path, options: Fields) -> list[str]:
 def load(model: Path, options: Fields) -> Run:
     """Find the part of the module between the model's inputs and outputs.
 
-    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
+    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model`
+    here is a cut of it.
 
     Raises:
         BackendError: the module cannot be made, run or exported. Refused: it has no such part.
-    """  # noqa: E501
+    """
     _foreign.check_options("torch", options, OPTIONS)
     whole = options.get("model")
     exported = _export(*_module(options), str(whole or model), bool(whole))
@@ -87,8 +88,9 @@ def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
     """The exported program of the module; once per process.
 
     Raises:
-        BackendError: it cannot be made, run or exported, or is another one than the model was exported from.
-    """  # noqa: E501
+        BackendError: it cannot be made, run or exported, or is another one than the model was
+            exported from.
+    """
     torch = programs.import_torch()
     graph = load_graph(Path(model)).prepare()
     module, args, options = _built(file, build, graph)

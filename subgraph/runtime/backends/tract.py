@@ -29,8 +29,9 @@ def load(model: Path, options: Fields) -> Run:
     """Read, type and optimize the model. It has no options.
 
     Raises:
-        BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
-    """  # noqa: E501
+        BackendError: tract is not installed, or an option is given. Refused: it does not accept
+            this model.
+    """
     _foreign.check_options("tract", options, OPTIONS)
     tract: Any = _foreign.package("tract", "tract")
     inputs, outputs = _foreign.ports("tract", model, _foreign.TYPES)

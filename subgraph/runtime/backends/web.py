@@ -1,7 +1,8 @@
 """onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in software without a GPU.
 
-One page stays open between pieces. A model and values cross as raw bytes, by a server of this process; Playwright (an
-extra) drives a browser that is installed, and npm brings the release, once, into the cache; none of its code runs then.
+One page stays open between pieces. A model and values cross as raw bytes, by a server of this
+process; Playwright (an extra) drives a browser that is installed, and npm brings the release, once,
+into the cache; none of its code runs then.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -179,13 +180,15 @@ def warm() -> None:
 def load(model: Path, options: Fields) -> Run:
     """Build a session in the page.
 
-    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
-    webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic, extended, all), `layout` (of WebGPU).
+    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser`
+    (chromium, firefox, webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic,
+    extended, all), `layout` (of WebGPU).
 
     Raises:
-        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not accept the model.
+        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not
+            accept the model.
         WorkerDied: the page crashed.
-    """  # noqa: E501
+    """
     _foreign.check_options("web", options, OPTIONS)
     inputs, outputs = _foreign.ports("web", model, _foreign.TYPES)
     page = _Page.open(options)
@@ -264,12 +267,12 @@ class _Page:
         """Return the reply of a function of the page's script; with `error`, its text, if it
         throws.
 
-        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
-        be lost.
+        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly
+        may have ended, a GPU be lost.
 
         Raises:
             WorkerDied: the page crashed.
-        """  # noqa: E501
+        """
         try:
             said: JsonObject = self._page.evaluate(
                 f"request => self.subcut.{function}(request)", {**request, "living": [*self.living]}
