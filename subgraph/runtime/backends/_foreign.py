@@ -221,11 +221,11 @@ def empty_array(port: Port) -> Array:
 def require_ports(
     backend: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> None:
-    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers must be equal.
+    """Require as many inputs and outputs of the built model as declared: they match by position.
 
     Raises:
         Refused: they are not.
-    """  # noqa: E501
+    """
     if counts != (len(inputs), len(outputs)):
         built = f"{counts[0]} inputs and {counts[1]} outputs"
         raise Refused(

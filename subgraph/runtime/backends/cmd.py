@@ -91,7 +91,7 @@ RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its conne
 
 @frozen
 class Output:
-    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its file."""  # noqa: E501
+    """An output as the model declares it; `dims`: as of `Port`, `stem`: the name of its file."""
 
     name: str
     type_text: str
@@ -316,8 +316,10 @@ class RunManifest:
 
 
 def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
-    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared otherwise), and the
-    manifest, which describes the .bin."""  # noqa: E501
+    """Write each input as .npy and .bin, and the manifest, which describes the .bin.
+
+    A .bin is little endian, in C order, sub-byte types packed, unless declared otherwise.
+    """
     stems = safe_names(feeds)
     inputs = []
     for name, value in feeds.items():
@@ -349,11 +351,11 @@ def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: Devic
 
 
 def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> Values:
-    """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
+    """Read the outputs, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
-    """  # noqa: E501
+    """
     outputs: Values = {}
     for output in declared:
         npy = folder / f"{output.stem}.npy"

@@ -50,13 +50,13 @@ def warm() -> None:
 
 
 def precision(options: Fields) -> str:
-    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes nothing."""  # noqa: E501
+    """Return fp32; `precision=low` is fp16 on processors with float16 vectors, which x86 lacks."""
     _foreign.check_options("mnn", options, OPTIONS)
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
 def switches(options: Fields) -> Switches:
-    """Precisions below its highest, and shapes that may change, with which it computes otherwise."""  # noqa: E501
+    """Return the options for its highest precision, and for fixed shapes."""
     return {
         "lower precision": {**options, "precision": "high"},
         "shapes that may change": {**options, "shape_mutable": "0"},

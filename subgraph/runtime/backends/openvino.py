@@ -137,7 +137,7 @@ def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]
 
 
 def _runtime() -> Any:
-    """The package without its converter, which reports to a server when it is imported and runs no models."""  # noqa: E501
+    """Import the package without its converter, which reports to a server when it is imported."""
     if (
         TELEMETRY not in sys.modules
         and "openvino" not in sys.modules

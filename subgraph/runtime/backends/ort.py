@@ -79,12 +79,12 @@ def precision(options: Fields) -> str:
 
 
 def caveat(options: Fields) -> str:
-    """A precision below float32 that is a provider's default, and an emulator that answers for a device."""  # noqa: E501
+    """Name a provider's default precision below float32, and the emulator of a device."""
     return "" if _uses_cpu(options) else _providers().caveat(options)
 
 
 def exact(options: Fields) -> Fields | None:
-    """The options in full precision, where a provider computes in less; else without optimizations."""  # noqa: E501
+    """Return the options for the full precision of a provider; else without optimizations."""
     if not _uses_cpu(options) and (full := _providers().exact(options)):
         return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
@@ -173,7 +173,7 @@ def _providers() -> ModuleType:
 
 
 def computed_by(model: Path, options: Fields) -> list[str]:
-    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""  # noqa: E501
+    """Return `CUDA NAME` for each node of a provider, with its first output; empty on the CPU."""
     if _uses_cpu(options):
         return []
     ort.set_default_logger_severity(4)
@@ -181,12 +181,12 @@ def computed_by(model: Path, options: Fields) -> list[str]:
 
 
 def passes(model: Path, options: Fields) -> list[str]:
-    """The optimizer passes that change what onnxruntime makes of a model: without each alone it makes another graph.
+    """Return the optimizer passes without which, one by one, a model has another graph.
 
     There is no list of them. All words of the library are turned off in groups, and a group is
     halved as long as the optimized graph is another one without it: some 20 sessions for each pass
     that does something.
-    """  # noqa: E501
+    """
     off = _find_disabled_passes(options)
     before = _hash_optimized_graph(model, options, off)
 
@@ -384,7 +384,7 @@ _PLACE = re.compile(
 
 
 def _message(e: Exception) -> str:
-    """onnxruntime's error text without its prefixes and places in its sources; at most 400 characters."""  # noqa: E501
+    """Return onnxruntime's error text without prefixes and places; at most 400 characters."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
     text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # subcut's own temporary file
     return _PLACE.sub("", text)[:400]

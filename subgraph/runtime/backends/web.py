@@ -253,7 +253,7 @@ class _Page:
 
     @classmethod
     def open(cls, options: Fields) -> _Page:
-        """The page for these options: the last one, if they are its own and nothing went wrong in it."""  # noqa: E501
+        """Return the last page, if it has these options and no error; else a new one."""
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
         if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
