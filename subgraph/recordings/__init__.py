@@ -1,2 +1,1 @@
-"""Layer dumps of a device: read, matched to tensors of the model, compared, narrowed to an
-interval."""
+"""Layer dumps of a device, matched to tensors of the model, compared, narrowed to an interval."""

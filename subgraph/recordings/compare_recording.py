@@ -178,8 +178,7 @@ def _is_wrong_first(compared: RunComparison) -> bool:
 def _compare_misread_input(
     judge: Judge, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
-    """The run compared with what the reference gives for a misread input, if the first tensors
-    agree with that.
+    """Compare the run with a misread input, if the first tensors agree with that.
 
     `compared`: with the user's input; None where nothing of it is of the model.
     """
@@ -223,8 +222,7 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
 
 
 def _match_with_siblings(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
-    """One sample; where doubt is left, with what values confirm in other runs of the tool, which
-    has the same names.
+    """Match one sample; in doubt, with what values confirm in other runs of the tool.
 
     Where a name that both confirm means another tensor there (the board fuses more, say), nothing
     is carried over.
@@ -319,8 +317,7 @@ class _Judging:
     def _beside(
         self, name: str, reference: Array, value: Array, k: int
     ) -> tuple[str, Judgement | None]:
-        """The nearest earlier run, fed alike, that tells this tensor, and the judgement against
-        what it recorded."""
+        """Return the nearest earlier run that tells this tensor, and the judgement against it."""
         for run in reversed(
             [c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]
         ):
@@ -358,8 +355,7 @@ class _Judging:
         return judge_values(reference, value, self.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
-        """The noise of the whole model; None for inputs of the model, and where sampling takes too
-        much memory."""
+        """The noise of the full model; None for its inputs, and if it takes too much memory."""
         if name not in self.judge.model.graph.maker or self._noise_region is None:
             return None
         return self.judge.model.noise(self._noise_region, k).of(name)
@@ -385,8 +381,7 @@ class _Judging:
         return rows
 
     def _alone(self, name: str) -> Judgement | None:
-        """The worst judgement over all samples of a tensor, isolated; None where the reference
-        cannot compute it.
+        """Return the worst isolated judgement over all samples; None if it cannot be computed.
 
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """

@@ -51,8 +51,7 @@ AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
 
 @dataclass(frozen=True)
 class RecordedFolder:
-    """A folder of dumps. `label`: its name in reports, if not its own. `precision`: as of the
-    options, of it alone."""
+    """A folder of dumps, with its name in reports and its own precision."""
 
     path: Path
     label: str = ""
@@ -127,8 +126,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedRuns:
-    """The runs of some folders, and what the reference is to be fed: the user's inputs, else the
-    recorded ones."""
+    """The runs of some folders, and what the reference is fed."""
 
     runs: Sequence[RecordedRun]
     feeding: Feeding
@@ -136,8 +134,7 @@ class RecordedRuns:
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate that recorded the runs; it cannot be run. Without a given precision, the
-        coarsest of theirs."""
+        """The candidate that recorded the runs; by default at the coarsest of their precisions."""
         claim = reduce(
             _choose_coarser, (run.precision or find_claim(run) for run in self.runs), PRECISIONS[0]
         )
@@ -166,8 +163,7 @@ class RecordedRuns:
 
 
 def _find_unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
-    """Casts to a narrow type that the module has not from which the model was exported; none of
-    another recording."""
+    """Find casts to a narrow type that the module has not from which the model was exported."""
     if run.recording is None or not is_of_module(run.recording.folder):
         return {}
     written = WrittenNames(graph.maker, run.plain)
@@ -201,8 +197,7 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
 
 
 def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
-    """The runs in the folders, in their order. An unreadable one of several folders becomes a run
-    that is missing.
+    """Read the runs in the folders; an unreadable one of several folders is a run that is missing.
 
     Raises:
         InputError: the only folder cannot be read, or none can.
@@ -236,8 +231,7 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
 
 
 def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
-    """A recording. Where the user says the layout of its files, the shapes in it count as their
-    own.
+    """Read a recording; if the user says its layout, the shapes in it count as their own.
 
     But values decide whether channels come first or last: the user's word counts where they do not
     tell.
@@ -347,8 +341,7 @@ def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:
-    """The runs with the first `number` samples, as many as are fed; a warning where some are
-    dropped."""
+    """Return the runs with the samples that are fed; warn if some are dropped."""
     out = []
     for run in runs:
         if len(run.samples) > number:
@@ -367,8 +360,7 @@ def _choose_coarser(one: str, other: str) -> str:
 
 
 def find_claim(run: RecordedRun) -> str:
-    """What the recording says, else int8 where names or types say it, else the precision of the
-    coarsest float."""
+    """Find the precision that the recording, its names, or its types say; the coarsest float's."""
     entries = list(chain.from_iterable(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_choose_coarser, computed)
@@ -500,8 +492,7 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
 
 
 def choose_device_run(runs: Sequence[RecordedRun]) -> RecordedRun:
-    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of
-    several the last."""
+    """Choose the run to narrow down: not a toolkit's own golden values; of several the last."""
     candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(
         runs
     )

@@ -1,5 +1,4 @@
-"""The files of a dump, which are not trusted: none outside the folder is read, none takes more
-memory than its size."""
+"""The files of a dump, which are not trusted: none outside the folder, none beyond its own size."""
 
 from __future__ import annotations
 
@@ -192,8 +191,7 @@ class Files:
 
 
 def _map(path: Path, offset: int, count: int) -> Array:
-    """Copy-on-write; read-only if the part exceeds the memory, all of which Linux would have to
-    reserve for copies."""
+    """Map a part copy-on-write; read-only if it exceeds the memory, which Linux would reserve."""
     try:
         data = np.memmap(path, np.uint8, "c", offset, (count,))
     except OSError as e:

@@ -1,5 +1,4 @@
-"""The tensors of a case, of a dump (subcut's or another tool's) or of a folder -> a folder in the
-device's form."""
+"""The tensors of a case, of a dump or of a folder -> a folder in the device's form."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class Forms:
 
 
 def find_scales(graph: Graph) -> dict[str, tuple[Scale, str]]:
-    """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes
-    to it."""
+    """Find scale and element type of the codes of each real tensor that a model quantizes."""
     scales = scales_of(graph)
     specs = recording.find_hints(graph).specs
     known = (
@@ -195,8 +193,7 @@ def export(
 def _read_recorded(
     source: Path, format: str, hints: DumpHints | None, place: Path
 ) -> tuple[list[DumpEntry], list[str]]:
-    """(entries of another tool's dump or of .npy files, files that are not read), without an
-    earlier export at `place`.
+    """Read entries of a dump or of .npy files, and which files are not read.
 
     Only the layout of .npy files is unknown.
     """
@@ -219,8 +216,7 @@ class TensorManifest(case.Manifest):
 
 
 def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
-    """The entries of the files that subcut's own manifest lists; of a tensor in several formats,
-    the .npy.
+    """Read the files that subcut's own manifest lists; of a tensor in several formats, the .npy.
 
     Raises InputError: there are none; the manifest is damaged, or names files outside its folder.
     """

@@ -1,5 +1,4 @@
-"""A recorded run -> where it goes wrong: the last good tensors, the first bad ones, the suspect
-nodes between them.
+"""A recorded run -> where it goes wrong: last good and first bad tensors, the nodes between them.
 
 A recording cannot be queried again, so no region is certified. But the fault lies between tensors
 that agree and the first that does not, whatever the device does inside. Behind the first bad tensor
@@ -71,8 +70,7 @@ class Interval:
 def find_intervals(
     comparison: RunComparison, weights: Mapping[int, float] | None = None
 ) -> list[Interval]:
-    """Where one run goes wrong, in the order of the model; regions that share nodes are one
-    interval.
+    """Find where one run goes wrong, in the order of the model; shared nodes make one interval.
 
     A tensor that adds an error behind a first bad one gets an interval of its own only if its
     region shares no nodes with those before. Else it is a witness: if two regions that share nodes
@@ -145,8 +143,7 @@ def _adds_error(row: TensorRow) -> bool:
 
 
 def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list[str]]:
-    """Bad tensors, those whose regions share nodes together: one fault may show in several
-    branches."""
+    """Group bad tensors whose regions share nodes: one fault may show in several branches."""
     groups: list[tuple[set[int], list[str]]] = []
     for name in names:
         touching = [g for g in groups if g[0] & regions[name]]
@@ -167,8 +164,7 @@ def weigh_intervals(comparisons: Sequence[RunComparison]) -> dict[int, float]:
 
 
 def find_known_troubles(graph: Graph) -> dict[int, str]:
-    """By node, the first warning of lint, of the rules that need not read weights; none of large
-    models."""
+    """Find the first warning of lint for each node, without rules that read weights."""
     troubles: dict[int, str] = {}
     if len(graph.nodes) > MAX_LINTED:
         return troubles
@@ -204,8 +200,7 @@ SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
 def compare_runs(
     judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL
 ) -> list[RunComparison]:
-    """`compare_run` of each run beside those before it; of several, one that holds nothing of the
-    model is missing.
+    """Compare each run beside those before it; of several, one without a match is missing.
 
     Raises:
         InputError: no run holds a tensor of this model. ModelError: the reference cannot give the
@@ -226,15 +221,13 @@ def compare_runs(
 
 
 def find_departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
-    """The first tensor of each recording at which it goes wrong by itself; none of those that only
-    inherit a fault."""
+    """Find the first tensor of each recording at which it goes wrong by itself."""
     found = (_find_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
     return [departure for departure in found if departure]
 
 
 def choose_run_to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
-    """The recording in whose intervals the fault lies: the first that departs; else the last that
-    is not missing."""
+    """Choose the recording that holds the fault: the first that departs, else the last."""
     names = [departure.run for departure in find_departures(comparisons)]
     there = [c for c in comparisons if not c.run.missing]
     return next((c for c in there if c.run.name in names[:1]), there[-1])
@@ -264,8 +257,7 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
 def summarize_runs(
     comparisons: Sequence[RunComparison], found: Sequence[Departure], unresolved: StringMap
 ) -> str:
-    """What several recordings say together, in one line; `unresolved`: run → why nothing is certain
-    of it.
+    """Say in one line what several recordings show; `unresolved`: run → why it is not certain.
 
     `golden and simulator agree with the reference; board departs first at conv3 (Conv)`.
     """
@@ -316,8 +308,7 @@ def summarize_runs(
 
 
 def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
-    """Where a recording that agrees is much farther from the one before than that one from the
-    reference."""
+    """Tell if a recording that agrees is much farther from the one before than that one is off."""
     rows = {c.run.name: c.rows for c in others}
     for tensor, row in comparison.rows.items():
         if row.beside is None or tensor not in rows[row.before]:

@@ -141,8 +141,7 @@ def _round_as_printed(value: float | str) -> float:
 
 
 def _format_number(value: float) -> str:
-    """msaccucmp's format_value; but it writes `nan` where arithmetic gave it, and 1.0 for the
-    cosine of two zeros."""
+    """Format as msaccucmp's format_value, but for `nan` and the cosine of two zeros."""
     return NAN if math.isnan(value) else f"{value:.6f}"
 
 
@@ -233,8 +232,7 @@ def has_overflow(array: Array, dtype: str) -> bool:
 def make_accuracy_rows(
     model: ReferenceModel, comparison: RunComparison, names: Sequence[str]
 ) -> list[AccuracyRow]:
-    """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor
-    of the model."""
+    """Make rows of the inputs, of the tensors `names`, then of entries that hold no tensor."""
     graph = model.graph
     table: list[AccuracyRow] = []
 

@@ -73,8 +73,7 @@ class Recording:
         return bool(getattr(_load_format(self.format), "HALF", False))
 
     def joined(self, names: Iterable[str]) -> Recording:
-        """The recording with folders as a part of tensors' names, where the joined path is one of
-        these names.
+        """Return the recording with folders as a part of names, if the joined path is one of these.
 
         Tools write a name with `/` in it as folders; such a folder is no run. A folder that is a
         part of one tensor's name is one of all tensors in it.
@@ -89,8 +88,7 @@ class Recording:
 
 
 def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
-    """The folders that are a part of an entry's name: of the longest path that is a name, the inner
-    one last."""
+    """Find the folders that are a part of an entry's name, the inner one last."""
     folders = (
         entry.side.split("/")
         if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")

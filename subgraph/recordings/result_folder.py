@@ -82,8 +82,7 @@ def make_document(
     *,
     stopped: bool = False,
 ) -> RecordedDocument:
-    """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the
-    first bad one.
+    """Make the document; `names`: tensors that were looked for; `stopped`: at the first bad one.
 
     The last good tensors are given only if all tensors were looked for.
     """
@@ -238,8 +237,7 @@ def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:
 
 
 def find_outlier(comparisons: Sequence[RunComparison], name: str) -> str:
-    """The one of the runs and the reference that disagrees with all others about a tensor; "" if
-    there is none."""
+    """Return which run, or the reference, disagrees with all others about a tensor, or ""."""
     bad = [c for c in comparisons if name in c.rows and c.rows[name].failing]
     if any(name in c.rows and c.rows[name].agreeing for c in comparisons):
         return bad[0].run.name if len(bad) == 1 else ""
@@ -256,8 +254,7 @@ def make_interval_document(
     command: str,
     troubles: Mapping[int, str],
 ) -> IntervalDocument:
-    """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as
-    `find_known_troubles` gives them."""
+    """Make the document; `narrowed` has the intervals, `troubles` are those of nodes."""
     runs = make_document(judge, comparisons, judge.model.tensors(), criterion, command)
     return IntervalDocument(
         **vars(runs) | {"schema": INTERVAL_SCHEMA},
@@ -313,8 +310,7 @@ def _make_finding(
 
 @dataclass
 class RecordedValues:
-    """A `write_case.RecordedSource`: recorded tensors enter the region; where none was recorded,
-    the reference's."""
+    """A `write_case.RecordedSource`: recorded tensors enter the region, else the reference's."""
 
     judge: Judge
     matched: Sequence[MatchedSample]
@@ -346,8 +342,7 @@ class RecordedValues:
         return out
 
     def _require_inputs(self) -> None:
-        """Raise UsageError if an input of the region was not recorded; it says which, and where a
-        cut could start instead."""
+        """Raise UsageError, with another start, if an input of the region was not recorded."""
         graph = self.judge.model.graph
         for matched in self.matched[: len(self.samples)]:
             matches = matched.matches
@@ -387,8 +382,7 @@ def write_recorded_case(
     matched: Sequence[MatchedSample],
     recording: RecordingEntry,
 ) -> list[Case]:
-    """As `write_case.extract`, with a device's tensors; `recording`: for the manifest, without its
-    `files`.
+    """Write a case as `write_case.extract`, with a device's tensors; `recording`: without `files`.
 
     Raises:
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
@@ -412,8 +406,7 @@ def save(
     feeding: Feeding,
     next_of: Callable[[IntervalDocument], Sequence[NextCommand]],
 ) -> IntervalDocument:
-    """Write the folder, at a place that is free; return the document with the paths of the cases
-    and the next commands.
+    """Write the folder; return the document with the paths of the cases and the next commands.
 
     Raises:
         OutputError: it cannot be written.
@@ -443,8 +436,7 @@ def _write_case(
     place: ResultPlace,
     feeding: Feeding,
 ) -> bool:
-    """The case of one interval, with the recorded outputs as the candidate's; False where it cannot
-    be cut."""
+    """Write the case of one interval with the recorded outputs; False if it cannot be cut."""
     graph = model.graph
     region = interval.region
     fed = replace(

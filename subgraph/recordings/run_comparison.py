@@ -1,5 +1,4 @@
-"""What comparing one run with the reference gives: a row per tensor, what was left out, and what is
-doubtful; and whether the device was fed other values than the reference.
+"""One run compared with the reference: a row per tensor, what is doubtful, and a misread input.
 
 The first recorded tensors downstream of an input tell that. Where they are wrong, the reference is
 run on the input as it is usually misread. One of these misreadings is meant if it brings each of
@@ -95,8 +94,7 @@ class TensorRow:
 
     @property
     def is_certain(self) -> bool:
-        """Is it certain which value the device had there? Where its value alone tells which tensor
-        it is, it agrees in place or alone."""
+        """Whether the device's value is certain: a match by value alone must agree somewhere."""
         if self.agreeing or not self.match.is_by_value:
             return self.compared and (self.agreeing or not self.match.alternatives)
         return self.alone is not None and self.alone.agrees
@@ -133,16 +131,14 @@ class RunComparison:
 
     @property
     def rounded(self) -> list[str]:
-        """The wrong tensors that int8 explains: their nodes give them of what was recorded before
-        them."""
+        """The wrong tensors that nodes give of what was recorded: int8 explains them."""
         is_int8 = (self.run.precision or self.judge.precision) == Precision.INT8
         alone = {n: self.rows[n].alone for n in self.failing if is_int8}
         return [n for n, judged in alone.items() if judged and judged.agrees]
 
     @property
     def other_input(self) -> list[str]:
-        """The inputs of the model that were recorded with other values than the reference was
-        fed."""
+        """The inputs that were recorded with other values than the reference was fed."""
         return [name for name, row in self.inputs.items() if row.failing]
 
     def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
@@ -155,8 +151,7 @@ class RunComparison:
         return sum(matched.unlike for matched in self.matched)
 
     def needing(self, names: Sequence[str]) -> RunComparison:
-        """The same, which agrees only if all these tensors were compared; others that cannot be are
-        left out."""
+        """Return the comparison that agrees only if all these tensors were compared."""
         rows = {n: row for n, row in self.rows.items() if n in names or row.in_place is not None}
         return replace(
             self,
@@ -166,8 +161,7 @@ class RunComparison:
 
     @property
     def status(self) -> Status:
-        """Of the recording as a whole: wrong where something disagrees, or the device was fed other
-        values.
+        """The status of the recording: wrong if something disagrees, or other values were fed.
 
         Unresolved where only the steps of int8 add up, it is missing, nothing that tells something
         agrees, an entry cannot be compared, the value of one of unknown name fits no tensor, or too
@@ -330,8 +324,7 @@ def _find_exchanged(holds: StringMap) -> list[list[str]]:
 
 
 def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
-    """What a run recorded of these tensors, laid out as the reference's value is; of each sample
-    that holds it."""
+    """Yield what a run recorded of these tensors beside the reference's value, per sample."""
     labels = comparison.judge.model.values.labels
     for matched in comparison.matched:
         for name in names:
@@ -352,8 +345,7 @@ FIRST = 8  # tensors behind an input, among which entries of unknown names are l
 
 
 def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
-    """The recorded tensors behind an input that are computed from it through none that is
-    recorded."""
+    """Find the recorded tensors that are computed from an input through none that is recorded."""
 
     def follow(i: int) -> Iterator[int]:
         for made in graph.makes[i]:
@@ -368,8 +360,7 @@ def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> l
 def find_misread_input(
     judge: Judge, run: RecordedRun, compared: RunComparison | None
 ) -> MisreadInput | None:
-    """How the device was fed, if that explains the first tensors that are wrong; None where nothing
-    does.
+    """Find how the device was fed, if that explains the first wrong tensors; else None.
 
     `compared`: with the user's input; None where no tensor could be.
 
@@ -402,8 +393,7 @@ def find_misread_input(
 
 
 def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
-    """The mean distance of some entries from the reference, infinite unless each is far nearer than
-    `before`.
+    """Measure the mean distance of entries; infinite unless each is far nearer than `before`.
 
     Where nothing is known of any of them: of those that have a match at all.
     """

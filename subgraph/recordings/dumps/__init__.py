@@ -71,8 +71,7 @@ class TensorSpec:
 
 
 class WrittenNames:
-    """A model's names, found by what a tool, or subcut, writes for them; `plain`: a name as the
-    tool writes it."""
+    """A model's names, found by what a tool, or subcut, writes for them (`plain`)."""
 
     def __init__(self, names: Iterable[str], plain: Callable[[str], str]) -> None:
         self.names = dict.fromkeys(names)
@@ -97,8 +96,7 @@ class WrittenNames:
         return self._written.get(self.plain(safe_name(name)), [])
 
     def meant_by(self, entry: DumpEntry) -> list[str]:
-        """The names that an entry may stand for: those that the recording itself says, else its
-        tensor's, its node's.
+        """Return the names that an entry may stand for: of the recording, its tensor, its node.
 
         Inputs of a node stand for nothing unless the tensor is named. After fusion a node may hold
         another tensor than its name says.
@@ -127,8 +125,7 @@ class DumpHints:
     )
 
     def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
-        """The spec of a name as a tool wrote it; an empty one if tensors of several specs would be
-        written so."""
+        """Find the spec of a name as a tool wrote it; an empty one if several specs fit."""
         if plain not in self._written:
             self._written[plain] = WrittenNames(self.specs, plain)
         specs = {self.specs[n] for n in self._written[plain].find(name)}

@@ -96,8 +96,7 @@ def make_message_class() -> Any:
 
 
 def read_real_names(files: Files) -> dict[str, str]:
-    """File -> the name that it would have, from mapping.csv, which lists the names that were too
-    long (`hash,name`)."""
+    """Read the names that were too long, by file, from mapping.csv (`hash,name`)."""
     names = {}
     for name in files.names:
         folder, slash, base = name.rpartition("/")
@@ -144,8 +143,7 @@ plain = replace_characters(r"[/.\\: ]")
 
 
 def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
-    """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged
-    ones are ignored."""
+    """Read the origin of each output of an op from the JSONs of `atc`; ignore damaged ones."""
     out = {}
     for file in files.ending(".json"):
         if not _START.match(files.head(file).lstrip()):

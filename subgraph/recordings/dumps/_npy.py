@@ -94,8 +94,7 @@ def read_header(files: Files, name: str) -> Header:
 
 
 def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
-    """A function that reads the array of a file, as `dtype` if the file holds raw bits of that
-    type."""
+    """Make a function that reads a file; as `dtype` if it holds raw bits of that type."""
 
     def load() -> Array:
         header = read_header(files, name)
@@ -107,8 +106,7 @@ def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
 
 
 def convert_to_native(array: Array, dtype: str) -> Array:
-    """The array in this machine's byte order; as bf16, fp8 … if its elements are raw bits of that
-    type."""
+    """Return an array in this machine's byte order; as bf16, fp8 … if it is raw bits of them."""
     if dtype == "string":
         return array.astype(object)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -83,8 +83,7 @@ def _make_entry(
 def _make_flat_entry(
     files: Files, name: str, spec: TensorSpec, default: str, size: int
 ) -> DumpEntry:
-    """A flat array if the type is known and no shape contradicts; else an entry that cannot be
-    read."""
+    """Make a flat entry if the type is known and no shape contradicts; else one without values."""
     dtype = default or spec.dtype
     if (
         spec.shape is not None
@@ -103,8 +102,7 @@ def _make_flat_entry(
 def fit_size(
     dims: tuple[int | None, ...] | None, dtype: str, size: int, layout: str = ""
 ) -> tuple[Shape, Shape | None]:
-    """(the tensor's shape with its one open dimension filled in, its shape in the file) for a file
-    of `size` bytes.
+    """Return a tensor's shape, and its shape in a file of `size` bytes; None if none fits.
 
     The second is None if a file of another size would hold the tensor.
     """
@@ -123,8 +121,7 @@ def fit_size(
 def _make_padded_entry(
     files: Files, name: str, spec: TensorSpec, layout: str, aligned: Shape
 ) -> DumpEntry:
-    """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the
-    padding."""
+    """Make the entry of padded rows: a part of an array of the shape `aligned`."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
         missing = f"padded rows of no known type and shape; {_HINT}"
@@ -143,8 +140,7 @@ def _make_padded_entry(
 
 
 def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
-    """File -> (tensor, its spec), from the folder's manifest: a user's list of "tensors", or one of
-    subcut's own.
+    """Read the tensor and spec of each file from the folder's manifest, a user's or subcut's own.
 
     Raises:
         InputError: it is damaged, or names a type that does not exist.
@@ -205,8 +201,7 @@ def _parse_exported_spec(item: JsonObject) -> TensorSpec:
 
 
 def _parse_scale(item: JsonObject) -> Scale | None:
-    """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of
-    `"axis"`."""
+    """Parse `"scale": 0.02, "zero_point": 128`, or lists of them per channel of `"axis"`."""
     steps = np.ravel(item.get("scale", ()))
     zeros = np.ravel(item.get("zero_point", 0))
     if not steps.size:

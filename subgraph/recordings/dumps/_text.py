@@ -113,14 +113,12 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 
 
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
-    """Does the beginning of a file hold whole numbers? Printed floats have a point or an
-    exponent."""
+    """Return whether a file begins with whole numbers: without point and exponent."""
     return not any(c in b".eEnNaAiI" for c in _read_beginning(files, name, skip))
 
 
 def measure_step(files: Files, name: str, skip: int = 0) -> float:
-    """What the last printed digit is worth, where all numbers at the beginning of a file have as
-    many behind the point.
+    """Return what the last digit is worth, if all first numbers have as many behind the point.
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """

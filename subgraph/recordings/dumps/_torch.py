@@ -1,5 +1,4 @@
-"""A .pt of torch.save -> its tensors, never unpickled: a few opcodes say which bytes of the archive
-each one is.
+"""A .pt of torch.save -> its tensors, never unpickled: opcodes say where the bytes of each are.
 
 They are those that `torch.load(weights_only=True)` takes for tensors, dicts and lists; no other is
 followed, and no function is called but the three below.
@@ -151,8 +150,7 @@ class _Actions(dict[int, Any]):
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, of which only some opcodes are left; it builds tensors, dicts, lists, texts and
-    numbers."""
+    """Python's own, of which only those opcodes are left that build tensors, dicts and lists."""
 
     dispatch = _Actions(
         {code: act for code, act in pickle._Unpickler.dispatch.items() if OPCODES[code] in FOLLOWED}

@@ -1,5 +1,4 @@
-"""Qualcomm's AIMET: `layer_outputs_0/NAME.raw` of its LayerOutputUtil, and `inputs/`, which it was
-fed.
+"""Qualcomm's AIMET: `layer_outputs_0/NAME.raw` of its LayerOutputUtil, and `inputs/`.
 
 Source: aimet_common/layer_output_utils.py of quic/aimet, class SaveInputOutput:
 `outputs/layer_outputs_N/NAME.raw`, `inputs/input_N.raw` (or `inputs/input_N/K.raw` of several
@@ -35,8 +34,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Per sample its inputs, by their number, and what the layers gave, in the order of the run
-    where it is listed."""
+    """Per sample its inputs, and what the layers gave, in the order of the run if listed."""
     found = files.ending(".raw")
     for m in filter(None, map(_INPUT.fullmatch, found)):
         index = int(m["index"] or 0)

@@ -26,16 +26,14 @@ plain = _ascend.plain
 
 
 def detect(files: Files) -> int:
-    """By files named OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a
-    DumpData."""
+    """By files OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a DumpData."""
     real_names = _ascend.read_real_names(files)
     candidates = [n for n in files.names if _parse_name(n, real_names)][:MAX_TRIED]
     return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among
-    the files."""
+    """Inputs and outputs of each op, of its latest dump; with origins from an `atc` JSON."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
     for file, name in _find_latest(files, real_names).items():
@@ -127,8 +125,7 @@ def _iter_file_entries(
 
 
 def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:
-    """(shape as stored, why it cannot be read); without a shape the values are flat, as in
-    msaccucmp."""
+    """Return the shape as stored, and why it cannot be read; without a shape, values are flat."""
     size = int(blob.size)
     if not dtype:
         names = dict(enumerate(_ascend.TYPE_NAMES))
@@ -140,8 +137,7 @@ def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:
 
 
 def _add_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> DumpEntry:
-    """An output with what the header (an OriginalOp) and the JSON say of the tensor in the
-    model."""
+    """Return an output with what the header and the JSON say of the tensor in the model."""
     if origin is None:
         return replace(
             entry,

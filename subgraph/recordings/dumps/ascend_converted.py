@@ -1,5 +1,4 @@
-"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, .bin with shape,
-type and format.
+"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, or .bin.
 
 MindSpore names an operator by the cells around it, `Default_layer1-Block_conv1-Conv2d_BiasAdd-op0`,
 `_` for `/`: the last operator that runs in a cell gives the cell's output, whose path
@@ -39,8 +38,7 @@ _CELL = re.compile(r"(\w+?)-[A-Za-z0-9]+_")
 
 @frozen
 class _FileName:
-    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them. `time`: of
-    the dump."""
+    """The parts of a file's name, as stored; None and "" if it does not say them."""
 
     node: str
     time: int
@@ -75,8 +73,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
-    """By file, the file of the last operator in the same cell, and the cell, if each kind of
-    operator runs there once.
+    """Find the last operator of the cell of each file, if each kind of operator runs there once.
 
     Else the cell may have been called several times, and which call an operator is of, its name
     does not say.

@@ -1,5 +1,4 @@
-"""Horizon and D-Robotics: what hrt_model_exec leaves of outputs and layers, and hb_mapper's
-NODE_float.bin."""
+"""Horizon and D-Robotics: dumps of hrt_model_exec, and hb_mapper's NODE_float.bin."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
 
 def detect(files: Files) -> int:
-    """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; all .bin files ending in
-    _float.bin."""
+    """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; by the end _float.bin of all."""
     names = [n.rpartition("/")[2] for n in files.ending(".bin", ".txt")]
     if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in names):
         return MARKED
@@ -40,8 +38,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json
-    with `aligned`."""
+    """Layers in the order of the run, then outputs; padded rows need a manifest with `aligned`."""
     listed = _raw.read_manifest(files)
     for file in files.ending(".bin", ".txt"):
         side, _, base = file.rpartition("/")

@@ -1,5 +1,4 @@
-"""MNN: the folders of testMNNFromOnnx.py (input.json, NAME.txt) and what MNNV2Basic.out leaves in
-output/."""
+"""MNN: the folders of testMNNFromOnnx.py, and what MNNV2Basic.out leaves in output/."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 
 
 def detect(files: Files) -> int:
-    """By an input.json with inputs and outputs; by files of numbers without an end, Input_OP_0 and
-    OP_0."""
+    """By an input.json with inputs and outputs; by files of numbers Input_OP_0 and OP_0."""
     if _read_lists(files):
         return MARKED
     ops = [m for m in (_match_op(files, n) for n in files.names) if m]
@@ -39,8 +37,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs that input.json lists; and a tensor per other file. All are read as
-    floats: no file tells."""
+    """Inputs and outputs that input.json lists; and a tensor per other file, all as floats."""
     for folder, data in _read_lists(files).items():
         yield from _iter_listed(files, folder, data, hints)
     for file in files.names:

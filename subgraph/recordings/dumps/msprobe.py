@@ -1,5 +1,4 @@
-"""Ascend's msprobe on PyTorch and MindSpore: dump.json and dump_tensor_data/*.pt, *.npy, of
-modules, functions or both.
+"""Ascend's msprobe on PyTorch and MindSpore: dump.json and dump_tensor_data/*.pt, *.npy.
 
 Source: msprobe's documents mindspore_data_dump_instruct.md and pytorch_data_dump_instruct.md of
 Ascend/mstt. A call is `Cell.PATH.CLASS.forward.N` in MindSpore, `Module.PATH.CLASS.forward.N` in
@@ -30,8 +29,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs and inputs of the forward pass. The second call of a module has `_1` behind its path,
-    as torch exports it."""
+    """Outputs and inputs of the forward pass; `_1` is behind the path of a second call."""
     for folder, data in _read_lists(files).items():
         for name, call in data.items():
             module = _MODULE.fullmatch(name)

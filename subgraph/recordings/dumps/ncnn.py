@@ -1,5 +1,4 @@
-"""ncnn: a text file per blob, as the `pretty_print` of its documentation prints one; named by the
-user.
+"""ncnn: a text file per blob, as the `pretty_print` of its documentation prints one.
 
 Source: docs/Home.md of Tencent/ncnn (three dimensions), and the later form with `m.d`, four
 dimensions and an empty line behind each slice. A blob has no batch; ncnn itself prints six digits
@@ -30,8 +29,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file that holds a blob; channels × rows × columns, with the slices second where there
-    are any."""
+    """One per file that holds a blob; channels × rows × columns, with any slices second."""
     for name in filter(partial(_is_printed, files), files.ending(*ENDS)):
         side, _, base = name.rpartition(".")[0].rpartition("/")
         shape = _find_shape(files, name)
@@ -40,8 +38,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _is_printed(files: Files, name: str) -> bool:
-    """Does it begin with a row of numbers, and hold a rule? That of the first channel may be far
-    behind."""
+    """Return whether a file begins with a row of numbers, and ends with a rule."""
     first = files.head(name).lstrip().split(b"\n", 1)[0].rstrip(b"\r")
     row = _ROW.fullmatch(first) or (len(first) >= 64 and _ROW.match(first))
     return bool(row) and _RULE in files.bytes(

@@ -67,8 +67,7 @@ def _read_member(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> 
 def _open_member(
     files: Files, name: str, info: zipfile.ZipInfo
 ) -> Iterator[tuple[IO[bytes], _npy.Header]]:
-    """An open member with its header, whose sizes are believed only as far as the archive can hold
-    them."""
+    """Open a member; its sizes are believed only as far as the archive can hold them."""
     with files.reading(name):
         if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
             info.compress_size + 1

@@ -1,5 +1,4 @@
-"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto;
-onnxruntime's .tensorproto.
+"""ONNX's test_data_set folders (input_0.pb, output_0.pb …) and onnxruntime's .tensorproto.
 
 Source of the last: onnxruntime/core/framework/debug_node_inputs_outputs_utils.cc, where the
 destination is "files": TENSOR.tensorproto, in whose name all but letters and digits is `_`; the
@@ -26,8 +25,7 @@ _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 
 def detect(files: Files) -> int:
-    """By the names input_0.pb and output_0.pb, by the end .tensorproto, or by .pb files that begin
-    as a tensor does."""
+    """By the names input_0.pb, output_0.pb, the end .tensorproto, or .pb files that are tensors."""
     if any(_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb")):
         return MARKED
     if files.ending(ORT_END):

@@ -77,8 +77,7 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run, in the
-    model's layout."""
+    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
     numbering = _choose_numbering([_read_header(files, n) for n in binary])
     for file in files.ending(".ieb"):
@@ -146,8 +145,7 @@ def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
 
 
 def _choose_numbering(headers: list[Header]) -> Mapping[int, str]:
-    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16
-    today.
+    """Choose the numbering that gives the right size most often: 3 was bfloat16, is float16 today.
 
     10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has
     floats.

@@ -65,8 +65,7 @@ def _is_polygraphy(files: Files, file: str) -> bool:
 
 
 def _iter_results(data: JsonObject) -> Iterator[_Row]:
-    """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left
-    out."""
+    """Yield the rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}, as far as it is that."""
     for pair in _get_list(data.get("lst")):
         if len(_get_list(pair)) != 2:
             continue
@@ -103,8 +102,7 @@ def _make_entry(files: Files, file: str, value: Any) -> DumpEntry:
 def _decode(
     files: Files, file: str, text: str, most: int | None = None
 ) -> tuple[_npy.Header, bytes]:
-    """The header of a .npy in base64, and its bytes, of which only the first are decoded where
-    `most` is given."""
+    """Decode the header of a .npy in base64, and its bytes, at most `most` characters of them."""
     with files.reading(file):
         data = base64.b64decode(text[:most], validate=True)
         return _npy.parse(data[: _npy.MAX_HEADER], len(text) * 3 // 4 - text[-2:].count("=")), data

@@ -1,5 +1,4 @@
-"""Qualcomm's QNN and SNPE: Result_0, Result_1 … of .raw files; float32 unless `_native` stands in
-the name."""
+"""Qualcomm's QNN and SNPE: Result_0, Result_1 … of .raw files; float32 unless `_native`."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a
-    manifest.json."""
+    """Outputs of each run, else the inputs that input_list.txt names; shapes are the model's."""
     listed = _raw.read_manifest(files)
     results = _match_results(files)
     for m in results:
@@ -46,8 +44,7 @@ def _match_results(files: Files) -> list[re.Match[str]]:
 
 
 def _read_input_list(files: Files) -> list[tuple[str, str, str]]:
-    """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path
-    per input."""
+    """Read run, tensor and file from input_list.txt: per line, `NAME:=PATH` or a path per input."""
     if LIST not in files.sizes:
         return []
     lines = [line for line in files.text(LIST).splitlines() if line.strip() and line[0] not in "#%"]

@@ -1,5 +1,4 @@
-"""RKNN's accuracy_analysis: a snapshot folder with map_name_to_file.txt, golden, simulator and
-runtime."""
+"""RKNN's accuracy_analysis: a folder with map_name_to_file.txt, golden, simulator and runtime."""
 
 from __future__ import annotations
 

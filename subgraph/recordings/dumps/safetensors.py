@@ -1,5 +1,4 @@
-"""The .safetensors files of Hugging Face: a JSON header with types, shapes and offsets, then the
-values."""
+"""The .safetensors files of Hugging Face: a JSON header, then the values."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _count_title_lines(files: Files, file: str) -> int | None:
-    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds
-    anything else."""
+    """Count the lines of words above a file's numbers: 0 or 1; None if it holds anything else."""
     if _text.is_numeric(files, file):
         return 0
     titled = not re.search(rb"[,\t\d]", files.head(file).partition(b"\n")[0]) and _text.is_numeric(
@@ -56,8 +55,7 @@ def _count_title_lines(files: Files, file: str) -> int | None:
 
 
 def _make_entry(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
-    """The entry of the numbers below the first `skip` lines; type and shape come from a comment,
-    else from `spec`."""
+    """Make the entry of the numbers below a title; a comment, else `spec`, has the shape."""
     if files.head(file, 2) == b",0" and files.head(file).partition(b"\n")[2].startswith(b"0,"):
         missing = (
             "its first row and column count the others, as pandas does: save it with header=False,"

@@ -1,5 +1,4 @@
-"""TI's TIDL: layer traces `tidl_trace_…_float.bin` of debug_level 4; the names come from a
-`….layer_info.txt`.
+"""TI's TIDL: layer traces `tidl_trace_…_float.bin`; the names come from a `….layer_info.txt`.
 
 Sources: tidl_writeTraceDataBuf of the TIDL library, which writes BASE, data id, batches, two
 dimensions, channels and WIDTHxHEIGHT into a name, and batches, channels, rows and columns into the
@@ -40,8 +39,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale: the float trace
-    is read."""
+    """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale."""
     names = _read_names(files)
     traces = list(_iter_traces(files))
     read = {(side, m["base"], m["layer"]) for side, m, _ in traces if m["form"] != ".y"}
@@ -85,8 +83,7 @@ def _iter_traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
 
 
 def _find_shape(trace: re.Match[str]) -> Shape:
-    """Batch (1 if the name has none), the two further dimensions where they are not 1, channels,
-    height, width."""
+    """Return batch (else 1), the two further dimensions if not 1, channels, height, width."""
     *before, channel = map(int, trace["dims"].split("_"))
     batch, *further = before or [1]
     more = further if any(d != 1 for d in further) else []
@@ -94,8 +91,7 @@ def _find_shape(trace: re.Match[str]) -> Shape:
 
 
 def _find_name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
-    """The tensor's name: from the list of the trace's graph, or from the only list if the trace
-    names no graph."""
+    """Find the tensor's name in the list of the trace's graph, or in the only list."""
     graph = _GRAPH.search(trace["base"])
     lists = (
         [names.get(graph[0], {}), names.get("", {})]
@@ -106,8 +102,7 @@ def _find_name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> 
 
 
 def _read_names(files: Files) -> dict[str, dict[int, str]]:
-    """By graph, the name of each data id; the graph is "" where the list's own name does not say
-    it."""
+    """Read the name of each data id by graph, "" if the list's name does not say it."""
     found: dict[str, dict[int, str]] = {}
     for file in files.ending(INFO):
         graph = _GRAPH.search(file.rpartition("/")[2])

@@ -1,5 +1,4 @@
-"""TNN: files per blob of a DUMP build, model_check's cpu_ and device_ files, and its text tensor
-file."""
+"""TNN: files per blob of a DUMP build, model_check's cpu_ and device_ files, and its text file."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ _MAX_ELEMENTS = 1 << 40  # of one tensor
 
 
 def detect(files: Files) -> int:
-    """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a text file that
-    describes its tensors."""
+    """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a described text file."""
     names = [n.rpartition("/")[2] for n in files.ending(".txt")]
     if any(_DUMPED.fullmatch(n) for n in names):
         return MARKED
@@ -70,8 +68,7 @@ def _make_blob_entry(files: Files, file: str, name: re.Match[str], side: str) ->
 
 
 def _is_described(files: Files, file: str) -> bool:
-    """Is it a tensor file: the number of tensors, then for each `NAME RANK DIMS… TYPE` and its
-    values?"""
+    """Return whether a file has a number, then `NAME RANK DIMS… TYPE` and values of each."""
     lines = files.head(file, 1024).split(b"\n")
     try:
         return (
@@ -85,8 +82,7 @@ def _is_described(files: Files, file: str) -> bool:
 
 
 def _parse_header(words: list[bytes]) -> tuple[str, Shape, str]:
-    """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are
-    none."""
+    """Parse name, shape and element type of `data 4 1 3 16 16 0`, else raise ValueError."""
     rank = int(words[1]) if len(words) > 2 else -1
     if rank < 0 or len(words) != 3 + rank:
         raise ValueError("no header of a tensor")

@@ -1,2 +1,1 @@
-"""Layer dumps of a device: read, matched to tensors of the model, compared, narrowed to an
-interval."""
+"""Matching of the entries of a recording to the tensors of a model, by name and by value."""

@@ -1,5 +1,4 @@
-"""A recorded array -> the tensor that it holds: order of axes, shape, element type, and digits lost
-in printing; and the reference values that it is compared with, memory-mapped from disk."""
+"""A recorded array -> the tensor that it holds: axes, shape, element type, and lost digits."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def iter_alignments(
 
 
 def iter_foldings(size: int, shape: Shape) -> Iterator[Alignment]:
-    """Ways to give `size` elements a shape whose axes were split or joined; only values tell
-    whether one is meant."""
+    """Yield ways to give `size` elements a shape of which axes were split or joined."""
     bare = _drop_ones(shape)
     if size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
         return
@@ -132,8 +130,7 @@ def _drop_ones(shape: Shape) -> Shape:
 
 
 def convert_to_reference_type(array: Array, reference: Array, scale: Scale | None = None) -> Array:
-    """The array in the reference's element type; values beyond its range become infinite or wrap
-    around.
+    """Convert to the reference's element type; values beyond its range become infinite or wrap.
 
     Codes become the real numbers that they stand for, where the reference holds these. Texts stay.
     """
@@ -171,8 +168,7 @@ def is_coarse(reference: Array, step: float) -> bool:
 def absorb_requantization(
     reference: Array, recorded: Array, scale: Scale, dtype: str
 ) -> tuple[Array, str]:
-    """`recorded` with the reference's value wherever quantization explains the difference; which
-    codes are off by one.
+    """Replace what quantization explains by the reference's value; tell which codes are off by one.
 
     Both are codes of type `dtype`, or what these stand for. Where the codes are the same,
     quantization explains what lies between. One code off is requantization, which rounds some
@@ -210,8 +206,7 @@ def replace_nan(distance: float) -> float:
 
 
 class BlockSums(Generic[Key]):
-    """Finds which of many arrays may be near another one, in any order of axes, by a profile of
-    each (`profile_of`)."""
+    """Finds which arrays may be near another one, in any order of axes, by a profile of each."""
 
     def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
         by_size = group_values(
@@ -240,8 +235,7 @@ CAPTURE_BYTES = 256 << 20  # of tensors that are captured in one run
 
 
 def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
-    """Capture tensors in several runs, each of so few that they fit into memory; the values stay on
-    disk.
+    """Capture tensors in several runs that each fit into memory; the values stay on disk.
 
     Raises:
         ModelError: the reference cannot give them.
@@ -269,8 +263,7 @@ def iter_tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[t
 
 
 def read_reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
-    """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty
-    optional).
+    """Read the reference's value of a tensor; None if it is not a tensor.
 
     Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
 
@@ -291,8 +284,7 @@ def read_reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | 
 
 
 def displace(reference: Array, before: Array, after: Array) -> Array:
-    """The reference, moved by the difference of two recorded values of a tensor, as a share of the
-    larger scale.
+    """Move the reference by the difference of two recorded values, as a share of the larger scale.
 
     So two recordings are compared by the same rounding noise as each of them with the reference.
     Where both are the same, NaN and infinities too, nothing moves.
@@ -308,9 +300,7 @@ def displace(reference: Array, before: Array, after: Array) -> Array:
 
 
 def measure_remoteness(reference: Array, before: Array, after: Array) -> float:
-    """How far one recorded value is from another, as a share of how far that one is from the
-    reference; both as root mean squares. Infinite where one of them alone is infinite or NaN
-    somewhere."""
+    """Measure how far two recorded values are apart, as a share of how far the first is off."""
     exact, old, new = (v.astype(np.float64) for v in (reference, before, after))
     finite = np.isfinite(old) & np.isfinite(exact)
     if not np.array_equal(old[~np.isfinite(old)], new[~np.isfinite(old)], equal_nan=True):

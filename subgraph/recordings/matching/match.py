@@ -1,5 +1,4 @@
-"""Entries of a recording -> the tensors of a model that they hold: matched by name, confirmed or
-corrected by value.
+"""Entries of a recording -> the tensors that they hold: by name, confirmed or corrected by value.
 
 A name alone proves nothing. After fusion a runtime keeps the name of the first node and the value
 of the last, converters write channels last, files without a header do not store their shape. So the
@@ -61,8 +60,7 @@ def match_sample(
 
 
 def collect_confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
-    """By the name that the tool gave, the matches of a run that values confirm; for other runs of
-    the same tool."""
+    """Collect the matches of a run that values confirm, by name, for other runs of the tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
     return {m.entry.label: replace(m, confirmed_in=run) for m in sure if m.entry.role == "output"}
 
@@ -169,8 +167,7 @@ class _Matching:
     def _by_name(
         self, given: Container[DumpEntry]
     ) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
-        """Entries by the tensor that their name says, outputs of nodes before inputs; and entries
-        of unknown names.
+        """Return entries by the tensor that their name says, and entries of unknown names.
 
         `given`: entries to leave out.
         """
@@ -214,8 +211,7 @@ class _Matching:
     def _nearest(
         self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
     ) -> TensorMatch | None:
-        """Of several entries of one name, the one whose value is nearest; outputs of nodes before
-        inputs.
+        """Of several entries of one name, find the nearest value; outputs of nodes before inputs.
 
         What the readers read counts where it is clearly nearer: the exact name may hold what a
         dropped activation read.
@@ -254,8 +250,7 @@ class _Matching:
         return match
 
     def _separate(self) -> None:
-        """Leave each entry one tensor, the nearest, of those whose names a tool writes in the same
-        way."""
+        """Leave each entry the nearest of the tensors whose names a tool writes in the same way."""
         shared = group_values((match.entry, match) for match in self.matches.values())
         for group in shared.values():
             written = group[0].entry.tensor
@@ -273,8 +268,7 @@ class _Matching:
                 )
 
     def _tell_exchanged(self) -> None:
-        """Tell of entries that are far from their names' tensors which other tensor of these they
-        hold."""
+        """Tell which other tensor entries hold that are far from their names' tensors."""
         far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
         values = ((n, self._fit.reference(n)) for n in far)
         sums = BlockSums(
@@ -299,8 +293,7 @@ class _Matching:
         )
 
     def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
-        """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the
-        same shape."""
+        """After fusion, an unconfirmed value may be that of a later tensor of its shape."""
         certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
         reference = self._fit.reference(match.tensor)
         if match.alternatives or certain or reference is None:

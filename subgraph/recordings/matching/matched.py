@@ -1,5 +1,4 @@
-"""What matching gives: the tensor of the model that an entry of a recording holds, and what is left
-over."""
+"""The result of matching: which tensor an entry of a recording holds, and what is left over."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class LeftOutEntry:
-    """An entry that is not compared. `detail`: what is known of this one, beside the reason;
-    `strange`: its name and its value are none of the model's."""
+    """An entry that is not compared; `strange`: its name and value are none of the model's."""
 
     entry: DumpEntry
     reason: Reason
@@ -181,8 +179,7 @@ class TensorMatch:
         return convert_to_reference_type(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
-        """The same, with the reference's value wherever rounding in a text file or of codes
-        explains the difference; and what a reader should know of it."""
+        """Return the value, or the reference's if rounding explains it; and a remark."""
         value = self.value(reference)
         if not self.scale:
             return absorb_print_rounding(reference, value, self.entry.step), ""
@@ -225,8 +222,7 @@ class MatchedSample:
         return read_reference_value(self.judge.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
-        """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is
-        absolute.
+        """Write a recorded tensor, as the model has it, to `folder/stem.npy`, an absolute path.
 
         Raises:
             InputError: it cannot be read, or is not a tensor.
@@ -239,8 +235,7 @@ class MatchedSample:
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
 
     def save_all(self, names: Iterable[str], folder: Path, stems: StringMap) -> dict[str, Record]:
-        """`save` of these tensors, those apart that were not recorded or, with a warning, cannot be
-        read."""
+        """Save the recorded ones of these tensors; warn of those that cannot be read."""
         saved = {}
         for name in names:
             try:
@@ -274,8 +269,7 @@ class MatchedSample:
 def run_recorded(
     samples: Iterable[MatchedSample], region: Region
 ) -> tuple[list[Records], Sequence[Records]]:
-    """By sample, what was recorded of the tensors that enter a region, and what the reference
-    computes of its outputs from them; of tensors that were not recorded, from its own values.
+    """Compute the outputs of a region from what was recorded of its inputs, else from its own.
 
     Raises:
         InputError: A recorded tensor cannot be read, or does not fit. ModelError: The reference
@@ -343,8 +337,7 @@ class Fit:
         return self._held[entry]
 
     def aligned(self, entry: DumpEntry, tensor: str, reference: Array | None = None) -> TensorMatch:
-        """The entry as this tensor, in the alignment that brings it nearest to a value, the
-        reference's if none is given; as other files are laid out where none is near."""
+        """Return the entry as this tensor, in the alignment that brings it nearest to a value."""
         reference = self.reference(tensor) if reference is None else reference
         if reference is None:
             return TensorMatch(entry, tensor)
@@ -396,8 +389,7 @@ class Fit:
         return code_scales(self.judge.model.graph)
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
-        """The entry as what another run's entry of its name holds; None where it has not that
-        shape."""
+        """Return the entry as another run's entry of its name; None if it has not that shape."""
         reference = self.reference(other.tensor)
         match = replace(other, entry=entry)
         if reference is None:
@@ -408,8 +400,7 @@ class Fit:
             return None
 
     def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> None:
-        """See whether more tensors fit with channels last than with channels first. A tie changes
-        nothing. A few tell."""
+        """See whether a few tensors fit with channels last or first; a tie changes nothing."""
         first = last = 0
         tensors = [n for n in named if n not in self.judge.model.graph.inputs]
         for tensor in tensors:

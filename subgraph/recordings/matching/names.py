@@ -1,5 +1,4 @@
-"""Names that other tools give to a model's tensors: with an ending, by torch's modules, joined
-after fusion.
+"""Names that other tools give to tensors: with an ending, by torch's modules, joined by fusion.
 
 None of them proves anything: the values do.
 """
@@ -65,8 +64,7 @@ class ModelNames:
                 self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
 
     def _module_of_weights(self, node: int) -> str:
-        """The one module whose weights a node reads, if they have the names that a framework gives:
-        `conv1.weight`."""
+        """Return the one module whose weights a node reads, by names such as `conv1.weight`."""
         read = [
             PARAMETER.fullmatch(n)
             for n in self._graph.nodes[node].input
@@ -82,8 +80,7 @@ class ModelNames:
         )
 
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
-        """Return the tensor that a toolkit writes as this name, which no tensor or node has, and
-        how."""
+        """Find the tensor that a toolkit writes as this name, and how."""
         spellings = (recorded, _OUTPUT_NUMBER.sub("", recorded))
         names = chain.from_iterable(map(list_likely_names, spellings))
         found = (self._forms.get(self._plain(name)) for name in names)
@@ -100,8 +97,7 @@ class ModelNames:
         return tuple(dict.fromkeys((*found, *self._joined(self._plain(recorded)))))
 
     def _joined(self, name: str) -> list[str]:
-        """The tensor of the last of several nodes whose names, one behind the other, are this
-        name."""
+        """Return the tensor of the last of several nodes whose joined names are this name."""
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
         ends = {0: ""}  # position -> the last node up to there
         for at in range(len(name)):
@@ -113,8 +109,7 @@ class ModelNames:
 
 
 def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> Strings:
-    """What a fused node may hold under this name: the results behind it, as long as each has one
-    reader."""
+    """Find what a fused node of this name may hold: results behind it with one reader each."""
     chain: list[str] = []
     name = tensor
     while (
@@ -131,8 +126,7 @@ def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> St
 
 
 def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
-    """The node through which all that reads a tensor goes: its one reader, or the Mul of x ·
-    sigmoid(x)."""
+    """Find the one node that reads a tensor, or the Mul of x · sigmoid(x)."""
     *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
     made = list(chain.from_iterable(graph.makes[i] for i in inner if i is not None))
     ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
@@ -140,8 +134,7 @@ def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
 
 
 def find_dropped_input(graph: Graph, tensor: str) -> Strings:
-    """What an activation reads, whose name a tool may keep for it: one that it drops as the
-    rounding clips too."""
+    """Find what an activation reads that a tool may drop, as the rounding clips too."""
     maker = graph.maker.get(tensor)
     if maker is None or graph.ops[maker] not in FOLDED or tensor in graph.outputs:
         return ()

@@ -114,8 +114,7 @@ class Unnamed:
     def pair_in_order(
         self, values: Iterable[tuple[str, Array]], matches: Mapping[str, TensorMatch]
     ) -> dict[str, TensorMatch]:
-        """Return the tensors of too few numbers to be found by them, by size, in the order
-        of the entries; only where each value is near.
+        """Pair tensors of too few numbers with entries of their size, in order, if each is near.
 
         Of more entries than tensors, each must be clearly the nearest one to its tensor.
         """
@@ -238,8 +237,7 @@ class Unnamed:
 
     @cached_property
     def _weights(self) -> dict[DumpEntry, str]:
-        """Entries that hold the numbers of a weight, in whatever order: a tool that saves all saves
-        weights."""
+        """Entries that hold the numbers of a weight, in whatever order: some tools save weights."""
         graph = self.fit.judge.model.graph
         sizes = {self.fit.value(entry).size for entry in self.pool}
         found: dict[DumpEntry, str] = {}
@@ -341,8 +339,7 @@ class _Following:
         return found
 
     def _find_read(self, tensor: str) -> TensorMatch | None:
-        """Find the one entry from which nodes that read the tensor compute what is known, or found,
-        of their outputs."""
+        """Find the one entry from which consumers compute what is known of their outputs."""
         reference = self.fit.reference(tensor)
         if reference is None or not is_varied(reference):
             return None
@@ -383,9 +380,7 @@ class _Following:
         return False
 
     def _find_behind(self, tensor: str) -> list[str]:
-        """What is computed from a tensor in few nodes, as far as the first that is known; of the
-        unknown, what an entry may hold and weights take part in, up to one node behind them: an Add
-        of the bias."""
+        """Return what is computed from a tensor in few nodes that is known or takes weights."""
         found: dict[str, bool] = {}
         queue = [(tensor, 0)]
         for name, weighted in queue:
