@@ -15,6 +15,7 @@ from itertools import chain, islice, product
 
 import numpy as np
 
+from subgraph.comparison import CLIPPED
 from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge as judge_values
@@ -36,15 +37,9 @@ from subgraph.recordings.matching.align import (
     read_reference_value,
 )
 from subgraph.recordings.matching.match import collect_confirmed_names, match_sample
-from subgraph.recordings.matching.matched import (
-    MatchedSample,
-    Reason,
-    TensorMatch,
-    run_recorded,
-)
+from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch, run_recorded
 from subgraph.recordings.matching.unnamed import follow_unnamed
 from subgraph.recordings.run_comparison import (
-    CLIPPED,
     RunComparison,
     TensorRow,
     find_first_recorded,
@@ -135,13 +130,7 @@ def _judge_matches(
     outputs = (n for n in judge.model.tensors() if n in graph.outputs)
     unseen = tuple(n for n in outputs if not _is_seen(judge, n, recorded))
     return RunComparison(
-        judge,
-        run,
-        tuple(matched),
-        rows,
-        inputs,
-        unseen,
-        len(judge.model.tensors()) if whole else 0,
+        judge, run, tuple(matched), rows, inputs, unseen, len(judge.model.tensors()) if whole else 0
     )
 
 

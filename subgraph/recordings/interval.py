@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat, starmap
 
 from subgraph.errors import InputError
 from subgraph.graph import region as regions
@@ -34,12 +35,8 @@ LINT_WEIGHT = 3.0  # with a known trouble
 INTERVAL_WEIGHT = 8.0  # in an interval of a recording
 WITNESS_WEIGHT = 2.0  # in a region that adds an error; in one that does not, its inverse
 MAX_LINTED = 10_000  # nodes of a model that is searched for known troubles
-SLOW = (
-    "baked-shape",
-    "denormals",
-    "overflow",
-    "underflow",
-)  # rules that read weights, or try another size
+# rules that read weights, or try another size
+SLOW = ("baked-shape", "denormals", "overflow", "underflow")
 
 
 @dataclass(frozen=True)
@@ -92,22 +89,19 @@ def find_intervals(
     taken = set(chain.from_iterable(inside[n] for n in chain.from_iterable(groups)))
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
-    ends = [(names, True) for names in groups] + [
-        (names, False) for names in _group_by_region(later, inside)
-    ]
-    intervals = [
-        _make_interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends
-    ]
-    return [interval for interval in intervals if interval]
+    further = _group_by_region(later, inside)
+    ends = chain(zip(groups, repeat(True)), zip(further, repeat(False)))
+    make = partial(_make_interval, graph, rows, witnesses, weights or {})
+    return [*filter(None, starmap(make, ends))]
 
 
 def _make_interval(
     graph: Graph,
     rows: Mapping[str, TensorRow],
-    names: Sequence[str],
-    first: bool,
     witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
+    names: Sequence[str],
+    first: bool,
 ) -> Interval | None:
     ends = list(chain.from_iterable((n, *rows[n].match.alternatives) for n in names))
     certain = {n for n, row in rows.items() if row.is_certain}
@@ -191,9 +185,7 @@ def weigh_nodes(
 # ------------------------------------------------------------ several recordings
 
 REFERENCE = "reference"
-MUCH_FARTHER = (
-    5.0  # times: a recording from the one before, compared with that one from the reference
-)
+MUCH_FARTHER = 5.0  # times: a recording from the one before, than that one from the reference
 SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
 
 
@@ -248,9 +240,8 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
                 continue  # inherited; or, where rounding hides it, perhaps inherited
         skipped = names[names.index(row.before) + 1 :] if row.before else names
         i = graph.maker[name]
-        return Departure(
-            last.run.name, row.before or REFERENCE, name, graph.label(i), graph.ops[i], skipped
-        )
+        before = row.before or REFERENCE
+        return Departure(last.run.name, before, name, graph.label(i), graph.ops[i], skipped)
     return None
 
 
@@ -263,30 +254,20 @@ def summarize_runs(
     """
     by_run = {departure.run: departure for departure in found}
     wrong = [c for c in comparisons if c.failing]
-    right = [
-        c.run.name
-        for c in comparisons
-        if not c.failing and not _has_other_input(c) and c.run.name not in unresolved
-    ]
+    clear = (c for c in comparisons if not c.failing and not _has_other_input(c))
+    right = [c.run.name for c in clear if c.run.name not in unresolved]
     parts = []
     if right:
         verb = "agrees" if len(right) == 1 else "agree"
         parts.append(f"{join_names(right)} {verb} with the reference")
-    if (
-        len(comparisons) == len(wrong) > 1
-        and len(found) == 1
-        and all(map(_is_inherited, wrong[1:]))
-    ):
-        shared = (
-            "the model they were converted to"
-            if any(row.agreeing for row in wrong[0].rows.values())
-            else "another input, preprocessing or model"
-        )
+    is_shared = len(found) == 1 and all(map(_is_inherited, wrong[1:]))
+    if len(comparisons) == len(wrong) > 1 and is_shared:
+        shared = "another input, preprocessing or model"
+        if any(row.agreeing for row in wrong[0].rows.values()):
+            shared = "the model they were converted to"
         every = "both" if len(wrong) == 2 else f"all {len(wrong)}"
-        place = _describe_place(found[0])
-        return (
-            f"{every} recordings give the same, other than the reference from {place} on: {shared}?"
-        )
+        same = f"{every} recordings give the same, other than the reference from"
+        return f"{same} {_describe_place(found[0])} on: {shared}?"
     for c in comparisons:
         name = c.run.name
         if name in right:
@@ -295,11 +276,8 @@ def summarize_runs(
             parts.append(_describe_departure(by_run[name], bool(right)))
         elif c.failing and name not in unresolved:
             before = c.rows[c.failing[0]].before
-            parts.append(
-                f"{name} gives what {before} gives"
-                if _is_inherited(c)
-                else f"{name} is wrong where {before} is; rounding hides whether by itself"
-            )
+            hidden = f"{name} is wrong where {before} is; rounding hides whether by itself"
+            parts.append(f"{name} gives what {before} gives" if _is_inherited(c) else hidden)
         elif _has_other_input(c):
             parts.append(f"{name} was fed another input")
         elif name in unresolved:
@@ -319,10 +297,8 @@ def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) 
         if own > SHOWN and step > MUCH_FARTHER * own:
             name = comparison.run.name
             claim = comparison.run.precision
-            moves = (
-                f"but {name} moves away from {row.before} at {tensor}, by {step:.1e} of its scale"
-            )
-            return f"{moves}, which {claim} explains as well as a fault"
+            moves = f"but {name} moves away from {row.before} at {tensor}"
+            return f"{moves}, by {step:.1e} of its scale, which {claim} explains as well as a fault"
     return ""
 
 
@@ -330,9 +306,9 @@ def _describe_departure(departure: Departure, is_told: bool) -> str:
     """`is_told`: is it said already what agrees with the reference?"""
     before = "the reference" if departure.before == REFERENCE else departure.before
     whom = "" if is_told and departure.before == REFERENCE else f" from {before}"
-    silent = (
-        f", of which {join_names(departure.skipped)} tells nothing" if departure.skipped else ""
-    )
+    silent = ""
+    if departure.skipped:
+        silent = f", of which {join_names(departure.skipped)} tells nothing"
     return f"{departure.run} departs{whom} first at {_describe_place(departure)}{silent}"
 
 

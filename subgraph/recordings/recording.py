@@ -38,9 +38,8 @@ STATISTICS = frozenset(
 )
 CHOOSE = "say which with --dump-format"
 
-_specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = (
-    WeakKeyDictionary()
-)  # inference starts a process
+# inference starts a process
+_specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()
 
 
 @frozen
@@ -80,20 +79,14 @@ class Recording:
         """
         written = WrittenNames(names, self.plain)
         scopes = set(chain.from_iterable(_find_scopes(entry, written) for entry in self.entries))
-        return (
-            replace(self, entries=tuple(_join_scopes(e, scopes) for e in self.entries))
-            if scopes
-            else self
-        )
+        return replace(self, entries=tuple(_join_scopes(e, scopes) for e in self.entries))
 
 
 def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
     """Find the folders that are a part of an entry's name, the inner one last."""
-    folders = (
-        entry.side.split("/")
-        if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")
-        else []
-    )
+    folders = entry.side.split("/")
+    if not (entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/")):
+        return []
     for k in range(len(folders)):
         name = "/".join((*folders[k:], entry.tensor))
         if written.find(name) or written.find(f"/{name}"):
@@ -138,18 +131,13 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     format = format or _detect_one(place, files)
     entries = _read_entries(_load_format(format), files, hints or DumpHints())
     if not entries:
-        raise InputError(
-            f"no tensors in {place} in the format {format}",
-            f"known formats: {', '.join(known)}",
-            code="recording.no-tensors",
-        )
+        what = f"no tensors in {place} in the format {format}"
+        hint = f"known formats: {', '.join(known)}"
+        raise InputError(what, hint, code="recording.no-tensors")
     read = {entry.file for entry in entries}
-    others = [
-        Path(n).suffix or "without an end"
-        for n in files.names
-        if n not in read and not n.endswith(NO_TENSORS)
-    ]
-    return Recording(files.root, format, entries, Counter(others))
+    others = (Path(n) for n in files.names if n not in read and not n.endswith(NO_TENSORS))
+    ends = Counter(path.suffix or "without an end" for path in others)
+    return Recording(files.root, format, entries, ends)
 
 
 def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEntry, ...]:
@@ -164,11 +152,8 @@ def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[D
         try:
             return (*module.entries(left, hints), *lost)
         except DamagedFile as e:
-            if (
-                e.file not in left.sizes
-                or e.file.endswith(NO_TENSORS)
-                or len(lost) + 1 > MAX_LOST * len(files.sizes)
-            ):
+            is_tensor = e.file in left.sizes and not e.file.endswith(NO_TENSORS)
+            if not is_tensor or len(lost) + 1 > MAX_LOST * len(files.sizes):
                 raise
             side, _, base = e.file.rpartition("/")
             name = base.rpartition(".")[0] or base
@@ -201,11 +186,8 @@ def _load_format(format: str) -> ModuleType:
 
 
 def _find_surest(files: Files) -> list[str]:
-    ranks = (
-        {format: int(_load_format(format).detect(files)) for format in list_formats()}
-        if files.sizes
-        else {}
-    )
+    formats = list_formats() if files.sizes else []
+    ranks = {format: int(_load_format(format).detect(files)) for format in formats}
     highest = max(ranks.values(), default=0)
     return [format for format, rank in ranks.items() if rank == highest > 0]
 
@@ -215,29 +197,24 @@ def _detect_one(place: Path, files: Files) -> str:
     if len(surest) == 1:
         return surest[0]
     if surest:
-        raise InputError(
-            f"{place} may be {' or '.join(surest)}",
-            f"{CHOOSE}: {surest[0]}, for example",
-            code="recording.ambiguous-format",
-        )
+        what = f"{place} may be {' or '.join(surest)}"
+        hint = f"{CHOOSE}: {surest[0]}, for example"
+        raise InputError(what, hint, code="recording.ambiguous-format")
     for name in files.ending(".csv", ".tsv", ".txt", ".json"):
-        words = set(
-            re.findall(r"[a-z][a-z0-9_]*", files.head(name).decode(errors="replace").lower())
-        )
+        head = files.head(name).decode(errors="replace").lower()
+        words = set(re.findall(r"[a-z][a-z0-9_]*", head))
         if len(found := sorted(words & STATISTICS)) > 1:
             what = f"{name} holds statistics of tensors ({', '.join(found)}), not their values"
-            raise InputError(
-                f"no tensors in {place}: {what}",
-                "have the tool dump the tensors themselves",
-                code="recording.no-tensors",
-            )
-    what = f"{count(len(files.sizes), 'file')}, none of a known format"
-    hint = f"{CHOOSE}, if it is one of {', '.join(list_formats())}"
-    if not files.sizes:
-        what = "it is empty"
-    elif place.is_file() and (kind := recognize(place)):
-        what = f"it is {kind.name}"
-        hint = "name the tensors that the device or the tool has written"
+            hint = "have the tool dump the tensors themselves"
+            break
+    else:
+        what = f"{count(len(files.sizes), 'file')}, none of a known format"
+        hint = f"{CHOOSE}, if it is one of {', '.join(list_formats())}"
+        if not files.sizes:
+            what = "it is empty"
+        elif place.is_file() and (kind := recognize(place)):
+            what = f"it is {kind.name}"
+            hint = "name the tensors that the device or the tool has written"
     raise InputError(f"no tensors in {place}: {what}", hint, code="recording.no-tensors")
 
 
@@ -246,10 +223,6 @@ def _make_spec(proto: protobuf.TypeProto | None) -> TensorSpec:
     if proto is None or not proto.HasField("tensor_type"):
         return TensorSpec()
     tensor = proto.tensor_type
-    dtype = dtypes.name_of(tensor.elem_type)
-    if not tensor.HasField("shape"):
-        return TensorSpec(dtype)
-    return TensorSpec(
-        dtype,
-        tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim),
-    )
+    dims = (int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    shape = tuple(dims) if tensor.HasField("shape") else None
+    return TensorSpec(dtypes.name_of(tensor.elem_type), shape)

@@ -116,9 +116,7 @@ def make_document(
         if len(recordings) == 1
         else summarize_runs(comparisons, found, unresolved),
         setup=RecordedSetup(
-            precision=judge.precision,
-            criterion=criterion,
-            samples=judge.model.values.labels,
+            precision=judge.precision, criterion=criterion, samples=judge.model.values.labels
         ),
         tensors=ComparedRecordings(
             odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain, takewhile
 
+from subgraph.comparison import CLIPPED
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
 from subgraph.precision import Precision
@@ -40,11 +41,7 @@ from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Status, explain_silence
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
-FOREIGN_SHARE = (
-    0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
-)
-
-CLIPPED = "clipped"  # the label of a tensor that is wrong only where int8 clips it
+FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another dump
 NO_NODE = (
     "no node adds an error: int8 clips or rounds what the nodes read, so another calibration, not"
     " another node"
@@ -153,11 +150,8 @@ class RunComparison:
     def needing(self, names: Sequence[str]) -> RunComparison:
         """Return the comparison that agrees only if all these tensors were compared."""
         rows = {n: row for n, row in self.rows.items() if n in names or row.in_place is not None}
-        return replace(
-            self,
-            rows=rows,
-            unseen_outputs=tuple(n for n in names if n not in rows or not rows[n].compared),
-        )
+        unseen = tuple(n for n in names if n not in rows or not rows[n].compared)
+        return replace(self, rows=rows, unseen_outputs=unseen)
 
     @property
     def status(self) -> Status:
@@ -172,11 +166,8 @@ class RunComparison:
         if self.failing:
             return Status.UNRESOLVED
         rows = self.rows.values()
-        broken = (
-            self.unlike
-            or self.left_out(Reason.UNREADABLE)
-            or any(row.in_place is None for row in rows)
-        )
+        broken = self.unlike or self.left_out(Reason.UNREADABLE)
+        broken = broken or any(row.in_place is None for row in rows)
         tells = any(row.agreeing and not row.mute for row in rows)
         return Status.AGREE if tells and not broken and not self.too_few else Status.UNRESOLVED
 
@@ -190,15 +181,15 @@ class RunComparison:
     def too_few(self) -> str:
         """Why the tensors that agree say little of the model; "" where they say enough."""
         if self.unseen_outputs and self.tensors:
+            seen = f"{sum(row.compared for row in self.rows.values())} of {self.tensors} tensors"
             outputs = ", ".join(self.unseen_outputs)
-            compared = sum(row.compared for row in self.rows.values())
-            return (
-                f"{compared} of {self.tensors} tensors were compared, the model's output {outputs}"
-                " was not"
-            )
+            return f"{seen} were compared, the model's output {outputs} was not"
+        return f"only {self._share} were matched" if self._is_foreign else ""
+
+    @property
+    def _share(self) -> str:
         matches, recorded = self._matched_of
-        is_foreign = self._is_foreign
-        return f"only {matches} of {recorded} recorded tensors were matched" if is_foreign else ""
+        return f"{matches} of {recorded} recorded tensors"
 
     @property
     def _is_foreign(self) -> bool:
@@ -225,25 +216,16 @@ class RunComparison:
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         silence = [f"inconclusive: {self.silence}"] if self.silence else []
-        return [
-            *silence,
-            *self._notes_on_input(),
-            *self._notes_on_files(),
-            *self._notes_on_errors(),
-        ]
+        on_errors = self._notes_on_errors()
+        return [*silence, *self._notes_on_input(), *self._notes_on_files(), *on_errors]
 
     def _notes_on_input(self) -> Iterator[str]:
         """Was the device fed something else, and is it a dump of this model at all?"""
         if self.other_input and not self.wrong_input:
-            yield (
-                f"the recording was made with another input: {', '.join(self.other_input)} differs"
-            )
-        matches, recorded = self._matched_of
+            other = ", ".join(self.other_input)
+            yield f"the recording was made with another input: {other} differs"
         if self._is_foreign:
-            yield (
-                f"only {matches} of {recorded} recorded tensors are of this model: is it a dump of"
-                " another one?"
-            )
+            yield f"only {self._share} are of this model: is it a dump of another one?"
         elif self.too_few and not self.failing:
             yield self.too_few
         elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
@@ -251,22 +233,13 @@ class RunComparison:
 
     def _notes_on_files(self) -> Iterator[str]:
         run = self.run
+        is_guessed = run.layout in AXIS_ORDERS and run.has_guessed_shapes
         last = bool(self.matched) and self.matched[0].channels_last
-        if (
-            self.matched
-            and run.layout in AXIS_ORDERS
-            and run.has_guessed_shapes
-            and last != run.channels_last
-        ):
+        if self.matched and is_guessed and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
-        for names in _find_exchanged(
-            {
-                n: m.holds
-                for n, m in chain.from_iterable(one.matches.items() for one in self.matched)
-                if m.holds
-            }
-        ):
+        holds = {match.tensor: match.holds for match in self._matches if match.holds}
+        for names in _find_exchanged(holds):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
@@ -284,25 +257,21 @@ class RunComparison:
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
-        by_value = any(
-            t.how == "value" for t in chain.from_iterable(m.matches.values() for m in self.matched)
-        )
+        by_value = any(match.how == "value" for match in self._matches)
         if self.failing and self.unseen_outputs and by_value:
-            yield (
-                "not found by value, so not compared: the model's output"
-                f" {', '.join(self.unseen_outputs)}"
-            )
+            outputs = ", ".join(self.unseen_outputs)
+            yield f"not found by value, so not compared: the model's output {outputs}"
         compared = [row for row in self.rows.values() if row.compared]
         if len(compared) > 1 and not self.other_input and all(row.failing for row in compared):
-            last = (
-                ", channels last in files without a header (--dump-layout NHWC)"
-                if self.run.has_guessed_shapes
-                else ""
-            )
-            yield (
-                "even the first recorded tensor is wrong: other weights, another input or"
-                f" preprocessing{last}, or a lower precision (--precision fp16, bf16 or int8)?"
-            )
+            causes = "other weights, another input or preprocessing"
+            if self.run.has_guessed_shapes:
+                causes += ", channels last in files without a header (--dump-layout NHWC)"
+            lower = "or a lower precision (--precision fp16, bf16 or int8)"
+            yield f"even the first recorded tensor is wrong: {causes}, {lower}?"
+
+    @property
+    def _matches(self) -> Iterator[TensorMatch]:
+        return chain.from_iterable(sample.matches.values() for sample in self.matched)
 
 
 def _find_exchanged(holds: StringMap) -> list[list[str]]:
@@ -370,21 +339,16 @@ def find_misread_input(
     end = time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
-    matches = (
-        {n: match for n, match in compared.matched[0].matches.items() if n in rows}
-        if compared
-        else {}
-    )
+    known = compared.matched[0].matches if compared else {}
+    matches = {n: match for n, match in known.items() if n in rows}
     for name in graph.inputs:
         wrong = [n for n in find_first_recorded(graph, name, matches) if rows[n].failing]
         if matches and not wrong:
             continue
-        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(
-            run.samples[0], math.inf
-        )
-        for misread in takewhile(
-            lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])
-        ):
+        distances = {matches[n].entry: matches[n].distance for n in wrong}
+        distances = distances or dict.fromkeys(run.samples[0], math.inf)
+        misreadings = misread_inputs(judge.model, [name])
+        for misread in takewhile(lambda _: time.monotonic() < end, misreadings):
             far = _measure_distance(feed_misread(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
@@ -407,9 +371,7 @@ def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry,
     distances = {m.entry: m.distance for m in matches if m.tensor in judge.model.graph.maker}
     if not distances or (known and distances.keys() != before.keys()):
         return math.inf
-    nearer = all(
-        away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items()
-    )
+    nearer = all(a <= NEAR and not a * CLEARER >= before[e] for e, a in distances.items())
     return sum(distances.values()) / len(distances) if nearer else math.inf
 
 
@@ -418,7 +380,5 @@ def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     first = model.tensors()[:FIRST]
     capture_tensors(model, first)
     values = ((n, read_reference_value(model, n, 0)) for n in first)
-    sums = BlockSums(
-        (n, value) for n, value in values if value is not None and value.dtype.kind == "f"
-    )
+    sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
     return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.missing)
