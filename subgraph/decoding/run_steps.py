@@ -171,9 +171,12 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
     states: Records = given.first_states(folder)
     ended = np.zeros(given.batch, bool)
     for k in range(given.steps):
-        tokens = _choose_tokens(walked, k, ended)
-        if tokens is not None:
-            walked.tokens.append(tokens)
+        prompt = given.find_prompt(k)
+        if given.prompt is not None:
+            if prompt is None:  # it is used up
+                last = np.where(ended, given.file.pad, walked.winners[k - 1])
+                prompt = last[:, None].astype(np.int64)
+            walked.tokens.append(prompt)
         _keep(walked, k, states)
         before = states
         results, states = walked.step(k, before, folder / f"step{k}")
@@ -188,15 +191,6 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
                 break
     walked.states[walked.steps] = states
     return walked
-
-
-def _choose_tokens(walked: Trace, k: int, ended: Array) -> Array | None:
-    """Return the tokens of step k: the prompt's, then the last winner; None without tokens."""
-    given = walked.given
-    prompt = given.find_prompt(k)
-    if given.prompt is None or prompt is not None:
-        return prompt
-    return np.where(ended, given.file.pad, walked.winners[k - 1])[:, None].astype(np.int64)
 
 
 def find_winners(given: LoopInputs, results: Records, k: int) -> Any:

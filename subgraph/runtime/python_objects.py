@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -73,16 +74,13 @@ def find_run(candidate: object, outputs: Sequence[str]) -> Run | None:
     ]
     for make in filter(None, makers):
         return make(candidate, outputs)
-    return candidate if callable(candidate) and _takes_feeds(candidate) else None
-
-
-def _takes_feeds(function: Callable[..., Any]) -> bool:
-    """Return whether the name of a function's first parameter is that of feeds."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except ValueError:  # a builtin without a signature
-        return False
-    return names[:1] != [] and names[0] in FEEDS
+    if not callable(candidate):
+        return None
+    with suppress(ValueError):  # a builtin without a signature
+        names = list(inspect.signature(candidate).parameters)
+        if names and names[0] in FEEDS:
+            return candidate
+    return None
 
 
 def _run_session(session: Any, _: Sequence[str]) -> Run:

@@ -66,7 +66,7 @@ from subgraph.runtime.protocol import (
     to_texts,
 )
 from subgraph.storage import tensors
-from subgraph.storage.tensors import Record, Value, Values
+from subgraph.storage.tensors import Record, Values
 from subgraph.types import Fields, StringMap
 
 
@@ -396,7 +396,17 @@ class Server:
             arrays = {r.name: tensors.load(r, folder, mapped=True) for r in request.feeds}
             types = {r.name: (r.form, r.dtype) for r in request.feeds}
         begin = time.perf_counter()
-        results = self._results(run, arrays)
+        with self._guard_backend(ModelError, "failed while running", code="backend.run-failed"):
+            returned = run(arrays)
+        if not isinstance(returned, Mapping):
+            raise ModelError(
+                f"{self.backend} gave {type(returned).__name__}, not a mapping of names to arrays",
+                code="plugin.wrong-return",
+            )
+        with self._guard_backend(
+            ModelError, "gave what cannot be read", code="plugin.wrong-return"
+        ):
+            results: Values = dict(returned)
         seconds = time.perf_counter() - begin
         self.held = arrays, results
         fed = tuple(Record(n, *types[n], tensors.list_shapes(v), ()) for n, v in arrays.items())
@@ -410,19 +420,6 @@ class Server:
         )
         others = tuple(sorted(set(map(str, results)) - set(request.outputs) - set(arrays)))
         return ModelRun(saved, fed, origins, others, seconds)
-
-    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> Values:
-        with self._guard_backend(ModelError, "failed while running", code="backend.run-failed"):
-            results = run(arrays)
-        if not isinstance(results, Mapping):
-            raise ModelError(
-                f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays",
-                code="plugin.wrong-return",
-            )
-        with self._guard_backend(
-            ModelError, "gave what cannot be read", code="plugin.wrong-return"
-        ):
-            return dict(results)
 
     def _save(
         self, name: str, value: Any, declared: str, folder: Path, stem: str, earlier: Record | None

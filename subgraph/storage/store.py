@@ -26,7 +26,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -308,7 +308,12 @@ class Store(Closable):
             if self._unmeasured < self.limit // LIMIT_PARTS:
                 return
             self._unmeasured = 0
-        entries = sorted(_iter_entries(self.root), key=lambda entry: entry[1].st_mtime_ns)
+        entries = []
+        for place in self.root.glob("[0-9a-f][0-9a-f]/*"):
+            with contextlib.suppress(OSError):  # removed meanwhile, or no entry
+                bytes_held = sum(file.lstat().st_size for file in place.iterdir())
+                entries.append((place, place.lstat(), bytes_held))
+        entries.sort(key=lambda entry: entry[1].st_mtime_ns)
         excess = sum(size for _, _, size in entries) - (self.limit - self.limit // LIMIT_PARTS)
         start = self.find_oldest_start()
         for place, before, size in entries:
@@ -355,13 +360,6 @@ def _lock(
     """The lock of a folder; a file or link has none."""
     is_folder = stat.S_ISDIR(place.lstat().st_mode)
     return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
-
-
-def _iter_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:
-    """Each entry with its time and its size in bytes."""
-    for place in root.glob("[0-9a-f][0-9a-f]/*"):
-        with contextlib.suppress(OSError):  # removed meanwhile, or no entry
-            yield place, place.lstat(), sum(file.lstat().st_size for file in place.iterdir())
 
 
 def _is_full(e: OSError) -> bool:

@@ -116,7 +116,11 @@ class Sweep:
                 for cell in executor.map(lambda test, r=limited: self._run(r, test), tests):
                     column.append(cell)
                     outcomes[cell[1].outcome] += 1
-                    _log_progress(outcomes, total, runtime.candidate.name)
+                    step = outcomes.total()
+                    counts = ", ".join(f"{n} {o}" for o in SweepOutcome if (n := outcomes[o]))
+                    extra = {"step": step, "of": total, "sparse": True}
+                    name = runtime.candidate.name
+                    log.info("%d of %d on %s: %s", step, total, name, counts, extra=extra)
                 columns.append(column)
             except BaseException:
                 runtime.workers.close()  # threads that wait for a result stop at once
@@ -190,13 +194,6 @@ def choose_outcome(verdict: Verdict) -> SweepOutcome:
     if verdict.signature in ENDED:
         return SweepOutcome.CRASHED if is_dead(verdict) else SweepOutcome.REFUSED
     return OF_STATUS[verdict.status]
-
-
-def _log_progress(outcomes: Counter[SweepOutcome], total: int, candidate: str) -> None:
-    step = outcomes.total()
-    so_far = ", ".join(f"{n} {o}" for o in SweepOutcome if (n := outcomes[o]))
-    extra = {"step": step, "of": total, "sparse": True}
-    log.info("%d of %d on %s: %s", step, total, candidate, so_far, extra=extra)
 
 
 @contextmanager

@@ -172,8 +172,9 @@ class _Values:
 def _run(
     module: Any, args: Sequence[Any], kwargs: Fields, graph: Graph, values: _Values, export: Any
 ) -> tuple[str, list[str]]:
-    """Record all values; how, and notes."""
-    with programs.import_torch().no_grad():
+    """Record all values; return the way, and notes."""
+    torch = programs.import_torch()
+    with torch.no_grad():
         results = module(*args, **kwargs)
     notes = list(values.ends((args, kwargs), results))
     known = any(programs.read_statement(graph, i) for i in range(len(graph.nodes)))
@@ -186,33 +187,25 @@ def _run(
             notes.append(f"{e.what}; what its modules return was recorded instead")
         else:
             notes += [f"{said}: not recorded"] if said else []
-            told = _make_listener(graph, program, values.add)
-            outputs = programs.list_tensors(programs.run(program, args, kwargs, told))
+            tensors_of = group_values(
+                (node, (tensor, position))
+                for tensor, (node, position) in programs.find_places(graph, program).items()
+            )
+
+            def listen(node: Any, value: Any) -> None:
+                for tensor, position in tensors_of.get(node.name, ()):
+                    one = programs.get_element(value, position)
+                    if isinstance(one, torch.Tensor):
+                        values.add(tensor, one)
+
+            outputs = programs.list_tensors(programs.run(program, args, kwargs, listen))
             notes += programs.iter_departures(programs.list_tensors(results), outputs)
             return "exported program", notes
     recorder = _Recorder(module, ScopedTensors(graph), values.add)
-    with recorder.hooks(), recorder.functions(), programs.import_torch().no_grad():
+    with recorder.hooks(), recorder.functions(), torch.no_grad():
         module(*args, **kwargs)
     recorder.tell_calls()
     return "hooks", notes
-
-
-def _make_listener(
-    graph: Graph, program: Any, add: Callable[[str, Any], None]
-) -> Callable[[Any, Any], None]:
-    """Return a function that adds the tensors of a node of the program, from its value."""
-    tensors = group_values(
-        (node, (tensor, position))
-        for tensor, (node, position) in programs.find_places(graph, program).items()
-    )
-
-    def listen(node: Any, value: Any) -> None:
-        for tensor, position in tensors.get(node.name, ()):
-            one = programs.get_element(value, position)
-            if isinstance(one, programs.import_torch().Tensor):
-                add(tensor, one)
-
-    return listen
 
 
 def _require_free(place: Path) -> None:
