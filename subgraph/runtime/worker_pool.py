@@ -120,12 +120,19 @@ class Hosts:
 
     @contextmanager
     def lease(self, tried: Collection[str], go_on: Callable[[], None]) -> Iterator[str]:
-        """A host that no other run has, and that was not tried before; waits for one. `go_on`
-        raises to end waiting."""
+        """Wait for a host that no other run has and that was not tried; yield it.
+
+        `go_on` raises an error to end the wait.
+        """
         with _free_again:
-            while (host := self._free(tried)) is None:
+            while True:
+                left = [host for host in self.names if host not in tried]
+                answering = [host for host in left if self._losses[host] < MAX_LOSSES] or left
+                if free := [host for host in answering if host not in _lent]:
+                    break
                 go_on()
                 _free_again.wait(POLL)
+            host = free[0]
             _lent.add(host)
         try:
             yield host
@@ -133,11 +140,6 @@ class Hosts:
             with _free_again:
                 _lent.discard(host)
                 _free_again.notify_all()
-
-    def _free(self, tried: Collection[str]) -> str | None:
-        left = [host for host in self.names if host not in tried]
-        answering = [host for host in left if self._losses[host] < MAX_LOSSES] or left
-        return next((host for host in answering if host not in _lent), None)
 
     def note(self, host: str, *, answered: bool) -> None:
         """Record the end of a run on a host."""

@@ -70,14 +70,20 @@ from subgraph.verdict import Verdict
 def make_document(
     sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = ""
 ) -> SweepDocument:
-    """The document of a sweep whose cases go to `places`, one per candidate."""
+    """Return the document of a sweep whose cases go to `places`, one per candidate."""
     numbers = range(len(sweep.candidates))
+    left_out = sweep.tests.left_out
+    nodes = [row.test for row in rows if row.test.kind == NODE]
+    operators = len({(t.domain, t.op) for t in nodes})
+    version = metadata.version("onnx")
+    plain = Counter(row.reference.outcome for row in rows)
+    differing = [row for row in rows if row.reference.outcome == "differs"]
     return SweepDocument(
         exit_code=choose_exit_code(rows),
         command=command,
         criterion=sweep.expected.criterion,
         only=sweep.only,
-        tests=_count_tests(sweep, rows),
+        tests=TestsEntry(version, len(rows), operators, len(rows) - len(nodes), len(left_out)),
         candidates=[
             _make_candidate_entry(sweep.candidates[k], [r.results[k] for r in rows], places[k])
             for k in numbers
@@ -88,8 +94,14 @@ def make_document(
             for k in numbers
         ],
         differ=[row.test.name for row in rows if len({r.outcome for r in row.results}) > 1],
-        onnxruntime=_summarize_onnxruntime(sweep, rows),
-        left_out=sweep.tests.left_out,
+        onnxruntime=OnnxruntimeEntry(
+            sweep.expected.version,
+            plain["agrees"] + plain["near"],
+            plain["refuses"],
+            plain["crashes"],
+            [NamedTest(row.test.name, row.test.op, row.reference.why) for row in differing],
+        ),
+        left_out=left_out,
         rows=[_make_row(row, places) for row in rows],
     )
 
@@ -133,14 +145,6 @@ def make_result_entry(result: SweepResult, case: str | None = None) -> ResultEnt
     )
 
 
-def _count_tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
-    nodes = [row.test for row in rows if row.test.kind == NODE]
-    operators = len({(t.domain, t.op) for t in nodes})
-    version = metadata.version("onnx")
-    left_out = len(sweep.tests.left_out)
-    return TestsEntry(version, len(rows), operators, len(rows) - len(nodes), left_out)
-
-
 def _make_candidate_entry(
     runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace
 ) -> CandidateEntry:
@@ -175,16 +179,6 @@ def _list_operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
         return [-sum(t[outcome] for t in entry.totals) for outcome in bad], entry.operator
 
     return sorted(entries, key=rank)
-
-
-def _summarize_onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
-    counts = Counter(row.reference.outcome for row in rows)
-    differing = [row for row in rows if row.reference.outcome == "differs"]
-    entries = [NamedTest(row.test.name, row.test.op, row.reference.why) for row in differing]
-    agrees = counts["agrees"] + counts["near"]
-    return OnnxruntimeEntry(
-        sweep.expected.version, agrees, counts["refuses"], counts["crashes"], entries
-    )
 
 
 def _make_row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:

@@ -131,11 +131,16 @@ class _Module:
                 f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs",
                 code="backend.run-failed",
             )
+        values: Values = {}
         # copied while the variables live: `read` returns their memory
-        return {
-            port.name: _read(value, port)
-            for port, value in zip(self._outputs, results, strict=True)
-        }
+        for port, value in zip(self._outputs, results, strict=True):
+            shape = list(value.shape)
+            if 0 in shape:  # `read` raises an error
+                values[port.name] = np.zeros(shape, np_dtype(port.dtype))
+            else:
+                array = np.asarray(value.read()).reshape(shape)
+                values[port.name] = _foreign.as_declared(array, port)
+        return values
 
     def _variable(self, array: Any, port: _foreign.Port) -> Any:
         held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
@@ -152,13 +157,6 @@ class _Module:
 def error_text(error: Exception) -> str:
     """MNN's error text, which is that of the cause where there is one."""
     return _foreign.message(error.__cause__ or error)
-
-
-def _read(value: Any, port: _foreign.Port) -> Any:
-    shape = list(value.shape)
-    if 0 in shape:  # `read` raises an error
-        return np.zeros(shape, np_dtype(port.dtype))
-    return _foreign.as_declared(np.asarray(value.read()).reshape(shape), port)
 
 
 def _convert(model: Path, path: Path) -> Path:
