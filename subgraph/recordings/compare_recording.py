@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, product
 
 import numpy as np
@@ -124,14 +124,11 @@ def _judge_matches(
     rows |= judging.isolated([row for row in rows.values() if row.failing])
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
-    whole = not choice.fail_fast and (
-        choice.only is None or len(set(choice.only)) == len(judge.model.tensors())
-    )
-    outputs = (n for n in judge.model.tensors() if n in graph.outputs)
-    unseen = tuple(n for n in outputs if not _is_seen(judge, n, recorded))
-    return RunComparison(
-        judge, run, tuple(matched), rows, inputs, unseen, len(judge.model.tensors()) if whole else 0
-    )
+    tensors = judge.model.tensors()
+    is_part = choice.only is not None and len(set(choice.only)) < len(tensors)
+    unseen = (n for n in tensors if n in graph.outputs and not _is_seen(judge, n, recorded))
+    count = 0 if choice.fail_fast or is_part else len(tensors)
+    return RunComparison(judge, run, tuple(matched), rows, inputs, tuple(unseen), count)
 
 
 def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
@@ -156,12 +153,8 @@ def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
 def _is_wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
     graph = compared.judge.model.graph
-    first = set(
-        chain.from_iterable(
-            find_first_recorded(graph, name, compared.rows) for name in graph.inputs
-        )
-    )
-    return any(compared.rows[n].failing for n in first)
+    first = (find_first_recorded(graph, name, compared.rows) for name in graph.inputs)
+    return any(compared.rows[n].failing for n in chain.from_iterable(first))
 
 
 def _compare_misread_input(
@@ -192,21 +185,15 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(judge.model, judge.model.graph.inputs)
     matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        if unread := [
-            left.why
-            for left in chain.from_iterable(m.left_out_as(Reason.UNREADABLE) for m in matched)
-        ]:
-            raise InputError(
-                f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}",
-                code="recording.unreadable",
-            )
+        unread = [*chain.from_iterable(m.left_out_as(Reason.UNREADABLE) for m in matched)]
+        if unread:
+            why = f"{len(unread)} could not be read: {unread[0].why}"
+            what = f"none of {run.name} can be compared; {why}"
+            raise InputError(what, code="recording.unreadable")
         recorded = ", ".join([e.name for e in chain.from_iterable(run.samples)][:3])
-        tensors = ", ".join(judge.model.tensors()[:3])
-        raise InputError(
-            f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …",
-            "is it a dump of another model?",
-            code="recording.no-match",
-        )
+        held = f"it holds {recorded} …; the model {', '.join(judge.model.tensors()[:3])} …"
+        what = f"nothing in {run.name} is of this model: {held}"
+        raise InputError(what, "is it a dump of another model?", code="recording.no-match")
     return tuple(map(follow_unnamed, matched))
 
 
@@ -264,14 +251,7 @@ class _Judging:
                     rows.append(self._judge_in_place(match, sample))
                 except InputError as e:
                     rows.append(TensorRow(match, why=e.what))
-        return max(
-            rows,
-            key=lambda row: (
-                row.failing,
-                not row.in_place,
-                gravity(row.in_place) if row.in_place else (),
-            ),
-        )
+        return max(rows, key=_weigh_row)
 
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
         name = match.tensor
@@ -281,12 +261,10 @@ class _Judging:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
         cast = next((cast for cast, seen in self.judge.model.unrounded.items() if seen == name), "")
-        told = (
-            f"the model casts it to a narrower type ({clean(cast)}), the recording does not"
-            if cast
-            else ""
-        )
-        match = replace(match, remark=remark or told)
+        if cast and not remark:
+            told = f"the model casts it to a narrower type ({clean(cast)})"
+            remark = f"{told}, the recording does not"
+        match = replace(match, remark=remark)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.fails and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
@@ -294,8 +272,7 @@ class _Judging:
             steps = f"printed in steps of {match.entry.step:g}"
             return TensorRow(match, why=f"{steps}: too few digits to say that it agrees")
         before, beside = self._beside(name, reference, value, k)
-        is_right = name in self.judge.model.choice.may_be_empty
-        may_be_mute = judgement.agrees and not is_right
+        may_be_mute = judgement.agrees and name not in self.judge.model.choice.may_be_empty
         mute = explain_mute(reference, value) if may_be_mute else ""
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
@@ -307,9 +284,8 @@ class _Judging:
         self, name: str, reference: Array, value: Array, k: int
     ) -> tuple[str, Judgement | None]:
         """Return the nearest earlier run that tells this tensor, and the judgement against it."""
-        for run in reversed(
-            [c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]
-        ):
+        earlier = [c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]
+        for run in reversed(earlier):
             row = run.rows.get(name)
             if row is None or not row.compared or name not in run.matched[k].matches:
                 continue
@@ -322,10 +298,7 @@ class _Judging:
             moved = displace(reference, other, value)
             judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
             if row.failing and measure_remoteness(reference, other, value) <= AS_WRONG:
-                why = f"both are off alike: {judged.why}"
-                judged = replace(
-                    judged, status=Status.AGREE, signature=None, label="agrees", why=why
-                )
+                judged = _excuse(judged, "agrees", f"both are off alike: {judged.why}")
             return run.run.name, judged
         return "", None
 
@@ -353,10 +326,8 @@ class _Judging:
     def _noise_region(self) -> Region | None:
         region = self.judge.model.whole(self.recorded)
         capture_tensors(self.judge.model, region.outputs)
-        size = sum(
-            size for _, size in iter_tensor_sizes(self.judge.model, self.judge.model.tensors())
-        )
-        return region if size <= NOISE_BYTES else None
+        sizes = iter_tensor_sizes(self.judge.model, self.judge.model.tensors())
+        return region if sum(size for _, size in sizes) <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
         """Return wrong rows, which are in the order of the model, with the isolated judgement."""
@@ -375,9 +346,8 @@ class _Judging:
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """
         samples = [m for m in self.matched if name in m.matches]
-        alike = dict.fromkeys(
-            (name, *chain.from_iterable(m.matches[name].alternatives for m in samples))
-        )
+        others = (m.matches[name].alternatives for m in samples)
+        alike = dict.fromkeys((name, *chain.from_iterable(others)))
         judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
@@ -399,11 +369,8 @@ class _Judging:
 
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [meant], is_certain)
-        unknown = {
-            n
-            for n, match in chain.from_iterable(m.matches.items() for m in samples)
-            if match.is_order_unknown
-        }
+        matches = chain.from_iterable(m.matches.values() for m in samples)
+        unknown = {match.tensor for match in matches if match.is_order_unknown}
         if region is None or not unknown.isdisjoint((name, *region.inputs)):
             return None
         judgements = []
@@ -423,48 +390,35 @@ class _Judging:
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s isolated: %s", meant, e.what)
             return None
-        judgements = [
-            self._judge_isolated(m.matches[name], meant, m.k, region, feeds[m.k], outputs[m.k])
-            for m in samples
-            if meant in outputs[m.k]
-        ]
+        given = [m for m in samples if meant in outputs[m.k]]
+        judge = partial(self._judge_isolated, meant, region)
+        judgements = (judge(m.matches[name], m.k, feeds[m.k], outputs[m.k]) for m in given)
         return max(judgements, key=gravity, default=None)
 
     def _judge_isolated(
         self,
-        match: TensorMatch,
         meant: str,
-        k: int,
         region: Region,
+        match: TensorMatch,
+        k: int,
         feeds: Records,
         outputs: Records,
     ) -> Judgement:
-        judge = self.judge
+        model = self.judge.model
+        graph = model.graph
         reference = outputs[meant].array()
         value, _ = match.compared(reference)
-        records = {
-            **judge.model.values.records[k],
-            **feeds,
-            **outputs,
-        }  # noise around the device's own values
-        noise = RegionNoise(
-            judge.model.graph,
-            region,
-            judge.model.reference,
-            records,
-            judge.model.scratch,
-            unrounded=judge.model.unrounded,
-        )
-        measured = noise.of(meant)
+        # noise around the device's own values
+        records = {**model.values.records[k], **feeds, **outputs}
+        around = (model.reference, records, model.scratch)
+        measured = RegionNoise(graph, region, *around, unrounded=model.unrounded).of(meant)
         judged = self._judge(meant, reference, value, k, measured)
         is_failing = judged.fails and reference.dtype.kind == "f"
         if not is_failing or self.precision is not Precision.INT8:
             return judged
-        graph = judge.model.graph
         step = np.abs(reference).max() / STEPS
         if graph.ops[graph.maker[meant]] in REQUANTIZES and np.abs(value - reference).max() <= step:
-            why = "within one step of another scale"
-            return replace(judged, status=Status.AGREE, signature=None, label="precision", why=why)
+            return _excuse(judged, "precision", "within one step of another scale")
         clipped = np.clip(reference, value.min(), value.max())
         share = np.mean(clipped != reference)
         without = self._judge(meant, clipped, value, k, measured)
@@ -474,6 +428,15 @@ class _Judging:
             return without
         why = f"{share:.1%} of its values are clipped, as a small scale does"
         return replace(judged, label=CLIPPED, why=why)
+
+
+def _excuse(judged: Judgement, label: str, why: str) -> Judgement:
+    return replace(judged, status=Status.AGREE, signature=None, label=label, why=why)
+
+
+def _weigh_row(row: TensorRow) -> tuple[object, ...]:
+    """The key by which the worst row is found."""
+    return row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()
 
 
 def _iter_forms(

@@ -135,9 +135,8 @@ class RecordedRuns:
     @property
     def candidate(self) -> Candidate:
         """The candidate that recorded the runs; by default at the coarsest of their precisions."""
-        claim = reduce(
-            _choose_coarser, (run.precision or find_claim(run) for run in self.runs), PRECISIONS[0]
-        )
+        claims = (run.precision or find_claim(run) for run in self.runs)
+        claim = reduce(_choose_coarser, claims, PRECISIONS[0])
         name = "+".join(run.name for run in self.runs)
         return Candidate(name, RECORDED, precision=self.precision or claim)
 
@@ -207,26 +206,18 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options.layout, options.format))
-            claims = accumulate(
-                map(find_claim, found), _choose_coarser
-            )  # a toolkit's board computes as the simulator before it
-            found = [
-                replace(run, precision=said or claim, layout=options.layout)
-                for run, claim in zip(found, claims, strict=True)
-            ]
-            runs += [
-                replace(run, siblings=tuple(r for r in found if r is not run)) for run in found
-            ]
+            # a toolkit's board computes as the simulator before it
+            claims = zip(found, accumulate(map(find_claim, found), _choose_coarser), strict=True)
+            found = [replace(r, precision=said or c, layout=options.layout) for r, c in claims]
+            runs += [replace(r, siblings=tuple(o for o in found if o is not r)) for r in found]
         except InputError as e:
             if len(options.folders) == 1:
                 raise
             runs.append(RecordedRun(name, missing=e.what, precision=said))
     if all(run.missing for run in runs):
-        raise InputError(
-            "; ".join(run.missing for run in runs),
-            "--recorded names a folder of layer dumps",
-            code="recording.not-found",
-        )
+        what = "; ".join(run.missing for run in runs)
+        hint = "--recorded names a folder of layer dumps"
+        raise InputError(what, hint, code="recording.not-found")
     return runs
 
 
@@ -236,9 +227,8 @@ def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
     But values decide whether channels come first or last: the user's word counts where they do not
     tell.
     """
-    recorded = recording.open(
-        folder, format, replace(recording.find_hints(graph, layout), flat_if_misfit=True)
-    )
+    hints = replace(recording.find_hints(graph, layout), flat_if_misfit=True)
+    recorded = recording.open(folder, format, hints)
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
     for entry in recorded:
@@ -260,11 +250,8 @@ def _choose_names(options: RecordingOptions) -> list[str]:
         names = [folder.label or str(folder.path) for folder in options.folders]
     if len(set(names)) < len(names):
         twice = next(name for k, name in enumerate(names) if name in names[:k])
-        raise UsageError(
-            f"--recorded: '{twice}' is given twice",
-            "a label of its own for each: LABEL=DIR",
-            code="option.repeated",
-        )
+        what = f"--recorded: '{twice}' is given twice"
+        raise UsageError(what, "a label of its own for each: LABEL=DIR", code="option.repeated")
     return names
 
 
@@ -282,11 +269,8 @@ def _apply_map(
     check_tensors(graph, tensor_map)
     for tensor, name in tensor_map.items():
         if name not in known:
-            raise UnknownName(
-                f"--map: nothing recorded is called '{name}'",
-                nearest=nearest(name, list(known)),
-                code="map.unknown-name",
-            )
+            what = f"--map: nothing recorded is called '{name}'"
+            raise UnknownName(what, nearest=nearest(name, list(known)), code="map.unknown-name")
         ours[known[name]] = (*ours.get(known[name], ()), tensor)
 
     def mark(entry: DumpEntry) -> DumpEntry:
@@ -301,9 +285,8 @@ def _apply_map(
 
 def _list_names(entry: DumpEntry) -> Strings:
     """By which a user may call it."""
-    return tuple(
-        filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem))
-    )
+    names = (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem)
+    return tuple(filter(None, names))
 
 
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
@@ -323,9 +306,8 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """A run of nothing but inputs is dropped; its entries join every other run."""
-    inputs = [
-        run for run in runs if all(e.role == "input" for e in chain.from_iterable(run.samples))
-    ]
+    roles = ({e.role for e in chain.from_iterable(run.samples)} for run in runs)
+    inputs = [run for run, held in zip(runs, roles, strict=True) if held <= {"input"}]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
@@ -345,12 +327,9 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
     out = []
     for run in runs:
         if len(run.samples) > number:
-            log.warning(
-                "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
-                clean(run.name),
-                count(len(run.samples), "sample"),
-                count(number, "sample"),
-            )
+            held, fed = (count(n, "sample") for n in (len(run.samples), number))
+            text = "%s holds %s, the input is %s: the first is compared (-i a folder of samples)"
+            log.warning(text, clean(run.name), held, fed)
         out.append(replace(run, samples=run.samples[:number]))
     return out
 
@@ -364,17 +343,14 @@ def find_claim(run: RecordedRun) -> str:
     entries = list(chain.from_iterable(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_choose_coarser, computed)
-    if any(
-        e.tensor.endswith(INT8_ENDINGS) or e.dtype in CODES for e in entries if e.role == "output"
-    ):
+    outputs = (e for e in entries if e.role == "output")
+    if any(e.tensor.endswith(INT8_ENDINGS) or e.dtype in CODES for e in outputs):
         return Precision.INT8
     if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):
         return Precision.FP16
     dtypes = {entry.dtype for entry in entries}
-    return next(
-        (claim for claim in (Precision.BF16, Precision.FP16) if claim.dtype in dtypes),
-        Precision.FP32,
-    )
+    narrow = (claim for claim in (Precision.BF16, Precision.FP16) if claim.dtype in dtypes)
+    return next(narrow, Precision.FP32)
 
 
 # ------------------------------------------------------------ inputs
@@ -389,31 +365,20 @@ def _make_feeding(
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
         what = f"it is unknown what the device was fed: the recording holds no input '{lacking[0]}'"
-        raise UsageError(
-            what,
-            "name it with -i FILE, or --seed N if it was subcut's random input",
-            code="recording.input-missing",
-        )
+        hint = "name it with -i FILE, or --seed N if it was subcut's random input"
+        raise UsageError(what, hint, code="recording.input-missing")
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
-    names = dict.fromkeys(
-        Path(file).name for sample in records for record in sample.values() for file in record.files
-    )
+    files = chain.from_iterable(r.files for sample in records for r in sample.values())
+    names = dict.fromkeys(Path(file).name for file in files)
     return replace(feeding, inputs=tuple(names), records=records)
 
 
 def _find_recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
     """Per sample, the entries of the model's inputs; of the run that holds most of them."""
-    found = [
-        [_match_inputs(run, entries, graph) for entries in run.samples]
-        for run in runs
-        if run.samples
-    ]
-    return max(
-        (samples for samples in found if all(samples)),
-        key=lambda samples: min(map(len, samples)),
-        default=[],
-    )
+    recorded = (run for run in runs if run.samples)
+    found = ([_match_inputs(run, entries, graph) for entries in run.samples] for run in recorded)
+    return max(filter(all, found), key=lambda samples: min(map(len, samples)), default=[])
 
 
 def _match_inputs(
@@ -430,12 +395,8 @@ def _match_inputs(
             continue
         recorded = entry.label
         name = next(iter(written.find(recorded)), spelled.get(run.plain(recorded), ""))
-        if (
-            not name
-            and entry.role == "input"
-            and re.fullmatch(r"input_\d+", recorded)
-            and entry.index < len(numbered)
-        ):
+        is_numbered = entry.role == "input" and re.fullmatch(r"input_\d+", recorded)
+        if not name and is_numbered and entry.index < len(numbered):
             name = numbered[entry.index]
         if name:
             inputs.setdefault(name, entry)
@@ -456,9 +417,8 @@ def _save_inputs(
         place.mkdir()
         for name, entry in sample.items():
             array = _read_as_declared(entry, graph, name, channels_last)
-            records[k][name] = save(name, array, type_of(array), place, stems[name]).within(
-                str(place)
-            )
+            record = save(name, array, type_of(array), place, stems[name])
+            records[k][name] = record.within(str(place))
     return tuple(records)
 
 
@@ -470,19 +430,14 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
         shape = fill_open_dimension(known, array.size)
-        ways = (
-            iter_alignments(array.shape, shape, entry.guessed, channels_last)
-            if shape is not None
-            else ()
-        )
-        way = next(iter(ways), None)
+        way = None
+        if shape is not None:
+            way = next(iter_alignments(array.shape, shape, entry.guessed, channels_last), None)
         if way is None:
-            have = shape_text(array.shape)
-            want = shape_text(tuple(dims))
-            what = f"{entry.file} holds {have} for the input '{name}', {want}"
-            raise InputError(
-                what, "name what the device was fed with -i", code="recording.wrong-shape"
-            )
+            want = f"the input '{name}', {shape_text(tuple(dims))}"
+            what = f"{entry.file} holds {shape_text(array.shape)} for {want}"
+            hint = "name what the device was fed with -i"
+            raise InputError(what, hint, code="recording.wrong-shape")
         array = way.apply(array)
     if array.dtype != np_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
@@ -493,13 +448,9 @@ def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: 
 
 def choose_device_run(runs: Sequence[RecordedRun]) -> RecordedRun:
     """Choose the run to narrow down: not a toolkit's own golden values; of several the last."""
-    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(
-        runs
-    )
-    if len(candidates) > 1:
-        log.warning(
-            "%s: the last of %s is looked at",
-            clean(candidates[-1].name),
-            count(len(candidates), "run"),
-        )
-    return candidates[-1]
+    own = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)]
+    *others, last = own or runs
+    if others:
+        among = count(len(others) + 1, "run")
+        log.warning("%s: the last of %s is looked at", clean(last.name), among)
+    return last

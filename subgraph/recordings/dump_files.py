@@ -79,18 +79,14 @@ class Files:
             InputError: it is not listed.
         """
         if name not in self.sizes:
-            raise InputError(
-                f"no file {name} in {self.root}",
-                "files outside the folder are not read",
-                code="recording.file-missing",
-            )
+            hint = "files outside the folder are not read"
+            raise InputError(f"no file {name} in {self.root}", hint, code="recording.file-missing")
         return self.root / name
 
     def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
         """The error for a file that contradicts its format."""
-        error = DamagedFile(
-            f"cannot read {self.root / name}: {why}", hint, code="recording.damaged"
-        )
+        what = f"cannot read {self.root / name}: {why}"
+        error = DamagedFile(what, hint, code="recording.damaged")
         error.file = name
         return error
 
@@ -169,9 +165,8 @@ class Files:
     def _require_part(self, name: str, offset: int, count: int) -> Path:
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
-            raise self.damaged(
-                name, f"it has {self.sizes[name]} bytes where {offset + count} should be"
-            )
+            why = f"it has {self.sizes[name]} bytes where {offset + count} should be"
+            raise self.damaged(name, why)
         return path
 
     def mapped(self, name: str, offset: int, count: int) -> Array:
@@ -207,11 +202,8 @@ def is_possible_shape(shape: Sequence[int]) -> bool:
     >>> is_possible_shape((0, 1 << 40)), is_possible_shape((0, 1 << 40, 1 << 40)), is_possible_shape((2, -1)), is_possible_shape((1,) * 65)
     (True, False, False, False)
     """  # noqa: E501
-    return (
-        len(shape) <= MAX_RANK
-        and min(shape, default=0) >= 0
-        and math.prod(d or 1 for d in shape) < 1 << 58
-    )
+    is_small = len(shape) <= MAX_RANK and math.prod(d or 1 for d in shape) < 1 << 58
+    return is_small and min(shape, default=0) >= 0
 
 
 def fill_open_dimension(dims: Sequence[int | None], count: int) -> Shape | None:
@@ -236,16 +228,12 @@ def scan(place: Path) -> Files:
         if place.is_file():
             return Files(place.parent, {place.name: place.stat().st_size})
         if not place.is_dir():
-            raise InputError(
-                f"no folder {place}",
-                "name the folder that the tool wrote, or one of its files",
-                code="folder.not-found",
-            )
+            hint = "name the folder that the tool wrote, or one of its files"
+            raise InputError(f"no folder {place}", hint, code="folder.not-found")
         return Files(place, dict(_iter_files(place)))
     except OSError as e:
-        raise InputError(
-            f"cannot read {e.filename or place}: {e.strerror or e}", code="file.unreadable"
-        ) from e
+        what = f"cannot read {e.filename or place}: {e.strerror or e}"
+        raise InputError(what, code="file.unreadable") from e
 
 
 def _iter_files(root: Path) -> Iterator[tuple[str, int]]:

@@ -54,9 +54,9 @@ METRICS = {  # of `comparison.metrics` -> their columns
     "max_abs": "MaxAbsoluteError",
     "mean_abs": "MeanAbsoluteError",
 }
-EXEMPT = frozenset(
-    "Data TransData PartitionCall".split()
-)  # op types that are never a precision error
+# op types that are never a precision error
+EXEMPT = frozenset(("Data", "TransData", "PartitionCall"))
+NUMBERS = frozenset(METRICS.values())
 MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
 NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to float32
@@ -126,18 +126,11 @@ def is_precision_error(values: Mapping[str, float | str]) -> bool:
     >>> is_precision_error({"CosineSimilarity": 0.98}), is_precision_error({"CosineSimilarity": 1.0}), is_precision_error({"RootMeanSquareError": 9.0})
     (True, False, False)
     """  # noqa: E501
-    found = [
-        (limit, _round_as_printed(values.get(METRICS[limit.metric], math.nan)))
-        for limit in criterion.LIMITS
-    ]
-    if math.isnan(_round_as_printed(values.get(COSINE, math.nan))):
-        return False
-    return any(value == value and not limit.holds(value) for limit, value in found)
-
-
-def _round_as_printed(value: float | str) -> float:
-    """The value rounded as in the CSV, which msprobe reads."""
-    return float(_format_number(float(value)))
+    # as printed in the CSV, which msprobe reads
+    printed = {name: float(_format_number(float(values.get(name, math.nan)))) for name in NUMBERS}
+    found = ((limit, printed[METRICS[limit.metric]]) for limit in criterion.LIMITS)
+    is_known = not math.isnan(printed[COSINE])
+    return is_known and any(v == v and not limit.holds(v) for limit, v in found)
 
 
 def _format_number(value: float) -> str:
@@ -184,27 +177,15 @@ def format_cells(row: AccuracyRow) -> list[str]:
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
     """  # noqa: E501
     wrong = row.op_type not in EXEMPT and is_precision_error(row.values)
+    golden = (row.golden, row.golden_dtype, NAN)
+    words = (row.op_type, row.mine, row.mine_dtype, NAN, *golden, row.tensor_index)
+    numbers = (row.values.get(name, math.nan) for name in ALGORITHMS)
     return [
         str(row.index),
-        *(
-            cell(word) or NAN
-            for word in (
-                row.op_type,
-                row.mine,
-                row.mine_dtype,
-                NAN,
-                row.golden,
-                row.golden_dtype,
-                NAN,
-            )
-        ),
-        cell(row.tensor_index) or NAN,
+        *(cell(word) or NAN for word in words),
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
         NAN if row.overflow is None else _format_flag(row.overflow),
-        *(
-            cell(v) or NAN if isinstance(v, str) else _format_number(v)
-            for v in (row.values.get(n, math.nan) for n in ALGORITHMS)
-        ),
+        *(cell(v) or NAN if isinstance(v, str) else _format_number(v) for v in numbers),
         cell(row.reason or str(row.values.get(REASON, ""))),
         *map(_format_flag, (row.golden == NO_OP, row.is_output, wrong)),
     ]
