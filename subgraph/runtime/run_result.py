@@ -66,7 +66,7 @@ class Job:
     options: Fields | None = None
     passes: int = 1
 
-    def within(self, folder: Path) -> Job:
+    def relocate(self, folder: Path) -> Job:
         """Return the job with paths in a folder."""
         feeds = [[record.within(folder) for record in sample] for sample in self.feeds]
         return replace(self, model=folder / self.model, feeds=feeds, into=folder / self.into)
@@ -383,9 +383,13 @@ def load_or_run(
     """
     places = []
     for key in keys:
-        entry, place = _find(store, key)
-        if entry is not None:
-            return from_entry(entry), place
+        place = key
+        while (entry := store.get(place)) is not None:
+            sources = entry.document.get("sources", {})
+            now = {path: contents(Path(path)) for path in sources}
+            if now == sources:
+                return from_entry(entry), place
+            place = digest(place, now)  # a file that the candidate had imported was changed
         places.append(place)
     folder = store.new_folder()
     try:
@@ -398,21 +402,6 @@ def load_or_run(
         return make_unresolved(e.what), places[0]
     entry = store.put(places[0], to_json(result.to_stored()), folder)
     return replace(from_entry(entry), stored=False), places[0]
-
-
-def _find(store: Store, key: str) -> tuple[StoreEntry | None, str]:
-    """Return the valid entry under a key, and its key; without one, the key of a new entry.
-
-    An entry is invalid once a file that the candidate had imported has changed. The result for the
-    new contents has a key that follows from the old key and these contents.
-    """
-    while (entry := store.get(key)) is not None:
-        sources = entry.document.get("sources", {})
-        now = {path: contents(Path(path)) for path in sources}
-        if now == sources:
-            return entry, key
-        key = digest(key, now)
-    return None, key
 
 
 def keys_to_try(key: Callable[[bool], str], *, fresh: bool) -> list[str]:

@@ -137,7 +137,7 @@ def _perform(document: object, content: FileMap) -> tuple[TaskReply, FileMap]:
     with folders.temporary("subcut-task") as folder:
         if missing := _place(task.files, content, folder):
             return TaskReply(missing=tuple(missing)), {}
-        job = task.packed.within(folder)
+        job = task.packed.relocate(folder)
         job.into.mkdir()
         with _cancellable(task.token):
             reply = _run(workers, job)
