@@ -195,6 +195,7 @@ class OriginalRegion:
         self._samples = samples
         self._reference = reference
         self._scratch = scratch.resolve()
+        self._noise: dict[int, RegionNoise] = {}
 
     def compare(self, form: protobuf.ModelProto) -> Equivalence:
         """Run another form on every sample and compare all outputs; the worst decides.
@@ -213,6 +214,8 @@ class OriginalRegion:
                 if _same_files(theirs[name], record):
                     continue
                 equal = False
+                if k not in self._noise:
+                    self._noise[k] = self._noise_of(self._model, k, ours)
                 judgement = _judge(self._noise[k].of(name), record, theirs[name])
                 # what is a tie in one form may be none in the other
                 is_code = record.dtype in CODES
@@ -226,10 +229,6 @@ class OriginalRegion:
     @cached_property
     def _outputs(self) -> list[dict[str, Record]]:
         return self._run(self._model)
-
-    @cached_property
-    def _noise(self) -> list[RegionNoise]:
-        return [self._noise_of(self._model, k, given) for k, given in enumerate(self._outputs)]
 
     def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Records) -> RegionNoise:
         """The rounding noise of a model that gave these outputs for sample k.

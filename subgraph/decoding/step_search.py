@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.evidence import explain_mute
@@ -33,7 +34,7 @@ from subgraph.decoding.run_steps import (
     measure_rounding,
     measure_size,
 )
-from subgraph.documents import to_json
+from subgraph.documents import Number, from_json, to_json
 from subgraph.errors import (
     BackendError,
     ModelError,
@@ -61,7 +62,7 @@ from subgraph.text import clean, count
 from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
-from subgraph.types import JsonObject, StringMap
+from subgraph.types import StringMap, frozen
 from subgraph.verdict import Status, explain_silence
 from subgraph.version import __version__
 
@@ -73,6 +74,36 @@ MAX_TOLD = 20  # steps that are shown though nothing happens there
 MUCH_ROUNDING = 10.0  # times what rounding does to the reference: more is the candidate's own
 ROUNDING = 1e-5  # relative error of a step beyond which it is looked into
 SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is not drift
+
+
+@frozen
+class StoredWalk:
+    """A stored walk over all steps.
+
+    Attributes:
+        seen: The steps.
+        wrong: The first wrong step; None if there is none.
+        why: The reason why the steps are unresolved, or empty.
+        first: A hash of all results of the first step.
+    """
+
+    seen: list[StepSeen]
+    wrong: int | None
+    why: str
+    first: str
+
+
+@frozen
+class WalkEnd:
+    """The last step of a walk.
+
+    Attributes:
+        fails: Whether it is wrong.
+        error: Its largest relative error.
+    """
+
+    fails: bool
+    error: Number | None
 
 
 @dataclass
@@ -154,7 +185,7 @@ class LoopSearch:
         shows = document.settle(first_wrong=wrong, since=wrong, outcome=LoopOutcome.STEP)
         if self._is_wrong_alone(wrong):
             return shows
-        if not self._fails(0, wrong)[0]:
+        if not self._find_end(0, wrong).fails:
             why = (
                 f"step {wrong} was wrong, and is right when the candidate walks there again from"
                 " the beginning"
@@ -167,7 +198,7 @@ class LoopSearch:
         since = 0
         while right - since > 1:
             middle = (right + since) // 2
-            if self._fails(middle, wrong)[0]:
+            if self._find_end(middle, wrong).fails:
                 since = middle
             else:
                 right = middle
@@ -181,8 +212,8 @@ class LoopSearch:
     def _gradual(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
         """Each step is right when it is fed with the reference's state: do errors grow, or is it
         one of a sudden?"""
-        before = self._fails(since, wrong)[1]
-        after = self._fails(since + 1, wrong)[1] if since + 1 <= wrong else 0.0
+        before = self._find_end(since, wrong).error or 0.0
+        after = (self._find_end(since + 1, wrong).error or 0.0) if since < wrong else 0.0
         errors = [s.error for s in document.found.seen[: wrong + 1] if s.error]
         if before > SUDDEN * after or not errors:
             why = (
@@ -209,7 +240,7 @@ class LoopSearch:
         """Each step of a walk over all, and the first that is wrong, also beside what rounding
         does."""
 
-        def make(_folder: Path) -> JsonObject:
+        def make(_folder: Path) -> Any:
             every = math.ceil(self.walked.steps / MAX_TOLD)
             seen: list[StepSeen] = []
             doubted: dict[int, Records] = {}
@@ -237,16 +268,13 @@ class LoopSearch:
                     extra=at,
                 )
             wrong = _find_first_wrong(self, seen, doubted)
-            return {"seen": to_json(seen), "wrong": wrong, "why": self.why, "first": first[0]}
+            return to_json(StoredWalk(seen, wrong, self.why, first[0]))
 
         self._drop_if_changed()
         document, _ = self.first.model.store.memo(self._key_of_all(), make)
-        self.why = document["why"]
-        seen = [
-            StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"])
-            for s in document["seen"]
-        ]
-        return seen, document["wrong"]
+        stored = from_json(StoredWalk, document)
+        self.why = stored.why
+        return stored.seen, stored.wrong
 
     def _drop_if_changed(self) -> None:
         """Repeat the first step of a stored walk; use no stored answer where the candidate gives
@@ -260,7 +288,8 @@ class LoopSearch:
             return
         walks = self.walks
         now = _digest_step(self, next(self._walk(0, 0)))
-        if now != entry.document["first"] and now == _digest_step(self, next(self._walk(0, 0))):
+        first = from_json(StoredWalk, entry.document).first
+        if now != first and now == _digest_step(self, next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
             log.info(
                 "%s gives other results than before: its stored results are no longer used", name
@@ -271,13 +300,13 @@ class LoopSearch:
     def _key_of_all(self) -> str:
         return self._key(0, self.walked.steps - 1, "all")
 
-    def _fails(self, begin: int, end: int) -> tuple[bool, float]:
+    def _find_end(self, begin: int, end: int) -> WalkEnd:
         """Return whether the last step of a walk is wrong, and its error."""
 
-        def make(_folder: Path) -> JsonObject:
+        def make(_folder: Path) -> Any:
             last = deque(self._walk(begin, end), maxlen=1)[0]
             if not last.made or last.k < end:
-                return {"fails": True, "error": "inf"}
+                return to_json(WalkEnd(True, math.inf))
             failed = self._verdict(end, last.raw) is not Status.AGREE
             log.info(
                 "steps %d to %d from the reference's state: %s",
@@ -285,10 +314,10 @@ class LoopSearch:
                 end,
                 "FAIL" if failed else "agree",
             )
-            return {"fails": failed, "error": to_json(self._compare(last).error)}
+            return to_json(WalkEnd(failed, self._compare(last).error))
 
         document, _ = self.first.model.store.memo(self._key(begin, end, "last"), make)
-        return bool(document["fails"]), float(document["error"])
+        return from_json(WalkEnd, document)
 
     def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
         """

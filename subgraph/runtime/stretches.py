@@ -94,6 +94,10 @@ class StretchedModel:
         self.process = process
         self.limit = limit
         self.reuse = reuse
+        self._files = set(external_files(graph).values())
+        weights = graph.model.graph.initializer
+        if any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in weights):
+            self._files.add(graph.path)
 
     def fits(self) -> bool:
         """Return whether one stretch is enough, by the size of its weights."""
@@ -149,15 +153,6 @@ class StretchedModel:
         the files."""
         stats = [path.stat() for path in sorted(self._files)]
         return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
-
-    @cached_property
-    def _files(self) -> set[Path]:
-        """The files that hold weights."""
-        inside = any(
-            protobuf.on_disk(t) and not protobuf.in_other_file(t)
-            for t in self.graph.model.graph.initializer
-        )
-        return {*external_files(self.graph).values(), *([self.graph.path] if inside else [])}
 
     # ------------------------------------------------------------ one stretch
 

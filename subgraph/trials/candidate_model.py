@@ -102,7 +102,7 @@ class CandidateModel:
             sorted(map(repr, self.matches.items())),
         )
 
-    @cached_property
+    @property
     def _names(self) -> StringMap:
         """Names in the reference's model by those in the candidate's."""
         read = {m.name: name for name, m in self._read_outputs.items()}
@@ -257,7 +257,8 @@ class CandidateModel:
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[Records]:
         """Per sample the tensors that the region of the candidate's model is fed; their files go to
         `folder`."""
-        names = [(n, self._names[n]) for n in self.region(region).inputs]
+        known = self._names
+        names = [(n, known[n]) for n in self.region(region).inputs]
         return [
             {
                 n: self._entering(own).converted(sample[own], folder, f"in{k}-{i}")
@@ -362,8 +363,9 @@ def _declare_types(
     """Declarations by the element types of the matches: onnx infers none behind a contrib
     operator."""
     infos = {}
+    known = other._names
     for name in names:
-        number = TYPE_NUMBERS.get(other.matches[other._names[name]].dtype)
+        number = TYPE_NUMBERS.get(other.matches[known[name]].dtype)
         if number:
             infos[name] = protobuf.protos().ValueInfoProto(name=name)
             set_tensor(infos[name].type, number, None)
@@ -490,6 +492,7 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
     """By tensor that the candidate's model quantizes, the share of its values beyond the type's
     range."""
     shares: dict[str, float] = {}
+    known = other._names
     for stored, scale in scales_of(other.graph).items():
         maker = other.graph.maker.get(stored)  # None: an input of the model
         real = (
@@ -497,7 +500,7 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
             if maker is None or other.graph.ops[maker] not in QUANTIZERS
             else other.graph.nodes[maker].input[:1]
         )
-        name = next(filter(None, map(other._names.get, (stored, *real))), None)
+        name = next(filter(None, map(known.get, (stored, *real))), None)
         if name is None or other.values is None or name not in values.records[0]:
             continue
         other.values.need([stored])

@@ -240,21 +240,6 @@ class ViewSession:
         place = bisect.bisect(self.parts, number, key=lambda part: part.first) - 1
         return place, number - self.parts[place].first
 
-    def _part(self, names: Sequence[str]) -> tuple[Part, list[str]]:
-        """Return the part that selectors are about, and the selectors in its own names.
-
-        Raises:
-            UsageError: they are about several graphs.
-        """
-        found = [find_part(self.parts, name) for name in names]
-        if len({part.prefix for part, _ in found}) > 1:
-            one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
-            raise UsageError(
-                f"the start is in {one}, the end in {other}: a piece lies in one graph",
-                code="region.two-graphs",
-            )
-        return found[0][0], [name for _, name in found]
-
     def region(self, start: str, end: str) -> JsonObject:
         """Return the region between two nodes, one of which may be "", and the command to cut it.
 
@@ -262,7 +247,7 @@ class ViewSession:
             SubcutError: As `region.find_region`; `NoRegion` with `swap` if the end is upstream of
                 the start.
         """
-        part, names = self._part([name for name in (start, end) if name])
+        part, names = _find_part(self, [name for name in (start, end) if name])
         ends = iter(names)
         region = find_region(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
         inputs = (*region.inputs, *region.shapes)
@@ -286,17 +271,8 @@ class ViewSession:
                 if n in part.graph.weights or n in part.graph.sparse
             )
             + in_constants(part.graph, region),
-            "command": system.join(["subcut", *self._cut_words(start, end)]),
+            "command": system.join(["subcut", *_write_cut_words(self, start, end)]),
         }
-
-    def swappable(self, start: str, end: str) -> bool:
-        """Return whether there is a region from end to start."""
-        try:
-            part, (first, last) = self._part([end, start])
-            find_region(part.graph, [first], [last])
-        except SubcutError:
-            return False
-        return True
 
     # ------------------------------------------------------------ runs
 
@@ -316,36 +292,24 @@ class ViewSession:
                 )
             self.region(start, end)
             words = [
-                *self._cut_words(start, end),
+                *_write_cut_words(self, start, end),
                 *(["--dump", "all"] if asked.get("dump") else []),
             ]
         elif kind == "values":
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
             several = kind == "compare"
-            words = [kind, self.model, *self._words_of_candidate(asked, several=several)]
-            words += [*(self._words_of_comparison(asked) if several else ()), *self.options.tested]
+            words = [kind, self.model, *_write_candidate_words(self, asked, several=several)]
+            words += [
+                *(_write_comparison_words(self, asked) if several else ()),
+                *self.options.tested,
+            ]
         else:
             raise UsageError(
                 f"the page runs cut, compare and bisect, not {kind}",
                 code="view.unknown-command",
             )
-        return {"run": self.runs.start(kind, [*words, *self._words_of_inputs(asked)])}
-
-    def _words_of_comparison(self, asked: Fields) -> list[str]:
-        """Return words that limit a comparison to the nodes between start and end.
-
-        Of many nodes, none runs alone. A recording has no tensors of bodies, so nothing limits it
-        there.
-        """
-        start, end, recording = (read_word(asked, key) for key in ("start", "end", "recording"))
-        names = [name for name in (start, end) if name]
-        part = self._part(names)[0] if names else self.whole
-        if recording and part is not self.whole:
-            return []
-        nodes = self.region(start, end)["nodes"] if names else part.graph.nodes
-        is_large = len(nodes) > MAX_ALONE and not recording
-        return [*_ends(start, end), *(["--in-place"] if is_large else [])]
+        return {"run": self.runs.start(kind, [*words, *_write_input_words(self, asked)])}
 
     def _run_values(self, asked: Fields) -> JsonObject:
         """Start a run that writes the output tensors of a node."""
@@ -353,8 +317,8 @@ class ViewSession:
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
         recording = read_word(asked, "recording")
-        tested = self._words_of_candidate(asked, several=True)
-        fed = self._words_of_inputs(asked)
+        tested = _write_candidate_words(self, asked, several=True)
+        fed = _write_input_words(self, asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
         at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
@@ -377,39 +341,6 @@ class ViewSession:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
             return folders.numbered_folder(self._scratch, "run")
 
-    def _values_in(self, folder: Path, node: int) -> list[ShownValue]:
-        """Return the tensors of a node that a run stored.
-
-        Raises:
-            UsageError: it stored all of a recording, and there is nothing of this node.
-        """
-        values = values_of_run(folder, self._list_outputs(node))
-        if not values and folder in self._recorded.values():
-            raise UsageError(
-                "the recording holds nothing of what this node makes",
-                "choose another node",
-                code="view.nothing-recorded",
-            )
-        return values
-
-    def _words_of_inputs(self, asked: Fields) -> list[str]:
-        inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
-        words = []
-        for file in asked.get("inputs") or []:
-            name = read_word(file, "input")
-            path = self.file(f"{DROPPED}/{read_word(file, 'file')}")
-            if name and name not in self.graph.inputs:
-                raise UsageError(f"the model has no input '{name}'", code="input.unknown")
-            words.append(f"--input={name}={path}" if name else f"--input={path}")
-        typed = {option: read_word(asked, option) for option in ("seed", "mean", "scale")}
-        return [
-            *inputs,
-            *self.options.shared,
-            *words,
-            *(f"--{option}={text}" for option, text in typed.items() if text),
-            f"--output={self.options.output}",
-        ]
-
     def tensor(self, asked: Fields) -> JsonObject:
         """Return pictures and statistics of one tensor, as `tensor_document`.
 
@@ -427,7 +358,7 @@ class ViewSession:
             values = self._read_stored(node, asked)
         elif isinstance(run, int) and run in self._values:
             folder, node = self._values[run]
-            values = self._values_in(folder, node)
+            values = _find_values_in(self, folder, node)
         else:
             raise UsageError(
                 "there are no such values", "choose a node, and Values", code="view.unknown-values"
@@ -437,21 +368,17 @@ class ViewSession:
     def _read_stored(self, node: int, asked: Fields) -> list[ShownValue]:
         """Return a node's tensors in the chosen recording, or in the cases of this model."""
         if recording := read_word(asked, "recording"):
-            stored = self._recorded.get((recording, *self._words_of_inputs(asked)))
+            stored = self._recorded.get((recording, *_write_input_words(self, asked)))
             if stored and is_saved(stored):
-                return self._values_in(stored, node)
-        made = self._list_outputs(node)
+                return _find_values_in(self, stored, node)
+        made = _list_outputs(self, node)
         prefix = self.parts[self._place(node)[0]].prefix
         found = (
-            values_of_case(folder, made, self._relative(str(folder)) or folder.name)
+            values_of_case(folder, made, _find_relative_path(self, str(folder)) or folder.name)
             for folder, of in reversed(self._cases)
             if of == prefix
         )
         return list(chain.from_iterable(found))
-
-    def _list_outputs(self, node: int) -> list[str]:
-        place, i = self._place(node)
-        return list(self.parts[place].graph.makes[i])
 
     def show_case(self, folder: Path, names: Sequence[str] = ()) -> None:
         """Show values from a case as well, unless it is one of another model.
@@ -471,33 +398,6 @@ class ViewSession:
         """End the current run and remove the files that only the page needs."""
         self.runs.close()
         self._kept.close()
-
-    def _cut_words(self, start: str, end: str) -> list[str]:
-        return ["cut", self.model, *_ends(start, end)]
-
-    def _words_of_candidate(self, asked: Fields, *, several: bool) -> list[str]:
-        """Return words that choose the recording or the candidate; with the ones of `together`."""
-        candidate = read_word(asked, "candidate")
-        recording = read_word(asked, "recording")
-        if recording:
-            if recording not in self.options.recordings:
-                raise UsageError(
-                    f"no recording '{recording}' was named",
-                    "subcut view MODEL --recorded DIR",
-                    code="view.unknown-recording",
-                )
-            return [f"--recorded={recording}"]
-        if candidate not in self.options.candidates:
-            raise UsageError(
-                f"no candidate '{candidate}' was named",
-                "subcut view MODEL -c SPEC",
-                code="view.unknown-candidate",
-            )
-        if foreign := self.options.foreign.get(candidate):
-            require_trust(foreign, trust=False)
-        together = self.options.together
-        names = together if several and candidate in together else [candidate]
-        return list(chain.from_iterable(self.options.candidates[name] for name in names))
 
     # ------------------------------------------------------------ files
 
@@ -580,34 +480,150 @@ class ViewSession:
         places += [(f.case, f.nodes) for f in chain(*found_inside)]
         found = _parse_result(document)
         for path, names in places:
-            if path and self._relative(path):
+            if path and _find_relative_path(self, path):
                 self.show_case(Path(path), names)
         return {
-            "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
-            "report": self._relative(linked.report or ""),
-            "kept": self._numbers(chain.from_iterable(place.nodes for place in linked.kept or ())),
+            "folders": [
+                rel for path, _ in places if path and (rel := _find_relative_path(self, path))
+            ],
+            "report": _find_relative_path(self, linked.report or ""),
+            "kept": _number_nodes(
+                self, chain.from_iterable(place.nodes for place in linked.kept or ())
+            ),
             "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
             "said": first_lines(found) if found else None,
             "prefix": prefix,
             "inner_reports": [
-                [rel for i in of if (rel := self._relative(i.report or ""))] for of in inner
+                [rel for i in of if (rel := _find_relative_path(self, i.report or ""))]
+                for of in inner
             ],
-            "inside": [[self._numbers(f.nodes) for f in of] for of in found_inside],
+            "inside": [[_number_nodes(self, f.nodes) for f in of] for of in found_inside],
         }
 
-    def _numbers(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of nodes that a result names, also in bodies."""
-        found = [find_part(self.parts, name) for name in names]
-        return [
-            part.first + part.graph.names[name] for part, name in found if name in part.graph.names
-        ]
 
-    def _relative(self, path: str) -> str:
-        if path and is_text(path):
-            full = Path(path).resolve()
-            if full.is_relative_to(self.output) and full.exists():
-                return full.relative_to(self.output).as_posix()
-        return ""
+def list_swappable(session: ViewSession, start: str, end: str) -> bool:
+    """Return whether there is a region from end to start."""
+    try:
+        part, (first, last) = _find_part(session, [end, start])
+        find_region(part.graph, [first], [last])
+    except SubcutError:
+        return False
+    return True
+
+
+def _list_outputs(session: ViewSession, node: int) -> list[str]:
+    place, i = session._place(node)
+    return list(session.parts[place].graph.makes[i])
+
+
+def _number_nodes(session: ViewSession, names: Iterable[str]) -> list[int]:
+    """Return the numbers of nodes that a result names, also in bodies."""
+    found = [find_part(session.parts, name) for name in names]
+    return [part.first + part.graph.names[name] for part, name in found if name in part.graph.names]
+
+
+def _find_relative_path(session: ViewSession, path: str) -> str:
+    if path and is_text(path):
+        full = Path(path).resolve()
+        if full.is_relative_to(session.output) and full.exists():
+            return full.relative_to(session.output).as_posix()
+    return ""
+
+
+def _find_part(session: ViewSession, names: Sequence[str]) -> tuple[Part, list[str]]:
+    """Return the part that selectors are about, and the selectors in its own names.
+
+    Raises:
+        UsageError: they are about several graphs.
+    """
+    found = [find_part(session.parts, name) for name in names]
+    if len({part.prefix for part, _ in found}) > 1:
+        one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
+        raise UsageError(
+            f"the start is in {one}, the end in {other}: a piece lies in one graph",
+            code="region.two-graphs",
+        )
+    return found[0][0], [name for _, name in found]
+
+
+def _write_input_words(session: ViewSession, asked: Fields) -> list[str]:
+    inputs = () if asked.get("inputs") else [f"--input={word}" for word in session.options.inputs]
+    words = []
+    for file in asked.get("inputs") or []:
+        name = read_word(file, "input")
+        path = session.file(f"{DROPPED}/{read_word(file, 'file')}")
+        if name and name not in session.graph.inputs:
+            raise UsageError(f"the model has no input '{name}'", code="input.unknown")
+        words.append(f"--input={name}={path}" if name else f"--input={path}")
+    typed = {option: read_word(asked, option) for option in ("seed", "mean", "scale")}
+    return [
+        *inputs,
+        *session.options.shared,
+        *words,
+        *(f"--{option}={text}" for option, text in typed.items() if text),
+        f"--output={session.options.output}",
+    ]
+
+
+def _find_values_in(session: ViewSession, folder: Path, node: int) -> list[ShownValue]:
+    """Return the tensors of a node that a run stored.
+
+    Raises:
+        UsageError: it stored all of a recording, and there is nothing of this node.
+    """
+    values = values_of_run(folder, _list_outputs(session, node))
+    if not values and folder in session._recorded.values():
+        raise UsageError(
+            "the recording holds nothing of what this node makes",
+            "choose another node",
+            code="view.nothing-recorded",
+        )
+    return values
+
+
+def _write_candidate_words(session: ViewSession, asked: Fields, *, several: bool) -> list[str]:
+    """Return words that choose the recording or the candidate; with the ones of `together`."""
+    candidate = read_word(asked, "candidate")
+    recording = read_word(asked, "recording")
+    if recording:
+        if recording not in session.options.recordings:
+            raise UsageError(
+                f"no recording '{recording}' was named",
+                "subcut view MODEL --recorded DIR",
+                code="view.unknown-recording",
+            )
+        return [f"--recorded={recording}"]
+    if candidate not in session.options.candidates:
+        raise UsageError(
+            f"no candidate '{candidate}' was named",
+            "subcut view MODEL -c SPEC",
+            code="view.unknown-candidate",
+        )
+    if foreign := session.options.foreign.get(candidate):
+        require_trust(foreign, trust=False)
+    together = session.options.together
+    names = together if several and candidate in together else [candidate]
+    return list(chain.from_iterable(session.options.candidates[name] for name in names))
+
+
+def _write_cut_words(session: ViewSession, start: str, end: str) -> list[str]:
+    return ["cut", session.model, *_ends(start, end)]
+
+
+def _write_comparison_words(session: ViewSession, asked: Fields) -> list[str]:
+    """Return words that limit a comparison to the nodes between start and end.
+
+    Of many nodes, none runs alone. A recording has no tensors of bodies, so nothing limits it
+    there.
+    """
+    start, end, recording = (read_word(asked, key) for key in ("start", "end", "recording"))
+    names = [name for name in (start, end) if name]
+    part = _find_part(session, names)[0] if names else session.whole
+    if recording and part is not session.whole:
+        return []
+    nodes = session.region(start, end)["nodes"] if names else part.graph.nodes
+    is_large = len(nodes) > MAX_ALONE and not recording
+    return [*_ends(start, end), *(["--in-place"] if is_large else [])]
 
 
 def _ends(start: str, end: str) -> list[str]:
@@ -686,7 +702,10 @@ def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> J
         and isinstance(end, str)
         and bool(start and end)
     )
-    return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
+    return {
+        "error": error.to_json(),
+        "swap": pair and list_swappable(session, str(start), str(end)),
+    }
 
 
 def read_word(asked: Any, key: str) -> str:
