@@ -162,9 +162,14 @@ class _Source:
         return self.body.graph
 
     @property
+    def node(self) -> protobuf.NodeProto:
+        """The node that holds the body."""
+        return self.graph.nodes[self.body.name.node]
+
+    @property
     def inputs(self) -> list[str]:
         """The node's inputs; "" for an omitted one."""
-        return list(self.graph.nodes[self.body.name.node].input)
+        return list(self.node.input)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -184,7 +189,7 @@ class _Source:
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
         """Return a record per output of the body that the node returns."""
-        made = list(self.graph.nodes[self.body.name.node].output)
+        made = list(self.node.output)
         self.values.need([n for n in made if n])
         records = self.values.records[sample]
         return {
@@ -314,7 +319,7 @@ class _Loop(_Iterated):
     @contextmanager
     def open(self) -> Iterator[None]:
         with super().open():
-            self._types = _boundary(self.body.graph, self.body.name.node, self.values)
+            self._types = _boundary(self.graph, self.body.name.node, self.values)
             model = make_counting_loop(self.body, self._types, truncated=True)
             with _load_run(self.values, model, self.graph, self.folder):
                 yield
@@ -375,7 +380,7 @@ class _Scan(_Iterated):
 
     @property
     def _attributes(self) -> Fields:
-        return {a.name: a for a in self.graph.nodes[self.body.name.node].attribute}
+        return {a.name: a for a in self.node.attribute}
 
     @property
     def _state_count(self) -> int:

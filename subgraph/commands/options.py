@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, field, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
@@ -239,7 +239,11 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
     (prefix,) = re.findall("^(?:node:|tensor:)?", incomplete)
-    names = [prefix + name for name in dict.fromkeys(names) if name]
+    return _complete(incomplete, [prefix + name for name in dict.fromkeys(names) if name])
+
+
+def _complete(incomplete: str, names: Sequence[str]) -> list[str]:
+    """Return the names that start with a text and are safe to show."""
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
@@ -264,8 +268,9 @@ def complete_candidates(incomplete: str) -> list[str]:
         own = {}
     folder = incomplete.rpartition("/")[0]
     files = [f"{folder}/{path.name}" if folder else path.name for path in Path(folder).glob("*.py")]
-    names = [*plugins.names("backends"), "cmd:", *DEVICES, *own, *sorted(files)]
-    return [name for name in names if name.startswith(incomplete) and clean(name) == name]
+    return _complete(
+        incomplete, [*plugins.names("backends"), "cmd:", *DEVICES, *own, *sorted(files)]
+    )
 
 
 def complete_plugins(kind: str) -> Callable[[str], list[str]]:

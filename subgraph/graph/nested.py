@@ -174,18 +174,26 @@ def free_names(body: GraphProto) -> list[str]:
 
 
 def tensor_names(graph: GraphProto) -> Iterator[str]:
-    """The names of a graph's own tensors, with repetitions; not those in its bodies."""
+    """Yield the names of a graph's own tensors, with repetitions; not those in its bodies."""
     for node in graph.node:
         yield from filter(None, (*node.input, *node.output))
-    yield from (
-        v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    )
-    yield from (s.values.name for s in graph.sparse_initializer)
+    yield from (part.name for part in _iter_named(graph))
+
+
+def _iter_named(graph: GraphProto) -> Iterator[Any]:
+    """Yield the parts of a graph, except nodes, that have the name of a tensor."""
+    yield from (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    yield from (sparse.values for sparse in graph.sparse_initializer)
 
 
 def rename(graph: GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
-    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor`
-    must be injective."""
+    """Rename every tensor and node in a graph and in its bodies; the empty name stays.
+
+    Args:
+        graph: The graph.
+        tensor: Returns the new name of a tensor; it must be injective.
+        node: Returns the new name of a node.
+    """
     for each in graph.node:
         if each.name:
             each.name = node(each.name)
@@ -193,8 +201,7 @@ def rename(graph: GraphProto, tensor: Callable[[str], str], node: Callable[[str]
         each.output[:] = [name and tensor(name) for name in each.output]
         for body in bodies(each):
             rename(body, tensor, node)
-    named = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    for part in (*named, *(sparse.values for sparse in graph.sparse_initializer)):
+    for part in _iter_named(graph):
         part.name = part.name and tensor(part.name)
     for annotation in graph.quantization_annotation:
         annotation.tensor_name = tensor(annotation.tensor_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,15 +144,8 @@ def _innermost(proto: TypeProto) -> TypeProto:
 
 
 def common_type(records: Sequence[Record]) -> TypeProto:
-    """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is
-    open."""
-    shapes = set(chain.from_iterable(r.shapes for r in records))
-    ranks = {len(s) for s in shapes}
-    dims: tuple[int | None, ...] | None = None
-    if len(ranks) == 1:
-        dims = tuple(
-            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
-        )
+    """Return the type of one tensor in all samples; a dimension or rank that differs is open."""
+    dims = common_shape(set(chain.from_iterable(r.shapes for r in records)))
     proto = inner = protobuf.protos().TypeProto()
     if "optional" in records[0].form:
         inner = inner.optional_type.elem_type
@@ -160,6 +153,16 @@ def common_type(records: Sequence[Record]) -> TypeProto:
         inner = inner.sequence_type.elem_type
     set_tensor(inner, dtypes.TYPE_NUMBERS[records[0].dtype], dims)
     return proto
+
+
+def common_shape(shapes: Collection[Sequence[int]]) -> tuple[int | None, ...] | None:
+    """Return the shape of a tensor with these shapes, with None for a size that differs.
+
+    Without a common rank, it is None.
+    """
+    if len(set(map(len, shapes))) != 1:
+        return None
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
 def set_tensor(proto: TypeProto, number: int, dims: Iterable[int | None] | None) -> None:

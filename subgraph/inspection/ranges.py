@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_upstream
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.value_types import tensor_type
+from subgraph.graph.value_types import common_shape, tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
@@ -296,13 +296,7 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
     values = [value for _, value in measured]
     is_same = bool(values) and all(v == values[0] for v in values)
     same = values[0] if is_same and records[0].form == "tensor" else None
-    return MeasuredTensor(records[0].form, records[0].dtype, _common_shape(shapes), total, same)
-
-
-def _common_shape(shapes: Collection[Shape]) -> Shape | None:
-    if len({len(shape) for shape in shapes}) != 1:
-        return None
-    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+    return MeasuredTensor(records[0].form, records[0].dtype, common_shape(shapes), total, same)
 
 
 def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
