@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -272,26 +273,23 @@ def redact_files(
 
 def _redact_document(name: str, document: Any, redactor: Redactor) -> Any:
     """Redact a document of subcut; paths of its cases become relative to the bundle's folder."""
-    redacted_document = redactor.document(document)
+    redacted = redactor.document(document)
+    results: Iterable[Any] = ()
     if name == RUN_JSON:
-        redacted_document |= (
-            {"report": REPORT_FILES["html"]} if redacted_document.get("report") else {}
-        )
-        if isinstance(redacted_document.get("model"), dict):
-            redacted_document["model"].pop(
-                "network", None
-            )  # how the rest of the model is built stays here
-        for finding in redacted_document.get("findings", ()):
-            if finding.get("case"):
-                finding["case"] = Path(finding["case"]).name
+        if redacted.get("report"):
+            redacted["report"] = REPORT_FILES["html"]
+        if isinstance(redacted.get("model"), dict):
+            redacted["model"].pop("network", None)  # the structure of the model stays private
+        results = redacted.get("findings", ())
     elif name == SWEEP_JSON:
-        for entry in redacted_document.get("candidates", ()):
+        for entry in redacted.get("candidates", ()):
             entry["folder"] = "."
-        for row in redacted_document.get("rows", ()):
-            for result in row.get("results", ()):
-                if result.get("case"):
-                    result["case"] = Path(result["case"]).name
-    return redacted_document
+        rows = redacted.get("rows", ())
+        results = chain.from_iterable(row.get("results", ()) for row in rows)
+    for result in results:
+        if result.get("case"):
+            result["case"] = Path(result["case"]).name
+    return redacted
 
 
 def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) -> dict[str, Path]:

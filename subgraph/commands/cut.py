@@ -22,7 +22,7 @@ from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedR
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
-from subgraph.text import big, clean, count, list_some, shorten_names
+from subgraph.text import aligned, big, clean, count, list_some, shorten_names
 from subgraph.types import Strings
 
 if TYPE_CHECKING:
@@ -248,8 +248,7 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
             f"  {word:<5}  {clean(t.name)}   from {clean(t.producer or 'the model input')}"
             for t in tensors
         ]
-    width = max(len(clean(label)) for label in nodes)
-    lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
+    lines += aligned([("", clean(graph.label(i)), graph.ops[i]) for i in region.nodes])
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
     return Result(to_json(document), "\n".join(lines))
 

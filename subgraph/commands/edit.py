@@ -22,7 +22,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
-from subgraph.text import clean, count
+from subgraph.text import aligned, clean, count
 from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
@@ -127,10 +127,9 @@ def compare_outputs(
         e.hint = "; ".join(filter(None, (NOT_WRITTEN, e.hint)))
         raise
     fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
-    width = max(len(clean(row.name)) for row in rows)
-    lines = [f"outputs  before and after, on the reference ({fed})"]
-    lines += [f"  {clean(row.name):<{width}}  {row.what or CHANGES[row.status]}" for row in rows]
-    return lines, [asdict(row) for row in rows]
+    head = f"outputs  before and after, on the reference ({fed})"
+    cells = [("", clean(row.name), row.what or CHANGES[row.status]) for row in rows]
+    return [head, *aligned(cells)], [asdict(row) for row in rows]
 
 
 def result(

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from subgraph.runtime.backends import capabilities
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
-from subgraph.text import clean
+from subgraph.text import aligned, clean
 from subgraph.types import StringMap
 from subgraph.version import versions
 
@@ -68,16 +68,12 @@ def doctor() -> Result:
     runtime = next(
         f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime")
     )
-    width = max(len(clean(row.name)) for row in rows)
-    states = max(len(row.state) for row in rows)
     lines = [
         f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx"
         f" {own['onnx']}, {runtime}"
     ]
     lines += [f"on this system: {text}" for text in WEAKER]
-    lines += [
-        f"{clean(r.name):<{width}}  {r.state:<{states}}  {clean(r.says)}".rstrip() for r in rows
-    ]
+    lines += aligned([(clean(row.name), row.state, clean(row.says)) for row in rows])
     document = DoctorResult(exit_code=code, versions=own, backends=rows)
     return Result(to_json(document), "\n".join(lines), code)
 
@@ -167,23 +163,22 @@ def backends() -> Result:
         keys = ("convert", "run", "spec") if isinstance(table, dict) else ()
         words = " ; ".join(str(table[key]) for key in keys if key in table)
         rows.append(BackendEntry(name, words, str(settings.file)))
-    width = max(len(clean(r.name)) for r in rows)
-    lines = []
+    cells = []
     for row in rows:
         origin = f"   ({clean(row.origin)})" if row.origin else ""
-        lines.append(f"{clean(row.name):<{width}}  {clean(row.help)}{origin}")
+        cells.append((clean(row.name), f"{clean(row.help)}{origin}"))
         own = [
             f"{name}={'|'.join(values)}" if values else name
             for name, values in row.options.items()
             if values is not None
         ]
         if own:
-            lines.append(f"{'':<{width}}  options: {', '.join(own)}")
-    lines.append(
+            cells.append(("", f"options: {', '.join(own)}"))
+    last = (
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
     )
-    return Result(to_json(BackendsResult(backends=rows)), "\n".join(lines))
+    return Result(to_json(BackendsResult(backends=rows)), "\n".join([*aligned(cells), last]))
 
 
 DEFAULT_FOLDER = "subcut-demo"
@@ -240,9 +235,8 @@ def demo(
     return Result(document, "\n".join(lines))
 
 
-def _table(rows: StringMap) -> Iterable[str]:
-    width = max(map(len, rows))
-    return (f"  {word:<{width}}  {about}" for word, about in rows.items())
+def _table(rows: StringMap) -> list[str]:
+    return aligned([("", word, about) for word, about in rows.items()])
 
 
 def _write(place: Path, contents: Mapping[str, bytes]) -> None:

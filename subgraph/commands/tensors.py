@@ -24,7 +24,7 @@ from subgraph.log import log
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
-from subgraph.text import clean, count, split_signature
+from subgraph.text import aligned, clean, count, split_signature
 
 if TYPE_CHECKING:
     from subgraph.recordings.export import ExportedFile
@@ -99,11 +99,7 @@ def export(
         (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
         for f in manifest.exported
     ]
-    widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
-    lines = []
-    for row in rows:
-        cells = [f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)]
-        lines.append("  ".join(cells).rstrip())
+    lines = aligned([[clean(str(cell)) for cell in row] for row in rows])
     lines += [f"left out: {clean(word)}" for word in manifest.left_out]
     text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
     return Result({"exit_code": 0, **written.document()}, text)
