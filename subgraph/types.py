@@ -24,3 +24,9 @@ _T = TypeVar("_T")
 def frozen(kind: type[_T]) -> type[_T]:
     """Make a class a dataclass whose objects do not change."""
     return dataclass(frozen=True)(kind)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def frozen_keywords(kind: type[_T]) -> type[_T]:
+    """Make a class a dataclass whose objects do not change, and whose fields are given by name."""
+    return dataclass(frozen=True, kw_only=True)(kind)

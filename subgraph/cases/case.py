@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -33,7 +33,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
-from subgraph.types import Fields, JsonObject, StringMap, frozen
+from subgraph.types import Fields, JsonObject, StringMap, frozen, frozen_keywords
 from subgraph.version import versions
 
 MAX_NUMBER = 99  # results of one name, side by side
@@ -197,7 +197,7 @@ class CheckResult:
     outputs: Sequence[OutputDifference] | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class WrittenManifest:
     """The fields of the manifest of each kind of result.
 
@@ -242,7 +242,7 @@ class TargetOpset:
     check: CheckResult | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class CaseManifest(WrittenManifest):
     """The manifest of a case; the absent fields are those of a cut without values, a recording, a
     test.
@@ -324,7 +324,7 @@ class EvidenceRequest(ComparedOutputs):
     precision: Word | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class Manifest:
     """A manifest of any kind, as far as it is read; it may come from anywhere."""
 

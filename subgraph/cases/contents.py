@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -43,7 +42,7 @@ from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError, explain_os_error
 from subgraph.graph import protobuf
 from subgraph.text import clean
-from subgraph.types import Fields, Strings
+from subgraph.types import Fields, Strings, frozen
 
 PackedFiles: TypeAlias = dict[str, Path | bytes]  # by name in the bundle
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
@@ -52,12 +51,12 @@ SKIPPED = ("__pycache__",)  # folders of the candidate, besides hidden ones
 UNCHANGED = (".npy", ".bin", ".onnx", ".data", ".tflite", ".prototxt", ".caffemodel")
 
 
-@dataclass(frozen=True)
+@frozen
 class WithCase:
     case: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadRun:
     """`run.json` of another version, as far as it is read here."""
 
@@ -65,7 +64,7 @@ class ReadRun:
     findings: Sequence[WithCase] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class CaseFiles:
     """The files of a case, a bisection or a sweep.
 

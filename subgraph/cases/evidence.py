@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,7 +38,7 @@ from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Records, copied, from_bits, read_npy
 from subgraph.text import clean
-from subgraph.types import Array, StringMap, Strings, frozen
+from subgraph.types import Array, StringMap, Strings, frozen, frozen_keywords
 from subgraph.version import versions
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CaseValue:
         return from_bits(read_npy(file, mapped=True), self.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class EvidenceManifest(WrittenManifest):
     """The manifest of a folder around cases."""
 
@@ -225,7 +225,7 @@ class DumpRequest:
     tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class DumpManifest(WrittenManifest):
     """The manifest of a dump; `losses`: what conversions lost, in words."""
 

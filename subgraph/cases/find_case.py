@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,12 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
 from subgraph.text import list_some
-from subgraph.types import Fields, Strings, frozen
+from subgraph.types import Fields, Strings, frozen, frozen_keywords
 
 MAX_NAMED = 8  # cases named in a hint
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BundleList:
     """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome
     of `found_with`."""

@@ -15,7 +15,7 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -28,7 +28,7 @@ from subgraph.documents import KEY
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, processor
 from subgraph.text import behind_colon
-from subgraph.types import Fields, JsonObject, StringMap, Strings
+from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status
 from subgraph.version import versions
 
@@ -91,7 +91,7 @@ JUDGED = frozenset(
 )  # `why` is a criterion's
 
 
-@dataclass(frozen=True)
+@frozen
 class Redactor:
     """The rules of redaction, and the private texts of this machine, which `this_machine` finds.
 
@@ -357,7 +357,7 @@ def _personal(words: Iterable[str]) -> Iterable[str]:
 # ------------------------------------------------------------ the machine
 
 
-@dataclass(frozen=True)
+@frozen
 class Environment:
     """The machine and the versions that found a case, and nothing else of the machine."""
 

@@ -11,10 +11,11 @@ wider than `limit`: members go to further layers, edges without room become stub
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
+
+from subgraph.types import frozen
 
 GAP = 14.0  # between two items of a layer
 THIN = 2.0  # width of an edge that passes a layer
@@ -60,7 +61,7 @@ class Edge(NamedTuple):
     arrive: float = 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Placed:
     """Pixels from the left and upper end of all items.
 

@@ -9,7 +9,7 @@ model. If the model is not run, declared and inferred types remain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -26,7 +26,7 @@ from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, m
 from subgraph.inspection.validate import Problem, find_affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, find_source, read_node_metadata
 from subgraph.runtime.inputs import Feeding, OriginKind
-from subgraph.types import Strings, frozen
+from subgraph.types import Strings, frozen, frozen_keywords
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
@@ -97,7 +97,7 @@ class LeavingTensor(TensorInfo):
     is_output: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class NodeWithTensors(NodeInfo):
     """A node of the whole model, with the names of its inputs."""
 
@@ -105,7 +105,7 @@ class NodeWithTensors(NodeInfo):
     outputs: list[TensorInfo]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class NodeDetails(NodeInfo):
     """A node with attributes (as short texts), documentation and metadata as they are in the file,
     and neighbors.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from subgraph.documents import absent, keyed, to_json
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.text import source_line
+from subgraph.types import frozen
 
 PREFIX = "pkg.torch.onnx."
 STACK_TRACE = f"{PREFIX}stack_trace"
@@ -38,7 +39,7 @@ LIBRARY = re.compile(
 PARAMETER = re.compile(r"((?:\w+\.)*\w+)\.\w+")  # `layer1.0.conv1.weight`
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """The origin of a node.
 
@@ -178,7 +179,7 @@ def strip_source_code(path: Path, folder: Path, name: str, every: bool = False) 
     return folder / name
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelTexts:
     """The texts in a model: its metadata as `KEY VALUE`, and its documentation."""
 
@@ -196,7 +197,7 @@ def read_texts(path: Path) -> ModelTexts:
     return ModelTexts(texts[True], texts[False])
 
 
-@dataclass(frozen=True)
+@frozen
 class _Text:
     """A text that was removed from a model."""
 

@@ -12,7 +12,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from itertools import accumulate, chain
 from pathlib import Path
@@ -42,14 +42,14 @@ from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.trials.matching.name_forms import INT8_ENDINGS, expand_map, iter_spellings
 from subgraph.trials.open_trials import Setup, open_trials
-from subgraph.types import Array, StringMap, Strings
+from subgraph.types import Array, StringMap, Strings, frozen
 
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedFolder:
     """A folder of dumps, with its name in reports and its own precision."""
 
@@ -58,7 +58,7 @@ class RecordedFolder:
     precision: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordingOptions:
     """The user's options about recordings.
 
@@ -88,7 +88,7 @@ class RecordingOptions:
         return "+".join(safe_name(path.resolve().name) for path in self.paths)[:FOLDER_NAME_CHARS]
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedRun:
     """What one device, or one tool, recorded.
 
@@ -124,7 +124,7 @@ class RecordedRun:
         return self.layout == "NHWC"
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedRuns:
     """The runs of some folders, and what the reference is fed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from subgraph.storage.convert import (
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import np_dtype, to_bits
 from subgraph.text import count, nearest
-from subgraph.types import JsonObject, StringMap, frozen
+from subgraph.types import JsonObject, StringMap, frozen, frozen_keywords
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
@@ -119,7 +119,7 @@ class ExportedFile:
     zero_point: int | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ExportManifest(WrittenManifest):
     """The manifest of the result."""
 
@@ -208,7 +208,7 @@ def _read_recorded(
     return entries, [f"{end}: {count(n, 'file')} without a type" for end, n in unread.items()]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class TensorManifest(case.Manifest):
     """A manifest as far as it lists files of tensors: that of a case or a dump."""
 

@@ -14,7 +14,7 @@ the one before it is right has departed from it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat, starmap
 
@@ -28,7 +28,7 @@ from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.compare import Departure
 from subgraph.trials.judge import Judge
-from subgraph.types import StringMap, Strings
+from subgraph.types import StringMap, Strings, frozen
 
 # How many times likelier than others a node is to blame:
 LINT_WEIGHT = 3.0  # with a known trouble
@@ -39,7 +39,7 @@ MAX_LINTED = 10_000  # nodes of a model that is searched for known troubles
 SLOW = ("baked-shape", "denormals", "overflow", "underflow")
 
 
-@dataclass(frozen=True)
+@frozen
 class Interval:
     """One place where a recording goes wrong.
 

@@ -33,10 +33,11 @@ from subgraph.results.common import (
     WholeDocument,
 )
 from subgraph.search.oracle import FindingKind, Outcome, RegionOutcome
+from subgraph.types import frozen, frozen_keywords
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 
-@dataclass(frozen=True)
+@frozen
 class PieceCost:
     """Cost of one item. `node`, `op`, `index` are those of the last of its `nodes`.
 
@@ -56,7 +57,7 @@ class PieceCost:
     remains: float | None
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorCost:
     """The sum over all items with the same operators."""
 
@@ -65,7 +66,7 @@ class OperatorCost:
     explains: Number
 
 
-@dataclass(frozen=True)
+@frozen
 class Saturated:
     """A tensor, and the share of its values beyond the range of the quantized type."""
 
@@ -73,7 +74,7 @@ class Saturated:
     share: float
 
 
-@dataclass(frozen=True)
+@frozen
 class OtherModel:
     """The candidate's own model: how much of it was matched and, if measured, what it costs,
     largest shares first.
@@ -93,7 +94,7 @@ class OtherModel:
     saturated: Sequence[Saturated] | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class EvidenceLine:
     """A fact that supports rounding, or a bug; the conclusion is the first.
 
@@ -109,7 +110,7 @@ class EvidenceLine:
     says: str
 
 
-@dataclass(frozen=True)
+@frozen
 class InnerFinding:
     """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within
     it."""
@@ -124,7 +125,7 @@ class InnerFinding:
     inside: InsideDocument | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class InsideDocument:
     """The result of the search in a body.
 
@@ -153,7 +154,7 @@ class InsideDocument:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class RunEnvironment:
     subcut: Version
     python: Version
@@ -162,7 +163,7 @@ class RunEnvironment:
     packages: Mapping[str, Version]
 
 
-@dataclass(frozen=True)
+@frozen
 class LookedAt:
     """The tensors that an agreement rests on.
 
@@ -181,7 +182,7 @@ class LookedAt:
     disturbance: float | None = absent()
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileRow:
     """A tensor of the profile; of several samples the one with the largest error."""
 
@@ -193,7 +194,7 @@ class ProfileRow:
     status: Status
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class StepQuery:
     """A question to the candidate.
 
@@ -210,7 +211,7 @@ class StepQuery:
     form: Word = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class StepRegion:
     """The nodes of a step.
 
@@ -224,7 +225,7 @@ class StepRegion:
     indices: Sequence[int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class StepDocument:
     """An answer of the candidate.
 
@@ -245,14 +246,14 @@ class StepDocument:
     changed: str
 
 
-@dataclass(frozen=True)
+@frozen
 class BoundaryTensor:
     tensor: Name
     dtype: Word
     shape: Sequence[int | str]
 
 
-@dataclass(frozen=True)
+@frozen
 class EdgeTensors:
     """The tensors that enter and leave a region."""
 
@@ -260,7 +261,7 @@ class EdgeTensors:
     outputs: Sequence[BoundaryTensor]
 
 
-@dataclass(frozen=True)
+@frozen
 class WorstElement:
     """The element that is furthest off; `error` is that of its tensor."""
 
@@ -271,7 +272,7 @@ class WorstElement:
     error: Number | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Nearest:
     """The nearest neighbor of a finding that agrees: the same region without some nodes."""
 
@@ -281,7 +282,7 @@ class Nearest:
     error: Number | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Off:
     """Elements of an output that are off."""
 
@@ -289,13 +290,13 @@ class Off:
     of: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Bin:
     decade: int
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Histogram:
     """Differences of an output's elements over its scale: `count` elements in [10^decade,
     10^(decade + 1))."""
@@ -305,7 +306,7 @@ class Histogram:
     not_finite: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Grown:
     """The error of the model's first `nodes`, run on the model's own inputs."""
 
@@ -313,7 +314,7 @@ class Grown:
     error: Number | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Contributor:
     node: Name
     op: Name
@@ -324,7 +325,7 @@ class Contributor:
 READS = "reads "  # before the tensor, in a difference of what nodes read
 
 
-@dataclass(frozen=True)
+@frozen
 class ModelDifference:
     """A difference between the reference's model and the candidate's.
 
@@ -353,7 +354,7 @@ class ModelDifference:
         return f"{self.node}: {self.part}: {ours} in ours, {theirs} in theirs"
 
 
-@dataclass(frozen=True)
+@frozen
 class RunCounts:
     """Of a flaky finding: runs that failed, of how many."""
 
@@ -361,7 +362,7 @@ class RunCounts:
     of: int
 
 
-@dataclass(frozen=True)
+@frozen
 class KindDocument:
     """An operator that several nodes of a finding have.
 
@@ -376,13 +377,13 @@ class KindDocument:
     distinct: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class RegionNodes:
     nodes: Sequence[Name]
     indices: Sequence[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class SmallInput:
     """The smallest and simplest input with which a finding fails in the same way.
 
@@ -397,7 +398,7 @@ class SmallInput:
     runs: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class FindingPlace:
     """The surroundings of a finding, and other regions that fail as it does.
 
@@ -418,7 +419,7 @@ class FindingPlace:
     of_kind: KindDocument | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class FindingRun:
     """The runs of a finding's region alone.
 
@@ -444,7 +445,7 @@ class FindingRun:
     small: SmallInput | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class FindingEffect:
     """The part of a finding in the full model's error.
 
@@ -459,7 +460,7 @@ class FindingEffect:
     contributors: Sequence[Contributor] | None = absent(of_kind="accumulated")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class FindingCause:
     """The reason why a finding fails, as far as it is known.
 
@@ -480,7 +481,7 @@ class FindingCause:
     blame: Sequence[str] | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class FindingDocument(InnerFinding):
     """A place that goes wrong.
 
@@ -498,7 +499,7 @@ class FindingDocument(InnerFinding):
     cause: FindingCause = part()
 
 
-@dataclass(frozen=True)
+@frozen
 class Irrelevant:
     """A region that fails alone and explains little."""
 
@@ -510,7 +511,7 @@ class Irrelevant:
     error: Number | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Healing:
     """The changes of the full model that heal it and keep its values.
 
@@ -525,7 +526,7 @@ class Healing:
     model: File
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SearchSetup:
     """The candidate and the reference of a search, and how they were compared.
 
@@ -544,7 +545,7 @@ class SearchSetup:
     other_model: OtherModel | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class WholeResult:
     """The result of the full model.
 
@@ -572,7 +573,7 @@ class WholeResult:
     power: PowerDocument | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SearchResult:
     """The way of a search, and how it ended.
 
@@ -594,7 +595,7 @@ class SearchResult:
     complete: bool | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SearchCost:
     """The cost of a search.
 

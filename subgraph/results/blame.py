@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent, keyed, part
-from subgraph.types import StringMap, frozen
+from subgraph.types import StringMap, frozen, frozen_keywords
 from subgraph.verdict import Signature
 
 
@@ -67,7 +66,7 @@ class Versions:
     tried: Sequence[TriedRelease]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BlamedRuntime:
     """The candidate, and the runtime that it is."""
 
@@ -76,7 +75,7 @@ class BlamedRuntime:
     version: Version
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BlamedRegion:
     """The region that is wrong.
 
@@ -100,7 +99,7 @@ class BlamedRegion:
     differences: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BlamedCause:
     """The cause of a fault, and its cures.
 
@@ -134,7 +133,7 @@ class BlameCost:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BlameDocument:
     """The answer to the question why a region fails.
 

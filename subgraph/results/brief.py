@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from subgraph.documents import absent
 from subgraph.text import clean, clean_lines
-from subgraph.types import Fields
+from subgraph.types import Fields, frozen_keywords
 
 MAX_FINDINGS = 4
 MAX_NODES = 8
 MAX_CHARACTERS = 1_200
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BriefFinding:
     """A finding in short.
 
@@ -41,7 +40,7 @@ class BriefFinding:
     case: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BriefDocument:
     """The answer of any command in at most about 2 kB.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from subgraph.documents import absent, keyed
 from subgraph.results.common import NextCommand
-from subgraph.types import Fields, StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen, frozen_keywords
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class CommandAnswer:
     """The part that the JSON document of every command has.
 
@@ -24,7 +24,7 @@ class CommandAnswer:
     next: Sequence[NextCommand] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class TasksResult:
     """The tasks of the start page, by title."""
 
@@ -33,7 +33,7 @@ class TasksResult:
     tasks: object
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ErrorResult:
     """An error in place of a result. `next`: the same command with the nearest name."""
 
@@ -43,7 +43,7 @@ class ErrorResult:
     next: Sequence[NextCommand] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RulesResult:
     """The rules of `lint`: their names and help."""
 
@@ -52,7 +52,7 @@ class RulesResult:
     rules: Sequence[StringMap]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ReplayResult:
     """A case that was run again: the verdict of each sample."""
 
@@ -63,7 +63,7 @@ class ReplayResult:
     samples: Sequence[Fields]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ReportResult:
     """The files of a report, or its text."""
 
@@ -73,7 +73,7 @@ class ReportResult:
     report: str | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class DemoResult:
     """The folder of `demo`, its files, and the commands to try."""
 
@@ -99,7 +99,7 @@ class BackendRow:
     state: str = "ok"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class DoctorResult:
     """The versions here, and the state of each backend."""
 
@@ -109,7 +109,7 @@ class DoctorResult:
     backends: Sequence[BackendRow]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PackedResult:
     """A bundle: its files, and what was left out of it."""
 
@@ -125,7 +125,7 @@ class PackedResult:
     left_out: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ViewResult:
     """The end of a page."""
 
@@ -133,7 +133,7 @@ class ViewResult:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ConvertResult:
     """A converted model that was not compared with the original.
 
@@ -147,7 +147,7 @@ class ConvertResult:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class KnownResult:
     """Entries of what runtimes compute wrongly."""
 
@@ -166,7 +166,7 @@ class BackendEntry:
     options: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class BackendsResult:
     """The backends, and the candidates of the project file."""
 
@@ -194,7 +194,7 @@ class PlannedRegion:
     random: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class CutPlan:
     """The result of `cut --dry-run`: what would be written."""
 
@@ -208,7 +208,7 @@ class CutPlan:
     outputs: Sequence[BoundaryName]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class CutResult:
     """The cuts: each with its path and the fields of its manifest."""
 
@@ -217,7 +217,7 @@ class CutResult:
     results: Sequence[Fields]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class EditResult:
     """An edited model: its outputs, and remarks."""
 
@@ -229,14 +229,14 @@ class EditResult:
     remarks: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RemoveResult(EditResult):
     """A model without some nodes; `tail`: the file of what was removed."""
 
     tail: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class DrawnModel:
     """A drawing of a model; `svg` if it has no file."""
 
@@ -260,7 +260,7 @@ class GivenAnswer:
     command: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ManualLog:
     """The answers that were given."""
 
@@ -270,7 +270,7 @@ class ManualLog:
     log: Sequence[GivenAnswer]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ManualProgress:
     """A search that is run by hand: its open tasks, or its result."""
 
@@ -284,7 +284,7 @@ class ManualProgress:
     result: Fields | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ManualReset:
     """A search that was removed; `left`: files of others."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from subgraph.documents import CommandLine, File, Name, Version, Word, absent
 from subgraph.drawing.network import Network
-from subgraph.types import Fields, StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen, frozen_keywords
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 MAX_MISSED = 4  # planted faults that are named
@@ -153,7 +153,7 @@ class Reported(Answered):
     next: Sequence[NextCommand | CommandLine] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ComparedOutputs:
     """The part of the model's outputs that is compared.
 
@@ -166,7 +166,7 @@ class ComparedOutputs:
     where: Sequence[Name] | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ScoreDocument:
     """The score of the full model on the task, if it judges instead of a criterion.
 

@@ -21,7 +21,7 @@ from subgraph.results.common import (
     ScoreDocument,
     WholeDocument,
 )
-from subgraph.types import Fields, frozen
+from subgraph.types import Fields, frozen, frozen_keywords
 from subgraph.verdict import Judgement, RunOutcome, Signature, Status
 from subgraph.version import versions
 
@@ -81,7 +81,7 @@ class ComparedTensors:
     disturbance: float | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ComparisonSetup:
     """The candidate, and how it is compared."""
 
@@ -91,7 +91,7 @@ class ComparisonSetup:
     outputs: ComparedOutputs = part()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class WholeComparison:
     """The result of the full model.
 
@@ -117,7 +117,7 @@ class WholeComparison:
     power: PowerDocument | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class TensorComparison:
     """The tensors that were compared.
 
@@ -143,7 +143,7 @@ class ComparisonDocument(Reported):
     versions: Mapping[str, Version] = field(default_factory=versions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SideBySideResult:
     """The comparisons of several candidates."""
 
@@ -191,7 +191,7 @@ class LeftOutReason:
     names: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RecordedFiles:
     """The files of a recording.
 
@@ -210,7 +210,7 @@ class RecordedFiles:
     unread: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RunTensors:
     """The tensors of a recording.
 
@@ -226,7 +226,7 @@ class RunTensors:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RunSummary:
     """One recording.
 
@@ -283,7 +283,7 @@ class DocumentRow:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RecordedSetup:
     """The way in which recordings are compared."""
 
@@ -292,7 +292,7 @@ class RecordedSetup:
     samples: Sequence[Name]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ComparedRecordings:
     """The tensors of all recordings. `odd_one_out`: the outlier in the first row that has one."""
 
@@ -325,7 +325,7 @@ class Suspect:
     source: Source | None = absent()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class IntervalEnds:
     """The tensors at the ends of an interval."""
 
@@ -338,7 +338,7 @@ class IntervalEnds:
     in_place: Judgement | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class IntervalPlace:
     """The nodes of an interval, and those around them."""
 
@@ -346,7 +346,7 @@ class IntervalPlace:
     neighbours: Surroundings | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class IntervalFinding:
     """An interval, laid out as the findings of a bisection are."""
 

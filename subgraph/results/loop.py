@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from subgraph.documents import File, Number, Word, keyed, part
 from subgraph.results.bisect import BisectDocument
-from subgraph.types import StringMap, frozen
+from subgraph.types import StringMap, frozen, frozen_keywords
 
 
 class LoopOutcome(StrEnum):
@@ -40,7 +40,7 @@ class StepSeen:
     status: Word
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class LoopSetup:
     """The loop that was run.
 
@@ -57,7 +57,7 @@ class LoopSetup:
     states: StringMap
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class LoopFinding:
     """The outcome of a loop.
 
@@ -74,7 +74,7 @@ class LoopFinding:
     bisection: BisectDocument | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class LoopDocument:
     """Everything about one loop. `walks`: runs of the candidate over a range of steps."""
 

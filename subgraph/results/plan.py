@@ -8,7 +8,7 @@ from typing import Literal
 
 from subgraph.documents import File, Name, Number, Word, absent, keyed, part
 from subgraph.results.common import Answered
-from subgraph.types import StringMap, frozen
+from subgraph.types import StringMap, frozen, frozen_keywords
 
 
 @frozen
@@ -31,7 +31,7 @@ class KeptPlace:
     gear: str = "float32"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanScore:
     """A score of the task.
 
@@ -98,15 +98,18 @@ class ScaledTensor:
 
     Attributes:
         name: Its name.
-        kind: The way in which it does: overflow or vanishes.
+        kind: The way in which it does: overflow, vanishes or unequal channels.
         largest: Its largest magnitude.
-        exponent: It was divided by 2 to this power; None without a cure.
+        exponent: It was divided by 2 to this power, or a channel by the largest of them; None
+            without a cure.
+        channels: The exponent of each channel; empty if the tensor has one.
     """
 
     name: Name
     kind: Word
     largest: Number
     exponent: int | None
+    channels: Sequence[int] = ()
 
 
 @frozen
@@ -119,6 +122,8 @@ class PlanScales:
         factors: Names of the tensors after which a Mul was put.
         difference: Largest |a − b| / |a| of the outputs in float32; 0 if they are bit-identical.
         model: The float32 model with the scales; None if the model's own weights stay.
+        noise: Largest |a − b| / |a| of the outputs of the quantized model without and with the
+            scales, which are used only if it is smaller with them; None for a float type.
     """
 
     tensors: Sequence[ScaledTensor]
@@ -126,9 +131,10 @@ class PlanScales:
     factors: Sequence[Name] = ()
     difference: Number = 0.0
     model: File | None = None
+    noise: tuple[Number, Number] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanSetup:
     """The request of a plan.
 
@@ -143,7 +149,7 @@ class PlanSetup:
     places: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanResult:
     """The places that stay in float.
 
@@ -163,7 +169,7 @@ class PlanResult:
     scales: PlanScales | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanTrials:
     """The models that were run for a plan.
 
@@ -178,7 +184,7 @@ class PlanTrials:
     sensitivity: Sequence[PlaceError] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanFiles:
     """The files of a plan.
 

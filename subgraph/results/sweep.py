@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from subgraph.documents import CommandLine, File, Name, Number, Version, Word, keyed
 from subgraph.results.common import RuntimeDocument
-from subgraph.types import frozen
+from subgraph.types import frozen, frozen_keywords
 from subgraph.verdict import Signature
 
 
@@ -79,7 +78,7 @@ class OnnxruntimeEntry:
     differs: Sequence[NamedTest]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ResultEntry:
     """One test on one candidate.
 
@@ -119,7 +118,7 @@ class RowEntry:
     results: Sequence[ResultEntry]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SweepDocument:
     """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one
     candidate."""

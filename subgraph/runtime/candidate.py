@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -38,7 +38,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
-from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
+from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen, frozen_keywords
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
@@ -99,7 +99,7 @@ def find_options(head: str) -> Options:
     return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RuntimeBuild:
     """The build of a runtime: a part of a candidate, of its identity and of manifests.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -26,12 +26,12 @@ from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.reference_model import ReferenceModel, region_key
-from subgraph.types import Fields, JsonObject, frozen
+from subgraph.types import Fields, JsonObject, frozen, frozen_keywords
 from subgraph.verdict import NO_OUTPUT, Signature, Verdict
 from subgraph.version import __version__
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class CandidateRuntime:
     """The runtime under test.
 

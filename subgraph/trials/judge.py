@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, product
 
@@ -39,7 +39,7 @@ from subgraph.trials.candidate_model import coarsen_inputs, find_code_type, find
 from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
-from subgraph.types import Array
+from subgraph.types import Array, frozen_keywords
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, is_mute, joined
 
 WITHOUT_VALUES = (
@@ -51,7 +51,7 @@ WITHOUT_VALUES = (
 SATURATING = ("HardSigmoid", "Sigmoid")  # near 0, their kernels keep no relative precision
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class Judge:
     """Decides whether a run result of the candidate agrees with the reference.
 

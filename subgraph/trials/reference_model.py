@@ -8,7 +8,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,7 @@ from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Records, written
-from subgraph.types import StringMap, frozen
+from subgraph.types import StringMap, frozen, frozen_keywords
 from subgraph.version import __version__
 
 ROOT = Path("/")  # captured values have absolute paths
@@ -62,7 +62,7 @@ class ReferenceCache:
         return self.digests[name]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class ReferenceModel:
     """One model on the reference. Several threads may share it.
 

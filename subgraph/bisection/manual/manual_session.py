@@ -20,7 +20,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -37,7 +37,7 @@ from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
 from subgraph.system import Lock, flush
 from subgraph.text import count
-from subgraph.types import frozen
+from subgraph.types import frozen, frozen_keywords
 from subgraph.verdict import Signature, Status, Verdict
 
 SCHEMA: Final = "subcut.manual-state/1"
@@ -120,7 +120,7 @@ class LoggedAnswer:
     command: int = keyed("step")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class SavedSession:
     """The document of a session.
 
@@ -143,7 +143,7 @@ class SavedSession:
     settled: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class Session(SavedSession):
     """A session and its folder."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from subgraph.cases import case, write_case
@@ -31,7 +31,7 @@ from subgraph.storage.convert import FORMATS, StoredFile, TensorFormat, parse_fo
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.types import Strings, frozen
+from subgraph.types import Strings, frozen, frozen_keywords
 
 
 @frozen
@@ -114,14 +114,14 @@ class TaskEntry:
     samples: Sequence[int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class WrittenTask(case.CaseManifest):
     """The manifest of a case, with the task that it is of."""
 
     by_hand: TaskEntry
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class TaskManifest(case.Manifest):
     """The manifest of a folder of a task; a folder without an entry is not a task's."""
 

@@ -6,7 +6,7 @@ To add a rule, put a file like this into this folder, or pass its path to `--onl
 
     from subgraph.inspection.lint import LintContext, LintIssue, warning
 
-    def check(context: LintContext) -> Iterator[LintIssue]:
+    def check(context: LintContext) -> Issues:
         for node in context.nodes("Relu"):
             yield warning(node, "the target has no Relu", "export it as Clip with a minimum of 0")
 
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 from subgraph import plugins
 from subgraph.documents import absent
@@ -70,6 +71,9 @@ class LintIssue:
     rule: str = ""
     tensor: str | None = None
     exponent: int | None = None
+
+
+Issues: TypeAlias = Iterator[LintIssue]
 
 
 def warning(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
@@ -235,7 +239,7 @@ def _canonical(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 
-def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
+def run_rules(context: LintContext, rules: Iterable[str]) -> Issues:
     """The issues that each rule reports, in the order of the rules.
 
     Raises:

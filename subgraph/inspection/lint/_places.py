@@ -226,14 +226,8 @@ class LintNode:
 
 def _constant_value(node: LintNode) -> Array | None:
     """The value of a Constant; None for strings, or more than `MAX_CONSTANT` elements."""
-    for a in node.proto.attribute:
-        if a.ref_attr_name:
-            return None
-        if a.name == "value":
-            return _small_array(a.t, node.scope.graph)
-        if a.name in VALUES:
-            return np.asarray(node.attribute(a.name), VALUES[a.name])
-    return None
+    tensor = _value(node)
+    return None if tensor is None else _small_array(tensor, node.scope.graph)
 
 
 def _small_array(tensor: TensorProto, graph: Graph) -> Array | None:
@@ -385,11 +379,12 @@ def _value(node: LintNode) -> protobuf.TensorProto | None:
     """The value of a Constant, or the element of a ConstantOfShape."""
     attributes: Iterable[protobuf.AttributeProto] = node.proto.attribute
     for a in attributes:
-        if a.name == "value":
+        if a.name == "value" and not a.ref_attr_name:
             return a.t
-        if a.name in ("value_float", "value_floats"):
-            tensor = protobuf.protos().TensorProto(data_type=dtypes.TYPE_NUMBERS["float32"])
-            tensor.float_data.extend([a.f] if a.name == "value_float" else a.floats)
-            tensor.dims.append(len(tensor.float_data))
-            return tensor
+        if a.name in VALUES and not a.ref_attr_name:
+            value = np.asarray(node.attribute(a.name), VALUES[a.name])
+            number = dtypes.TYPE_NUMBERS[VALUES[a.name]]
+            return protobuf.protos().TensorProto(
+                data_type=number, dims=value.shape, raw_data=value.tobytes()
+            )
     return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from subgraph.graph.properties import WINDOWS
-from subgraph.inspection.lint import LintContext, LintIssue, note
+from subgraph.inspection.lint import Issues, LintContext, note
 from subgraph.inspection.lint._windows import windows
 
 FIX = (
@@ -14,7 +12,7 @@ FIX = (
 )
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Each convolution and pooling with uneven padding; of ConvTranspose, explicit padding only."""
     for node in context.nodes(*WINDOWS):
         uneven = next((w for w in windows(node) or () if w.begin != w.end), None)

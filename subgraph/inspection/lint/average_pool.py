@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._windows import hanging, windows
 
 INCLUDED = "put a Pad node in front, which every target counts, and set pads to 0"
@@ -13,7 +11,7 @@ EXCLUDED = (
 )
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield an issue for each AveragePool with a window that extends over the edge."""
     for node in context.nodes("AveragePool"):
         included = node.attribute("count_include_pad", 0)

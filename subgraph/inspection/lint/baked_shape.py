@@ -6,14 +6,14 @@ with another size of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
-from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked
+from subgraph.inspection.lint import NOTE, WARNING, Issues, LintContext, LintIssue, unchecked
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
@@ -41,7 +41,7 @@ class OpenDim:
     symbol: str
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Runs a model at a second size, if it has open dimensions or --shape contradicts its sizes."""
     try:
         shapes = {name: read_type(v.type) for name, v in context.graph.inputs.items()}
@@ -72,7 +72,7 @@ def _resize(graph: Graph, sizes: Shapes) -> Graph:
     return Graph(replace(graph.skeleton, model=model))
 
 
-def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Iterator[LintIssue]:
+def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
     """Run at the user's sizes, or likely ones; then with another size of each open dimension."""
     chosen = context.feeding if context.feeding and not context.feeding.is_default else None
     likely = Feeding(shapes=_likely_sizes(context.graph), seed=context.seed)
@@ -101,7 +101,7 @@ def _try(
     sizes: Shapes,
     reason: str,
     severity: str,
-) -> Iterator[LintIssue]:
+) -> Issues:
     """Run the model at these sizes; the issue at the first node that fails."""
     feeding = Feeding(shapes=sizes, seed=context.seed)
     failed = _run(context, graph, feeding)

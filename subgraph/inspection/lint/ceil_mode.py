@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._windows import Window, hanging, text, windows
 
 FIX = (
@@ -13,7 +11,7 @@ FIX = (
 )
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield an issue for each pooling whose last window extends over the end."""
     for node in context.nodes("MaxPool", "AveragePool", "LpPool"):
         if node.attribute("ceil_mode", 0) != 1:

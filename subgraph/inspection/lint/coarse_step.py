@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from subgraph.graph.properties import CHANNEL_AXES, SQUASHES
-from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.text import count
 
 SHARE = 0.5  # of the values other than 0 that become 0; fewer do no harm
 STEPS = 255  # of the range of a tensor
 WEIGHT_STEPS = 127  # of the largest magnitude of a weight
 PER_CHANNEL = "quantize this weight per channel, or keep the node in float"
-FIX = "clip outliers while calibrating (percentile), or: subcut plan MODEL --to int8 -i samples"
+FIX = "clip outliers while calibrating, or: subcut plan MODEL --to int8 --rescale -i samples"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each weight with channels that vanish next to the largest one, and each measured tensor
     whose step is larger than most of its values."""
     if not context.for_int8:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from subgraph.graph.quantization import TFLITE
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.runtime.devices import DEVICES
 from subgraph.text import clean
@@ -41,7 +39,7 @@ IMPORTED = {
 INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield an issue for each node of another domain, unless the runtime has its operator."""
     functions = context.graph.functions
     is_device = context.runtime in DEVICES

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from subgraph.graph.properties import VALUE_SIZED
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.text import count
 
 HOST = (
@@ -17,7 +15,7 @@ TIES = (
 )
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield an issue for each node whose output size depends on values, and for ties of TopK."""
     sized = [n for n in context.nodes(*VALUE_SIZED) if context.depends_on_values(n, n.proto.input)]
     ranked = context.nodes("TopK")

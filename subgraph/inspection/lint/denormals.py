@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 
 SHARE = 0.5  # of a weight's values; fewer come from dead channels
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Each float32 constant with denormal values; a note if they are the minority."""
     for n in context.numbers:
         if n.denormal:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from subgraph.graph.properties import REARRANGES
-from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.inspection.lint._places import LintNode, Scope
 from subgraph.runtime.inputs import ImageOptions
 from subgraph.types import frozen
@@ -27,7 +27,7 @@ class Stage:
     shifts: bool = False
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield an issue for each input that first nodes and options shift or divide twice."""
     for name in context.graph.inputs:
         stages = list(_stages(context.scopes[0], name))
@@ -46,7 +46,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
 
 def _name_options(
     options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]
-) -> Iterator[LintIssue]:
+) -> Issues:
     fix = "leave the option out: the model takes plain pixels"
     if shifts and any(options.mean):
         yield warning(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint import Issues, LintContext, warning
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Each node but the first of a name, within the same graph, body or function."""
     for scope in context.scopes:
         first: dict[str, int] = {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 
 FIRST_OPSET = 12  # that allows it; before, rule `types` reports an invalid model
 FIX = "use Min and Max, or put a Cast to float32 before it and one back behind it"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each Clip of integers; a note if it only computes shapes, which converters fold."""
     for node in context.nodes("Clip"):
         dtype = node.dtype(node.input(0)) or node.dtype(node.output(0))

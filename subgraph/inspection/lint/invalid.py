@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue
+from subgraph.inspection.lint import Issues, LintContext
 
 LOOK = "subcut inspect shows what stands around it"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """The problems that `subcut inspect` lists, but for those of rule `types`."""
     return (context.problem_issue(p, LOOK) for p in context.problems if p.kind != "type")

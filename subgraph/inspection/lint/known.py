@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from subgraph import known
 from subgraph.graph.nested import VALUE_FIELDS
 from subgraph.graph.opsets import schema
-from subgraph.inspection.lint import LintContext, LintIssue, note
+from subgraph.inspection.lint import Issues, LintContext, note
 from subgraph.inspection.lint._places import LintNode
 from subgraph.reach import group_values
 from subgraph.types import StringMap
@@ -21,7 +21,7 @@ ALONG_AXES = {
 }  # defaults that onnx's schema has only in its texts
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield a note for each node that an entry fits; only a run shows whether it fails here."""
     if not context.runtime:
         return

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note
+from subgraph.inspection.lint import Issues, LintContext, note
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Each node whose name is empty."""
     for node in context.all_nodes:
         if not node.proto.name:

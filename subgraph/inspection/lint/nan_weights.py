@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from subgraph.graph.properties import WEIGHTED
-from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint import Issues, LintContext, warning
 
 FIX = "export the model again: a weight overflowed in training or in a conversion"
 EPSILON = 1e-5  # the default of the standard
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each constant with NaN, weight with infinities, and BatchNormalization with a negative
     variance."""
     for n in context.numbers:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from subgraph.graph.nested import operator
 from subgraph.graph.opsets import drop_defaults, element_text, misfit, schema, type_text
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
@@ -17,7 +15,7 @@ ABSENT = "is not part of"  # how the reason begins that names the first opset it
 CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opset N"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each node that fits its operator at the model's opset, but not at the target's."""
     target = context.target
     own = context.scopes[0].opsets.get("")
@@ -38,7 +36,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
                     yield from _newer(node, version, target)
 
 
-def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
+def _newer(node: LintNode, version: int, target: int) -> Issues:
     """Yield the reason why a valid node does not fit the target's opset."""
     types = _types(node)
     reason = misfit(drop_defaults(node.proto), target, types)

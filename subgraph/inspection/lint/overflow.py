@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from subgraph.inspection.lint import LintContext, LintIssue, note, unchecked, warning
+from subgraph.inspection.lint import Issues, LintContext, note, unchecked, warning
 from subgraph.inspection.overflow import BOUNDED, TroubleKind
 from subgraph.text import count
 
@@ -23,7 +22,7 @@ SENTENCES = {
 }
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each constant with such values, at a node that reads it, and each measured tensor."""
     if context.for_int8:
         return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 
 # what targets compute for linear and cubic; the others differ from half_pixel for few sizes only
@@ -30,7 +30,7 @@ PLAIN = (
 )
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each Resize in a mode on which targets differ, unless it changes no size."""
     for node in context.nodes("Resize"):
         mode = node.attribute("mode", "nearest")
@@ -66,7 +66,7 @@ def _scales(node: LintNode) -> list[float] | None:
     return [size / old for old, size in zip(before, after, strict=True)]
 
 
-def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Iterator[LintIssue]:
+def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Issues:
     """Compare with asymmetric and floor, which equals half_pixel for whole scales."""
     rounding = node.attribute("nearest_mode", "round_prefer_floor")
     are_whole = scales is not None and all(scale.is_integer() for scale in scales)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint import Issues, LintContext, warning
 from subgraph.inspection.lint._places import LintNode
 
 EVAL = "export in evaluation mode: model.eval(), training=TrainingMode.EVAL"
@@ -13,7 +11,7 @@ TRAINING_MODE = 14  # first opset in which BatchNormalization has the attribute 
 SPATIAL = 8  # the last opset in which BatchNormalization can have statistics per pixel
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each node that, without a run, is known to normalize by its batch or drop values."""
     for node in context.nodes("BatchNormalization"):
         if why := _trains(node):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue
+from subgraph.inspection.lint import Issues, LintContext
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Inputs that do not fit the schema of their operator, and wrong declared types."""
     return (context.problem_issue(p) for p in context.problems if p.kind == "type")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 
 SHARE = 0.1  # of a weight's values; fewer occur in every trained network, and do no harm
 FIX = "keep this node in float32, or use a larger value (as an epsilon 1e-5 or so)"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Each constant of which all values become zero; a note if a share of at least `SHARE` does."""
     if context.for_int8:
         return

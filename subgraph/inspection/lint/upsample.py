@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 
 FIRST_MODES = 11  # first opset in which Resize has a coordinate mode
 FIX = "export with opset 11 or later, as a Resize that names its coordinate_transformation_mode"
 
 
-def check(context: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Issues:
     """Yield each of them; a note if cells are repeated, which all targets do alike."""
     for node in context.nodes("Upsample", "Resize"):
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:

@@ -36,7 +36,7 @@ from subgraph.text import clean, count
 from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.matching.name_forms import strip_endings
-from subgraph.types import Array, StringMap, Strings
+from subgraph.types import Array, StringMap, Strings, frozen
 
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
 EXACT = 1e-5  # distance up to which no other tensor is considered
@@ -52,7 +52,7 @@ class Reason(StrEnum):
     NOTHING = "nothing to compare with (constants, weights, copies)"
 
 
-@dataclass(frozen=True)
+@frozen
 class LeftOutEntry:
     """An entry that is not compared; `strange`: its name and value are none of the model's."""
 
@@ -72,7 +72,7 @@ class LeftOutEntry:
         return is_unknown and not self.entry.note
 
 
-@dataclass(frozen=True)
+@frozen
 class TensorMatch:
     """An entry and the tensor that it holds.
 
@@ -191,7 +191,7 @@ def _format_span(numbers: Sequence[float]) -> str:
     return "…".join(dict.fromkeys(f"{n:.4g}" for n in (numbers[0], numbers[-1])))
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchedSample:
     """One sample of a run, matched to a model.
 

@@ -34,7 +34,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ from subgraph.storage.tensors import (
     unpack,
 )
 from subgraph.system import crash_name
-from subgraph.types import Fields, StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen, frozen_keywords
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
@@ -306,7 +305,7 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class RunManifest:
     """The list of the files that a command is given, and of those that it writes."""
 
