@@ -2,6 +2,7 @@
 same limit.
 
     python -m benchmarks.plans [--only NAME…] [--cells PRECISION/TOOL…] [--seconds 60]
+    python -m benchmarks.plans --unequal 16       what `--rescale` gains in int8
 
 It prints a table in Markdown, and goes on where it was stopped.
 
@@ -11,6 +12,9 @@ of its worst output; where int8 is accepted at once, it is asked for 10 dB more,
 counted as each tool counts: subcut by nodes and outputs, NNCF by nodes that it quantizes, the
 others by nodes. No other tool plans dynamic int8. The others have twice the seconds, in
 environments of their own, in `build/plans`.
+
+With `--unequal`, networks with channels of very different sizes (`fixtures.unequal`) are quantized
+by onnxruntime with and without `--rescale`.
 """
 
 from __future__ import annotations
@@ -28,9 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+import subgraph
 from benchmarks import trained
 from benchmarks.trained import Array, Trained
+from fixtures import unequal
 
 FOLDER = Path("build/plans")
 ANSWERS = FOLDER / "answers.json"
@@ -53,6 +60,7 @@ PEERS = {
 }
 SAMPLES = 4
 STEP = 5  # elements by which a sample is moved
+FIRST_SEED = 100  # of networks with unequal channels
 NOT_FLOAT = (
     "captcha-int8",
     "embedding-int8",
@@ -251,12 +259,56 @@ def beside(known: dict[str, Answer]) -> Iterator[str]:
             )
 
 
+def measure_unequal(seed: int, to: str, *, planted: bool, rescale: bool) -> float:
+    """Return the signal to noise ratio of a quantized network in dB, of four samples."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "model.onnx"
+        onnx.save(unequal.build(seed, planted=planted), path)
+        inputs = [unequal.draw_input(seed, k) for k in range(SAMPLES)]
+        found = subgraph.plan(
+            path,
+            to=to,
+            inputs=inputs,
+            score="sqnr",
+            at_least=-1e3,
+            rescale=rescale,
+            output=Path(name) / "out",
+        )
+        score = found.result.score
+        assert score and score.as_it_is is not None
+        return score.as_it_is
+
+
+def tabulate_unequal(number: int) -> Iterator[str]:
+    """A row per network, then the medians."""
+    yield "| network | type | without, dB | `--rescale`, dB |"
+    yield "|---|---|--:|--:|"
+    for planted, to in ((True, "int8"), (False, "int8"), (True, "int16")):
+        rows = []
+        kind = "planted" if planted else "large channels count more"
+        for seed in range(FIRST_SEED, FIRST_SEED + number):
+            row = [
+                measure_unequal(seed, to, planted=planted, rescale=rescale)
+                for rescale in (False, True)
+            ]
+            rows.append(row)
+            yield f"| {seed}, {kind} | {to} | {row[0]:.1f} | {row[1]:.1f} |"
+        before, after = (statistics.median(column) for column in zip(*rows, strict=True))
+        lower = sum(b < a for a, b in rows)
+        yield f"| median, {kind}; {lower} lower | {to} | {before:.1f} | {after:.1f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--cells", nargs="*", default=[], metavar="PRECISION/TOOL")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--unequal", type=int, default=0, metavar="NETWORKS")
     options = parser.parse_args()
+    if options.unequal:
+        for line in tabulate_unequal(options.unequal):
+            print(line, flush=True)
+        return
     FOLDER.mkdir(parents=True, exist_ok=True)
     known = answered(options.only, options.cells, options.seconds)
     print("\n".join([*table(known), "", *beside(known)]))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from subgraph.results.plan import PlanDocument, PlanScales, TriedList
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
-SCALED = ("fp16", "bf16")
 UNITS = ("node", "block", "operator", "scale")
 MAX_LISTED = 20  # below it
 
@@ -50,7 +49,7 @@ def plan(
     rescale: bool = option(
         "--rescale",
         None,
-        "First scale what leaves the precision by powers of two, in the weights around it.",
+        "First scale what leaves the precision, and large channels, by powers of two in weights.",
     ),
     max_time: options.MaxTime = None,
     score: options.ScoreOptions,
@@ -76,7 +75,6 @@ def plan(
     """
     from subgraph.graph.graph import load
     from subgraph.planning.make_plan import PlanRequest, make_plan
-    from subgraph.precision import Precision
 
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     path = asked.model_path
@@ -91,8 +89,6 @@ def plan(
         replaces=asked.result.force,
     )
     setup = replace(asked.setup(replace(candidate_options, spec=candidate)), score=wanted)
-    if to in SCALED:
-        setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     request = replace(request, jobs=asked.jobs(jobs, setup.candidate))
     log_random_inputs(asked.feeding)
     with asked.reference() as reference:
@@ -162,10 +158,13 @@ def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
     cured = [tensor for tensor in scales.tensors if tensor.exponent is not None]
     for tensor in cured[:MAX_LISTED]:
         size = f"{clean(tensor.name)} ({tensor.kind}, up to {tensor.largest:.3g})"
-        yield "scaled", f"{size} by 2^{-(tensor.exponent or 0)}"
+        most = " at most" if tensor.channels else ""
+        yield "scaled", f"{size} by 2^{-(tensor.exponent or 0)}{most}"
     if scales.weights or scales.factors:
         where = f"{count(len(scales.weights), 'weight')} changed, {len(scales.factors)} Mul added"
         off = f"{where}; in float32 the outputs differ by {scales.difference:.2g}"
+        if scales.noise:
+            off += f", quantized by {scales.noise[1]:.2g} instead of {scales.noise[0]:.2g}"
         yield "", f"{clean(scales.model)}   ({off})" if scales.model else off
 
 

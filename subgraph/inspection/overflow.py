@@ -18,6 +18,9 @@ one equation per word: of the exponents of its inputs, by position, and of its o
 
 An input without an equation has exponent 0. With `any` and `epsilon`, input 0 has any exponent; an
 epsilon follows its square. A demand that is not met becomes a Mul by a power of two.
+
+Each channel of a tensor, along axis 1, may have its own exponent: an array. Few operators pass such
+exponents on; weights take them by row and column.
 """
 
 from __future__ import annotations
@@ -25,20 +28,22 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.nested import list_captured
+from subgraph.graph.nested import attribute, list_captured
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.properties import CHANNEL_AXES, POOLS, REARRANGES
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
 from subgraph.reach import invert
-from subgraph.types import frozen
+from subgraph.types import Array, frozen
 
 RULES = """
 0         Abs AveragePool CumSum DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND
@@ -62,8 +67,13 @@ RULE_OF = invert(
     (words.split(","), ops) for words, *ops in map(str.split, RULES.strip().splitlines())
 )
 FREE = frozenset(op for op, rule in RULE_OF.items() if rule[0] in ("any", "epsilon"))
+# Operators that pass the exponents of channels on, and those in whose weights they go.
+BY_CHANNEL = frozenset("Abs Add Dropout LeakyRelu Max Mean Min Neg PRelu Relu Sub Sum".split())
+BY_CHANNEL |= POOLS | REARRANGES - {"Transpose"}
+FOLDS_CHANNELS = frozenset((*CHANNEL_AXES, "BatchNormalization"))
 WITH_OLD_ATTRIBUTES = ("Clip", "Pad")  # limits of older opsets, which are not scaled
 Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and of the output
+Exponent: TypeAlias = Any  # an int, or an array of those of channels
 # A scaled tensor stays below the largest number by this factor: other inputs differ, and a mean may
 # be summed in the type.
 HEADROOM = 16
@@ -120,7 +130,7 @@ class Overflow:
             for name, m in measured.tensors.items()
             if m.range and m.dtype == WIDE and graph.constant(name) is None
         }
-        self.scaling = Scaling(graph, self._ranges)
+        self.scaling = Scaling(graph, dict.fromkeys(self._ranges, ()))
         self._read_as_values = _find_read_values(graph)
         self._made_of_large = self._find_made_of_large() if self._ranges else set()
         kinds = {name: self._judge(name) for name in self._ranges}
@@ -249,17 +259,19 @@ class Scaling:
 
     Attributes:
         graph: The model.
+        shapes: By name of its float32 tensors.
     """
 
-    def __init__(self, graph: Graph, floats: Collection[str]) -> None:
+    def __init__(self, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
         """Read the equations.
 
         Args:
             graph: The model.
-            floats: Names of its float32 tensors.
+            shapes: By name of its float32 tensors; () if only tensors are scaled, and no channels.
         """
         self.graph = graph
-        self._floats = set(floats) - graph.inputs.keys()
+        self.shapes = shapes
+        self._floats = shapes.keys() - graph.inputs.keys()
         self._captured = set(chain.from_iterable(map(list_captured, graph.nodes)))
         self._rules = list(map(self._find_rule, graph.nodes))
         self._equations = list(map(self._read_equations, graph.nodes, self._rules))
@@ -292,7 +304,8 @@ class Scaling:
             return 0.0
         return float(protobuf.to_array(tensor, self.graph.path).reshape(()))
 
-    def _is_constant(self, name: str) -> bool:
+    def is_constant(self, name: str) -> bool:
+        """Return whether the values of a tensor are stored in the model."""
         return self.graph.constant(name) is not None
 
     def is_free(self, name: str) -> bool:
@@ -300,57 +313,132 @@ class Scaling:
         i = self.graph.maker.get(name)
         return name in self._floats and i is not None and bool(self._rules[i])
 
-    def _find_links(self) -> dict[str, list[tuple[str, float]]]:
-        """Return, by tensor, other tensors and their exponents for an exponent of 1.
+    def _find_links(self) -> dict[str, list[tuple[int, str, float]]]:
+        """Return, by tensor, nodes, other tensors and their exponents for an exponent of 1.
 
         These are tensors that one node reads and outputs. Of a product, the first factor has the
         exponent of the output, unless it is squared.
         """
-        found = defaultdict[str, list[tuple[str, float]]](list)
-        for node, equations in zip(self.graph.nodes, self._equations, strict=True):
-            for factors, output in equations:
+        found = defaultdict[str, list[tuple[int, str, float]]](list)
+        for i, node in enumerate(self.graph.nodes):
+            for factors, output in self._equations[i]:
                 names = [node.input[k] for k in factors]
                 if not output or min(factors.values()) < 0 < len(names) - 1:
                     continue
                 power = sum(factors.values()) if len(set(names)) == 1 else 1.0
                 for made in node.output:
                     pair = (node.input[min(factors)], made)
-                    if all(map(self.is_free, pair)) and not any(map(self._is_constant, names)):
-                        found[pair[0]].append((made, power))
-                        found[made].append((pair[0], 1 / power))
+                    if all(map(self.is_free, pair)) and not any(map(self.is_constant, names)):
+                        found[pair[0]].append((i, made, power))
+                        found[made].append((i, pair[0], 1 / power))
         return found
 
-    def solve(self, seeds: Mapping[str, int]) -> dict[str, int] | None:
+    def solve(self, seeds: Mapping[str, Exponent]) -> dict[str, Exponent] | None:
         """Return the exponents that follow from those of some tensors; None if one is a
-        fraction."""
-        known: dict[str, float] = dict(seeds)
+        fraction.
+
+        Raises:
+            ValueError: A node does not pass the exponents of channels on.
+        """
+        known: dict[str, Exponent] = dict(seeds)
         pending = list(seeds)
         while pending:
             name = pending.pop()
-            for other, factor in self._links.get(name, ()):
+            for i, other, factor in self._links.get(name, ()):
                 if other not in known:
-                    known[other] = known[name] * factor
+                    known[other] = self.lay(i, known[name] * factor, name, other)
                     pending.append(other)
-        if any(value % 1 for value in known.values()):
+        if any(np.any(value % 1) for value in known.values()):
             return None
-        return {name: int(value) for name, value in known.items()}
+        return {name: _round(value) for name, value in known.items()}
 
-    def iter_demands(self, exponents: Mapping[str, int]) -> Iterator[tuple[int, int, str, int]]:
+    def iter_demands(
+        self, exponents: Mapping[str, Exponent]
+    ) -> Iterator[tuple[int, int, str, Exponent]]:
         """Yield what is to be scaled: node, position of the input, tensor, and its exponent there,
-        where it is not the tensor's own."""
+        where it is not the tensor's own.
+
+        Raises:
+            ValueError: A node does not pass the exponents of channels on.
+        """
         for i, node in enumerate(self.graph.nodes):
             own = {k: exponents.get(name, 0) for k, name in enumerate(node.input)}
             wanted = dict.fromkeys(own, 0)
-            if node.op_type in FREE and self._rules[i]:
+            free = FREE if isinstance(own.get(0), int) else ("BatchNormalization", "Shape")
+            if node.op_type in free and self._rules[i]:
                 wanted[0] = own[0]
             for factors, output in self._equations[i]:
                 # what is left goes to a constant, or to the tensor with the largest exponent
-                by_kind = sorted(factors, key=lambda k: (self._is_constant(node.input[k]), own[k]))
-                total = float(output * exponents.get(node.output[0], 0))
-                for k in by_kind[:-1]:
+                *others, last = sorted(
+                    factors, key=lambda k: (self.is_constant(node.input[k]), np.max(own[k]))
+                )
+                made = node.output[0]
+                total = output * self.lay(i, exponents.get(made, 0), made, node.input[last])
+                for k in others:
                     wanted[k] = own[k]
-                    total -= factors[k] * own[k]
-                wanted[by_kind[-1]] = int(total / factors[by_kind[-1]])
+                    total = total - factors[k] * self.lay(
+                        i, own[k], node.input[k], node.input[last]
+                    )
+                wanted[last] = _round(total / factors[last])
             for k, exponent in wanted.items():
-                if node.input[k] and exponent != own[k]:
+                if node.input[k] and np.any(exponent != own[k]):
                     yield i, k, node.input[k], exponent
+
+    def lay(self, i: int, exponent: Exponent, source: str, target: str) -> Exponent:
+        """Return the exponent of a tensor of a node as another tensor of the node has it.
+
+        Raises:
+            ValueError: The node does not pass the exponents of channels on.
+        """
+        if not isinstance(exponent, np.ndarray) or source == target:
+            return exponent
+        node = self.graph.nodes[i]
+        own = self.shapes[source]
+        constant = self.graph.constant(target)
+        if constant is not None:
+            if node.op_type in BY_CHANNEL:
+                return exponent.reshape(-1, *[1] * (len(own) - 2))
+            return _fold(node, exponent, len(own), constant.dims, source, target)
+        shape = self.shapes.get(target, ())
+        is_same = node.op_type in REARRANGES or len(shape) == len(own)
+        if node.op_type not in BY_CHANNEL or not is_same or shape[:1] != own[:1]:
+            raise ValueError(node.op_type)
+        # a Flatten puts the elements of a channel one after the other
+        rows = np.repeat(exponent, shape[1]).reshape(shape[1], -1)
+        if (rows != rows[:, :1]).any():
+            raise ValueError(node.op_type)
+        return rows[:, 0]
+
+
+def _fold(
+    node: protobuf.NodeProto,
+    exponent: Array,
+    rank: int,
+    dims: Sequence[int],
+    source: str,
+    target: str,
+) -> Array:
+    """Return the exponents of the channels of a node's input or output by row and column of its
+    weights; by channel for its bias and the like.
+
+    Raises:
+        ValueError: The weights have no such channels.
+    """
+    op = node.op_type
+    is_matrix = op in CHANNEL_AXES and target == node.input[1]
+    is_other = attribute(node, "transA", 0) or (op == "MatMul" and not is_matrix)
+    if op not in FOLDS_CHANNELS or is_other or len(dims) != (rank if is_matrix else 1):
+        raise ValueError(op)
+    if not is_matrix:
+        return exponent
+    # The channels of the input, and not of the output, are along the first axis.
+    is_transposed = (CHANNEL_AXES[op] != (0,)) != bool(attribute(node, "transB", 0))
+    laid = exponent.reshape(-1, 1)
+    if is_transposed != (source == node.input[0]):
+        groups = attribute(node, "group", 1)
+        laid = np.repeat(exponent.reshape(groups, -1), dims[0] // groups, 0)
+    return laid.reshape(*laid.shape, *[1] * (rank - 2))
+
+
+def _round(value: Any) -> Exponent:
+    return value.astype(int) if isinstance(value, np.ndarray) else int(value)

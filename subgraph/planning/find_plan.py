@@ -31,6 +31,7 @@ from subgraph.planning.lists.names import render
 from subgraph.planning.lower import lower_model
 from subgraph.planning.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.planning.smallest_set import Found, smallest
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Job, RunResult, load_or_run
 from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
@@ -439,6 +440,15 @@ class Planner:
         except OutOfTime:
             pass
         return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
+
+
+def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, float]:
+    """Return the largest distance of each output of two models over all samples."""
+    names = [name for name in one.graph.outputs if name in one.graph.maker]
+    one.need(names)
+    other.need(names)
+    pairs = list(zip(one.records, other.records, strict=True))
+    return {n: max(distance(a[n].array(), b[n].array()) for a, b in pairs) for n in names}
 
 
 def distance(reference: Array, other: Array) -> float:

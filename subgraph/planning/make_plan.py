@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
@@ -15,11 +15,11 @@ from tempfile import gettempdir
 from subgraph.bisection.items import NodeItems, items_of
 from subgraph.cases.case import ResultPlace, free_place, source_of
 from subgraph.errors import ArgumentTypeError, ModelError, UsageError
-from subgraph.graph.graph import Graph, as_graph, load
+from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.opsets import opset_of
 from subgraph.log import log
 from subgraph.planning import lower, places, scales
-from subgraph.planning.find_plan import Planner, distance
+from subgraph.planning.find_plan import Planner, compare_outputs, distance
 from subgraph.planning.lower import count_bytes
 from subgraph.planning.places import GEARS, Twin, Unit, gear
 from subgraph.planning.result_folder import describe_kept_places, save
@@ -54,7 +54,7 @@ from subgraph.trials.open_trials import Setup, open_reference, open_trials, with
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import make_wanted
 from subgraph.trials.trial import Trials
-from subgraph.types import Shapes
+from subgraph.types import Shapes, frozen_keywords
 
 SCALED = ("fp16", "bf16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
@@ -64,7 +64,7 @@ MAX_RATIO = 4.0  # of the errors of two models that are lowered in the same plac
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_keywords
 class PlanRequest:
     """What a plan is asked for.
 
@@ -72,7 +72,8 @@ class PlanRequest:
         to: The lower precision, for which a model is made; None if the candidate's model is given.
         unit: What is kept as one.
         gears: Precisions between the lower one and float32 that a place may take.
-        rescale: Whether tensors beyond the precision's range are scaled first.
+        rescale: Whether tensors beyond the precision's range, or channels that are small for its
+            steps, are scaled first.
         max_time: Seconds for all of it.
         jobs: Models that run at the same time.
         replaces: Whether another result that is in the way is replaced.
@@ -96,14 +97,8 @@ class PlanRequest:
                     f"expected: {', '.join(known)}",
                     code="option.unknown-value",
                 )
-        if self.rescale and self.to not in SCALED:
-            raise UsageError(
-                "--rescale goes with --to fp16 or --to bf16",
-                "leave it out: --to int8 calibrates quantizers on the inputs"
-                if self.to
-                else "add --to fp16",
-                code="option.conflict",
-            )
+        if self.rescale and not self.to:
+            raise UsageError("--rescale goes with --to", "add --to fp16", code="option.conflict")
         if unknown := [word for word in self.gears if word not in (*GEARS, *ENDS)]:
             raise UsageError(
                 f"--gears {unknown[0]}: unknown",
@@ -144,7 +139,8 @@ def plan(
         candidate_model: The lowered model, in place of `to`.
         unit: What is kept as one: `node`, `block`, `operator` or `scale`.
         gears: `int16`, `float16`: what a kept place may take in place of float32.
-        rescale: Whether tensors beyond the range of `to` are scaled by powers of two first.
+        rescale: Whether tensors beyond the range of `to`, or channels that are small for its steps,
+            are scaled by powers of two first.
         max_time: Seconds, or `"30m"`.
         criterion: What is accepted, unless there is a `score`, as after `--criterion`.
         score: A score of the task, as after `--score`, with `drop` or `at_least`, and `labels`.
@@ -164,11 +160,8 @@ def plan(
     graph = as_graph(graph, "plan")
     if find_run(candidate, graph.outputs):  # it would run the model itself for each lowered one
         raise ArgumentTypeError.of(candidate, "plan takes a SPEC or a function", "def load(path)")
-    candidate = make_candidate(candidate, graph)
-    if to in SCALED:
-        candidate = replace(candidate, precision=Precision(to))
     setup = Setup(
-        candidate,
+        make_candidate(candidate, graph),
         Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),
         Path(output),
         criterion,
@@ -278,16 +271,18 @@ def _open(
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     with (
         open_workers(setup.candidate, Deadline(end)) as workers,
-        ExitStack() as stack,
+        scratch(Path(gettempdir()), "subcut-lowered") as folder,
     ):
-        if (to or "int8") not in ("fp16", "bf16") and not by_command:
-            folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-raised"))
+        if to not in SCALED and not by_command:
             graph = lower.raise_model(graph, folder)
             graph = fold_batch_norms(graph, folder / "folded") if to else graph
         scaled: PlanScales | None = None
-        if request.rescale and to:
-            folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-scaled"))
+        if request.rescale and to in SCALED:
             graph, scaled = scales.scale_model(graph, setup.feeding, Precision(to), folder)
+        elif request.rescale and to:
+            samples = setup.feeding.plan(graph, graph.inputs)
+            values = ReferenceValues(graph, reference, samples, folder / "values")
+            graph, scaled = scales.scale_channels(values, to, folder, workers.deadline)
         with open_trials(graph, setup, reference, workers) as trials:
             trials.model.values.need(list(graph.inputs))
             if graph.path != original.path:
@@ -298,14 +293,11 @@ def _open(
                     "quantized by onnxruntime, calibrated on %s",
                     count(len(trials.model.values.records), "sample"),
                 )
-                folder = trials.model.scratch / "quantized"
-                folder.mkdir()
-                made = load(
-                    lower.quantize_model(
-                        graph, trials.model.values.records, to, None, folder, workers.deadline
-                    )
-                ).prepare()
-                other = pair_models(graph, made, reference, trials.model.values, folder)
+                values = trials.model.values
+                made = scales.quantize(
+                    graph, values, to, trials.model.scratch / "quantized", workers.deadline
+                )
+                other = pair_models(graph, made, reference, values, made.path.parent)
                 trials = with_own_model(trials, other)
             pair = trials.runtime.own_model
             if by_command:
@@ -329,29 +321,18 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     own = ReferenceValues(
         graph.prepare(), model.reference, feeding.plan(graph, graph.inputs), folder
     )
-    before = Counter(graph.ops)
-    after = Counter(model.graph.ops)
-    folded = before["BatchNormalization"] - after["BatchNormalization"]
     is_converted = opset_of(graph.model) != opset_of(model.graph.model)
-    how = "converted to a newer opset" if is_converted else "scaled by powers of two"
-    how = f"freed of {folded} BatchNormalization" if folded else how
-    largest = 0.0
-    names = [n for n in graph.outputs if n in graph.maker]
-    own.need(names)
-    model.values.need(names)
-    for name in names:
-        pairs = zip(own.records, model.values.records, strict=True)
-        off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
-        largest = max(largest, off)
-        if off > MAX_CONVERTED:
-            what = f"{graph.path.name}, {how}, gives other values of '{name}'"
-            raise ModelError(
-                f"{what}: off by {off:.2g}",
-                "export it with opset 13 or newer" if is_converted else "omit --rescale",
-                code="plan.changes-outputs",
-            )
+    how = "converted to a newer opset" if is_converted else "folded and scaled"
+    distances = compare_outputs(own, model.values)
+    name, off = max(distances.items(), key=itemgetter(1))
+    if off > MAX_CONVERTED:
+        raise ModelError(
+            f"{graph.path.name}, {how}, gives other values of '{name}': off by {off:.2g}",
+            "export it with opset 13 or newer" if is_converted else "omit --rescale",
+            code="plan.changes-outputs",
+        )
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
-    return largest
+    return off
 
 
 def _make_document(
@@ -399,9 +380,7 @@ def _make_document(
                 for k, error in sorted(planner.errors.items())
             ],
         ),
-        files=PlanFiles(
-            model=None,
-        ),
+        files=PlanFiles(model=None),
     )
     if not planner.problem:
         return replace(document, says=_summarize(document))
@@ -415,7 +394,7 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
     notes = list[str]()
     graph = planner.trials.graph
     if scales and not scales.tensors:
-        notes.append(f"no tensor leaves the range of {planner.twin.precision} on these inputs")
+        notes.append(f"no scale helps in {planner.twin.precision} on these inputs")
     if scales and (left := [clean(t.name) for t in scales.tensors if t.exponent is None]):
         what = f"beyond the range of {planner.twin.precision}: {', '.join(left[:MAX_NAMED])}"
         notes.append(f"{what}; no power of two that could be folded in cures it")

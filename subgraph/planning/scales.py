@@ -1,7 +1,16 @@
-"""A float model before it is lowered: its values are brought into the range of a float type by powers
-of two, and each BatchNormalization after a Conv is folded into its weights.
+"""A float model before it is lowered: powers of two bring its values into the range of a float
+type, or its channels to similar sizes for an integer type; each BatchNormalization after a Conv is
+folded into its weights.
 
-Quantizers fold them, too, before they quantize. The outputs of the model keep their values."""  # noqa: E501
+Quantizers fold them, too, before they quantize. The outputs of the model keep their values.
+
+With one scale for all channels, int8 has few codes for those that are much smaller than the largest
+one. Each channel is divided by a power of two where it is computed, and the weights that read it
+are multiplied by it. This costs codes of these weights, of which each row has one scale.
+
+Symbols: x, the largest magnitude of a channel; w, that of the weights that read it. The power is
+sqrt(x / w): then both have equal shares of their codes. It is x if a row reads one channel only.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +25,31 @@ from onnx import helper, numpy_helper
 from subgraph.editing.draft import Draft
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, attribute
+from subgraph.graph.properties import CHANNEL_AXES
 from subgraph.graph.shape_inference import infer_types
-from subgraph.inspection.overflow import RULE_OF, Overflow, Scaling, TroubleKind
+from subgraph.inspection.overflow import (
+    FOLDS_CHANNELS,
+    RULE_OF,
+    Exponent,
+    Overflow,
+    Scaling,
+    TroubleKind,
+)
 from subgraph.inspection.ranges import measure
+from subgraph.planning.find_plan import compare_outputs
+from subgraph.planning.lower import quantize_model
 from subgraph.precision import Precision
 from subgraph.results.plan import PlanScales, ScaledTensor
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.trials.matching.as_quantized import find_fold
+from subgraph.trials.matching.match_tensors import value_tensors
+from subgraph.types import Array
 
 EPSILON = 1e-5  # of a normalization that names none
+MIN_SIZE = 2.0**-12  # of the largest channel; smaller ones are not told apart
+MAX_NOISE = 0.9  # of that without scales: they are kept for a clear gain only
 BIAS = "bias"
 PARTS = ("weight", BIAS)  # of a Conv into which a BatchNormalization is folded
 
@@ -56,13 +81,138 @@ def scale_model(
             if t.kind is not TroubleKind.MASK
         ]
     )
-    if not found.exponents:
-        return graph, scales
-    made = rescale(found.scaling, found.exponents)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / graph.path.name
+    return _save_scaled(found.scaling, found.exponents, scales, folder)
+
+
+def _save_scaled(
+    scaling: Scaling, exponents: Mapping[str, Exponent], scales: PlanScales, folder: Path
+) -> tuple[Graph, PlanScales]:
+    """Write the scaled model; the given one if nothing is scaled."""
+    if not exponents:
+        return scaling.graph, scales
+    made = rescale(scaling, exponents)
+    path = folder / "scaled" / scaling.graph.path.name
     made.draft.save(path)
     return load(path), replace(scales, weights=made.weights, factors=made.factors)
+
+
+def scale_channels(
+    values: ReferenceValues, to: str, folder: Path, deadline: Deadline
+) -> tuple[Graph, PlanScales]:
+    """Even out the channels of each tensor, for an integer type.
+
+    The model is quantized and run with and without the scales, which are kept if its outputs are
+    better with them.
+
+    Args:
+        values: Those of the float model.
+        to: The type.
+        folder: The folder for the models.
+        deadline: The end of the time.
+
+    Returns:
+        The scaled model, or the given one, and the tensors that are scaled.
+
+    Raises:
+        ModelError: onnxruntime cannot quantize a model.
+        OutOfTime: The time is used up.
+    """
+    graph = values.graph
+    values.need(value_tensors(graph))
+    shapes = {
+        name: record.shapes[0]
+        for name, record in values.records[0].items()
+        if record.dtype == "float32" and name not in graph.outputs
+    }
+    scaling = Scaling(graph, shapes)
+    exponents = find_channel_exponents(values, scaling)
+    tensors = [
+        ScaledTensor(
+            name,
+            "unequal channels",
+            float(_measure_channels(values, name).max()),
+            int(each.max()),
+            each.tolist(),
+        )
+        for name, each in exponents.items()
+    ]
+    scaled, scales = _save_scaled(scaling, exponents, PlanScales(tensors), folder)
+    if scaled is graph:
+        return graph, scales
+    noise = list[float]()
+    for word, model in (("without", graph), ("with", scaled)):
+        made = quantize(model, values, to, folder / word, deadline)
+        outputs = ReferenceValues(made, values.reference, values.samples, folder / f"{word}-values")
+        noise.append(max(compare_outputs(values, outputs).values()))
+    before, after = noise
+    if after < MAX_NOISE * before:
+        return scaled, replace(scales, noise=(before, after))
+    return graph, PlanScales([], noise=(before, after))
+
+
+def quantize(
+    graph: Graph, values: ReferenceValues, to: str, folder: Path, deadline: Deadline
+) -> Graph:
+    """Return the model quantized by onnxruntime, calibrated on the inputs, in a new folder."""
+    folder.mkdir()
+    return load(quantize_model(graph, values.records, to, None, folder, deadline)).prepare()
+
+
+def find_channel_exponents(values: ReferenceValues, scaling: Scaling) -> dict[str, Array]:
+    """Return the exponents of the channels of each tensor that is scaled."""
+    graph = values.graph
+    found: dict[str, Array] = {}
+    for i in graph.order:
+        name = graph.nodes[i].output[0]
+        shape = scaling.shapes[name] if scaling.is_free(name) else ()
+        if graph.ops[i] in FOLDS_CHANNELS and len(shape) > 1 and name not in found:
+            members = _find_members(scaling, name, np.arange(shape[1]))
+            powers = _even_out(values, scaling, members, shape[1])
+            found |= {name: powers[its] for name, its in members.items() if powers.any()}
+    return found
+
+
+def _find_members(scaling: Scaling, name: str, numbers: Array) -> Mapping[str, Array]:
+    """Return the tensors that have the channels of a tensor, each with the numbers of its channels;
+    empty if a node needs their values as they are."""
+    try:
+        members = scaling.solve({name: numbers}) or {}
+        is_folded = all(
+            scaling.is_constant(read) for _, _, read, _ in scaling.iter_demands(members)
+        )
+    except ValueError:
+        return {}
+    return members if is_folded else {}
+
+
+def _even_out(
+    values: ReferenceValues, scaling: Scaling, members: Mapping[str, Array], number: int
+) -> Array:
+    """Return the exponents of the channels of tensors, by their numbers."""
+    graph = values.graph
+    sizes = np.full(number, MIN_SIZE)
+    reads = np.zeros(number)
+    for name, numbers in members.items():
+        peaks = _measure_channels(values, name)
+        np.maximum.at(sizes, numbers, peaks / (peaks.max() or 1))
+        for i in graph.readers[name]:
+            node = graph.nodes[i]
+            weight = graph.array(node.input[1]) if node.op_type in CHANNEL_AXES else None
+            if weight is not None and weight.shape[1] > 1:
+                laid = scaling.lay(i, numbers, name, node.input[1])
+                share = np.abs(weight) / (np.abs(weight).max() or 1)
+                np.maximum.at(reads, np.broadcast_to(laid, weight.shape), share)
+    powers = np.log2(sizes)
+    shared = (powers - np.log2(np.maximum(reads, MIN_SIZE))) / 2
+    powers = np.where(reads, shared, powers)
+    return np.asarray(np.round(powers - powers.min()), int)
+
+
+def _measure_channels(values: ReferenceValues, name: str) -> Array:
+    """Return the largest finite magnitude of each channel of a tensor."""
+    arrays = (records[name].array() for records in values.records)
+    peaks = [np.abs(array).max((0, *range(2, array.ndim))) for array in arrays]
+    return np.asarray(np.nan_to_num(np.maximum.reduce(peaks)))
 
 
 @dataclass
@@ -79,23 +229,23 @@ class Rescaled:
     weights: list[str] = field(default_factory=list)
     factors: list[str] = field(default_factory=list)
 
-    def scale(self, name: str, exponent: int, output: str) -> None:
+    def scale(self, name: str, exponent: Exponent, output: str) -> None:
         """Add a tensor divided by 2 to the power of an exponent."""
         proto = self.draft.model.graph
         value = self.draft.graph.array(name)
-        factor = np.float32(2.0**-exponent)
+        factor = np.asarray(np.exp2(-exponent), np.float32)
         if value is not None:
             self.weights.append(name)
             proto.initializer.append(numpy_helper.from_array(np.asarray(value * factor), output))
             return
         self.factors.append(name)
-        proto.initializer.append(numpy_helper.from_array(np.asarray(factor), f"{output}_factor"))
+        proto.initializer.append(numpy_helper.from_array(factor, f"{output}_factor"))
         reads = [name, f"{output}_factor"]
         proto.node.append(helper.make_node("Mul", reads, [output], f"{output}_mul"))
 
 
-def rescale(scaling: Scaling, exponents: Mapping[str, int]) -> Rescaled:
-    """Scale each tensor by 2 to the power of minus its exponent.
+def rescale(scaling: Scaling, exponents: Mapping[str, Exponent]) -> Rescaled:
+    """Scale each tensor, or each of its channels, by 2 to the power of minus its exponent.
 
     Args:
         scaling: The equations of the model, which is not changed.
@@ -105,14 +255,14 @@ def rescale(scaling: Scaling, exponents: Mapping[str, int]) -> Rescaled:
     made = Rescaled(Draft(graph))
     proto = made.draft.model.graph
     nodes = list(proto.node)
-    names = set[str]()
+    names: dict[tuple[str, bytes], str] = {}
     for i, k, name, exponent in scaling.iter_demands(exponents):
-        more = exponent - exponents.get(name, 0)
-        scaled = f"{name}_e{-more}"
-        if scaled not in names:
-            made.scale(name, more, scaled)
-            names.add(scaled)
-        nodes[i].input[k] = scaled
+        more = np.asarray(exponent - exponents.get(name, 0))
+        key = (name, more.tobytes())
+        if key not in names:
+            names[key] = f"{name}_scaled{len(names)}"
+            made.scale(name, more, names[key])
+        nodes[i].input[k] = names[key]
     for node in nodes:
         power = exponents.get(node.input[0], 0) if "epsilon" in RULE_OF.get(node.op_type, ()) else 0
         if power:

@@ -59,7 +59,7 @@ def test_score_replaces_the_criterion(model: Path, tmp_path: Path) -> None:
     ("words", "code"),
     [
         ({}, "argument.missing"),
-        ({"to": "int8", "rescale": True}, "option.conflict"),
+        ({"rescale": True}, "option.conflict"),
         ({"to": "int8", "gears": ["int4"]}, "option.unknown-value"),
         ({"to": "fp17"}, "option.unknown-value"),
         ({"to": "fp16", "unit": "layer"}, "option.unknown-value"),

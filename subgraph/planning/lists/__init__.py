@@ -11,10 +11,11 @@ apply(…)                  with it: the model that the tool makes with a list, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from subgraph.types import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Kept:
     """The nodes and tensors that stay in float.
 
