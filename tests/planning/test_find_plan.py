@@ -223,7 +223,7 @@ def test_own_converter_receives_the_kept_places(place: Path, tmp_path: Path) -> 
         ("--to", "int8", "--score", "top1"),
         ("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"),
         ("--to", "fp16", "--gears", "int16"),
-        ("--to", "int8", "--rescale"),
+        ("--candidate-model", "good.onnx", "--rescale"),
         ("--candidate-model", "m.onnx"),
     ],
 )
