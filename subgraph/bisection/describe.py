@@ -350,7 +350,7 @@ def _finding(
     labels, nodes, ops = _nodes(oracle, finding.items)
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
-    makers: list[int] = []
+    makers = []
     if region and verdict and finding.certified and not findings.stopped:
         makers = find_needed_makers(oracle.trials, region, verdict)
         nodes = oracle.graph.in_order([*nodes, *makers])

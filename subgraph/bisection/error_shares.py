@@ -304,13 +304,13 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     """
     trials = items.trials
     ops = items.graph.ops
-    errors: list[tuple[float, int]] = []
+    errors = []
     for k in range(len(items.groups)):
         with contextlib.suppress(
             ModelError, NoRegion
         ):  # not in that model, or random: no cost of its own
             errors.append((_error(trials, items.region([k])), k))
-    pieces: list[tuple[PieceCost, int]] = []
+    pieces = []
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, items.region([k]))
         if attribution is not None:

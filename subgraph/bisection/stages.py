@@ -512,8 +512,8 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
     operators = [operators_of(oracle, [k]) for k in range(len(oracle.groups))]
     items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
     approximated = sum(bool(some & APPROXIMATED) for some in operators)
-    deviations = list[Deviation]()
-    alone = dict[Region, _NodeAlone]()
+    deviations = []
+    alone = {}
     unseen = 0
     regions = [oracle.region([k]) for k in items]
     runs = _run_nodes(oracle.trials, regions, approximated, most)
@@ -582,7 +582,7 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
     """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
         return NodeEvidence()
-    deviations = list[Deviation]()
+    deviations = []
     for finding in findings.findings:
         is_culprit = finding.kind is FindingKind.CULPRIT and not finding.alike
         for items in finding.regions:

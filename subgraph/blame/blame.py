@@ -140,7 +140,7 @@ class Blame:
         Raises:
             SubcutError: the reference cannot run the model, or the tool does not run.
         """
-        cures: list[Cure] = []
+        cures = []
         maker.workers.deadline = self.trials.runtime.workers.deadline
         with open_prover(self.trials, self.setup, self.notes) as prover:
             whole = prover.trials.model.whole()
@@ -183,7 +183,7 @@ class Blame:
         tried = dict(about.switches)
         if exact and about.exact:
             tried[ALL_AT_ONCE] = about.exact
-        found: dict[str, StringMap] = {}
+        found = {}
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
             verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))

@@ -59,7 +59,7 @@ def check(
     """
     reference.load("cut", model)
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
-    differences: list[OutputDifference] = []
+    differences = []
     for sample, folder in zip(samples, folders, strict=True):
         outputs = reference.run(
             "cut", folder, stems, [sample.tensors[n] for n in cut.inputs]

@@ -271,8 +271,8 @@ def dump(
     targets = sample_names([s.label for s in samples])
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
         captured = capture_samples(reference, graph, above, stems, samples, scratch)
-        losses: list[str] = []
-        tensors: list[TensorEntry] = []
+        losses = []
+        tensors = []
         for name in request.tensors:
             stored = []
             for k, target in enumerate(targets):

@@ -381,7 +381,7 @@ class CaseBuilder:
                 self.dumped,
             )
         labels = sample_names([self.captured[k].label for k in group])
-        losses: dict[str, None] = {}
+        losses = {}
         entries: dict[str, list[TensorEntry]] = {role: [] for role in roles}
         for role, (names, tensors) in roles.items():
             for name in names:

@@ -105,7 +105,7 @@ def list_bodies(graph: Graph) -> list[str]:
     """Each body of the graph's nodes, as it is named, with its size."""
     from subgraph.bodies.model import attributes, holds_bodies
 
-    named = list[str]()
+    named = []
     for i in range(len(graph.nodes)):
         if holds_bodies(graph, i):
             named += [

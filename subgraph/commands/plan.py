@@ -106,7 +106,7 @@ def text(document: PlanDocument) -> str:
     result = document.result
     files = document.files
     lines = [document.says]
-    rows: list[tuple[str, str]] = []
+    rows = []
     if score := result.score:
         scores = (
             ("as it is", score.as_it_is),

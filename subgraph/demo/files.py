@@ -46,8 +46,8 @@ def files() -> dict[str, bytes]:
 def _model(rng: np.random.Generator) -> onnx.ModelProto:
     """`image` (1, 3, 16, 16) → stem with a padded AveragePool → four residual blocks → `classes`
     (1, 10)."""
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
+    nodes = []
+    weights = []
 
     def weight(name: str, *shape: int) -> str:
         values = rng.standard_normal(shape, np.float32) * math.sqrt(2 / math.prod(shape[1:]))

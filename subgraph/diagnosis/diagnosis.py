@@ -448,7 +448,7 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
 
 def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend with each of its switches thrown, until the region is right."""
-    rest: list[str] = []
+    rest = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
         words = f"{name} off ({describe_changed_options(trials.runtime.candidate, options)})"
         if withheld:

@@ -153,7 +153,7 @@ class _Side:
 def _side(graph: Graph, values: ReferenceValues | None, nodes: Iterable[int]) -> _Side:
     nodes = [i for i in graph.in_order(nodes) if graph.ops[i] != "Constant"]
     kinds = graph.kinds(graph.iter_inputs(nodes))
-    constants: dict[str, Array] = {}
+    constants = {}
     computed = []
     for name, kind in kinds.items():
         held = graph.constant(name)

@@ -392,7 +392,7 @@ def spread(
         blocks.append((total, heavy, size))
     low = bounds[0] + extents[0][0]
     high = bounds[1] - offsets[-1] - extents[-1][1]
-    flat = list[float]()
+    flat = []
     for total, heavy, size in blocks:
         flat += [min(max(total / heavy, low), high)] * size
     return [at + offset for at, offset in zip(flat, offsets, strict=True)]

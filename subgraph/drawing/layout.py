@@ -262,9 +262,9 @@ class Drawer:
     ) -> Layout:
         """All open groups at their places."""
         tree = self.tree
-        boxes: list[Box] = []
-        lines: list[Line] = []
-        stubs: list[Stub] = []
+        boxes = []
+        lines = []
+        stubs = []
         waiting = [(tree.root, MARGIN, MARGIN)]
         for number, left, top in waiting:
             at = levels[number]

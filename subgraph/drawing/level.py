@@ -214,7 +214,7 @@ def _leaving(network: Network, at: Mapping[int, int], named: NamedTensors) -> di
     `named`."""
     readers = network.readers
     wide = network.wide
-    leaving: dict[str, int] = {}
+    leaving = {}
     for leaf, m in at.items():
         for name in network.list_made(leaf):
             last = wide.get(name, network.leaves)
@@ -460,7 +460,7 @@ def frame_bodies(
         for (width, _), word in zip(sizes, words, strict=True)
     ]
     beside = sum(wide) + PAD * (len(wide) + 1) <= room
-    frames: list[tuple[float, float, float, float]] = []
+    frames = []
     x = PAD
     y = HEADER + PAD
     for (_, height), width in zip(sizes, wide, strict=True):

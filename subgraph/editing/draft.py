@@ -135,7 +135,7 @@ class Draft:
             for t in theirs.graph.initializer
             if t.name in weights and self._is_equal(weights[t.name], t, other.path)
         }
-        names: dict[str, str] = {}
+        names = {}
 
         def tensor(name: str) -> str:
             if name not in names:
@@ -194,7 +194,7 @@ class Draft:
             if ours.get(key) != f.SerializeToString()
         }
         names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
-        other_names: dict[FunctionKey, str] = {}
+        other_names = {}
         for key in (key for key in added if key in ours):
             other_names[key] = find_free_name(added[key].name, names, "_")
             names.add(other_names[key])

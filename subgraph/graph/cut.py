@@ -357,7 +357,7 @@ def copy_without(message: T, fields: frozenset[str]) -> T:
 def _distinct_names(graph: Graph, order: Sequence[int], out: GraphProto) -> dict[str, str]:
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
-    renamed: dict[str, str] = {}
+    renamed = {}
     seen: set[str] = set()
     taken: set[str] = {node.name for node in out.node}
     for i, node in zip(order, out.node, strict=True):

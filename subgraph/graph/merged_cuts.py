@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
@@ -116,7 +116,7 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     model.ClearField("functions")
     for part in GRAPH_PARTS:
         model.graph.ClearField(part)
-    functions: dict[FunctionKey, Any] = {}
+    functions = {}
     for i, cut in enumerate(cuts):
         piece = protobuf.clone(cut.model.graph)
         rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)

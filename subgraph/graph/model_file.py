@@ -24,7 +24,7 @@ def external_files(graph: Graph) -> dict[str, Path]:
     Raises:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
-    found: dict[str, Path] = {}
+    found = {}
     for tensor in chain.from_iterable(
         map(all_tensors, (graph.model.graph, *graph.model.functions))
     ):

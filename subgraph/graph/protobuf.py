@@ -264,7 +264,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     digest = hashlib.sha256()
     rest: list[bytes] = []  # the model without its graph
     graph: list[bytes] = []  # the graph without its large weights
-    stubs: list[bytes] = []
+    stubs = []
     start = 0
     for number, tag, begin, end in fields(file, 0, size, "model"):
         if number == GRAPH:

@@ -108,7 +108,7 @@ def step_of(graph: Graph, name: str) -> float:
 
 def scales_of(graph: Graph) -> dict[str, Scale]:
     """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
-    scales: dict[str, Scale] = {}
+    scales = {}
     order = graph.order
     for i in order:
         node = graph.nodes[i]
@@ -241,7 +241,7 @@ def _split_bytes(codes: Array, bits: int) -> Array:
 def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
     """Return the tensors that enter the squashing operators nearest to the outputs, in topological
     order."""
-    found: dict[str, int] = {}
+    found = {}
     stack = [(name, 0, False) for name in outputs]
     seen = set()
     while stack:

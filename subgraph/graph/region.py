@@ -328,7 +328,7 @@ def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
         *graph.in_order(siblings - upstream - downstream - inside),
     ]
     drawn = dict.fromkeys(graph.in_order(order[: max(MAX_DRAWN, len(inside))]))
-    edges: list[DrawnEdge] = []
+    edges = []
     for i in drawn:
         for name in dict.fromkeys(graph.reads[i]):
             maker = graph.maker.get(name)

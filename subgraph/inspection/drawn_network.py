@@ -206,7 +206,7 @@ def weight_notes(graph: Graph) -> dict[int, str]:
 
     `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are left out.
     """
-    found: dict[int, str] = {}
+    found = {}
     for i, reads in enumerate(graph.reads):
         tensors = filter(None, map(graph.constant, reads))
         notes = list(dict.fromkeys(filter(None, (_note(graph, tensor) for tensor in tensors))))

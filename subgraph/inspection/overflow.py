@@ -285,7 +285,7 @@ class Scaling:
         return [] if is_fixed else rule
 
     def _read_equations(self, node: protobuf.NodeProto, rule: Sequence[str]) -> list[Equation]:
-        found: list[Equation] = []
+        found = []
         for word in rule:
             first, *other = re.split("[:+=-]", word, maxsplit=1)
             if word == "*":

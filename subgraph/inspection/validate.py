@@ -180,7 +180,7 @@ def _check_schema(graph: Graph, types: InferredTypes, i: int | None) -> tuple[st
     version = read_imports(graph.model).get(domain)
     if i is None or version is None:
         return "", ""
-    known: dict[str, str] = {}
+    known = {}
     for name in graph.reads[i]:
         proto = types.type_of(name)
         if name in graph.weights:

@@ -162,7 +162,7 @@ def entries(
     A broken entry is omitted with a warning. An entry of the user replaces ours of the same path.
     With `operators`, files of other operators are not parsed, which takes most of the time.
     """
-    found: dict[str, Entry] = {}
+    found = {}
     homes = (sorted(home.glob(f"{runtime}/*.toml")) for home in (HOME, *folders))
     for file in chain.from_iterable(homes):
         try:

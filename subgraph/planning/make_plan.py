@@ -391,7 +391,7 @@ def _make_document(
 def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None) -> list[str]:
     """Return the facts about a plan that a user needs, a sentence each."""
 
-    notes = list[str]()
+    notes = []
     graph = planner.trials.graph
     if scales and not scales.tensors:
         notes.append(f"no scale helps in {planner.twin.precision} on these inputs")

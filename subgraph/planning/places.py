@@ -167,7 +167,7 @@ def blocks(graph: Graph) -> dict[int, str]:
     ends: dict[int, int] = {}  # how many tensors are read for the last time at a place in the order
     open_tensors = 0
     groups = list[list[int]]()
-    group = list[int]()
+    group = []
     for k, i in enumerate(order):
         group.append(i)
         open_tensors -= ends.pop(k, 0)

@@ -139,7 +139,7 @@ def scale_channels(
     scaled, scales = _save_scaled(scaling, exponents, PlanScales(tensors), folder)
     if scaled is graph:
         return graph, scales
-    noise = list[float]()
+    noise = []
     for word, model in (("without", graph), ("with", scaled)):
         made = quantize(model, values, to, folder / word, deadline)
         outputs = ReferenceValues(made, values.reference, values.samples, folder / f"{word}-values")

@@ -94,7 +94,7 @@ def _iter_operators(document: SweepDocument) -> Iterator[str]:
         head = ["operator", "tests", *chain.from_iterable(words)]
         cells = [head]
         for name, tests, totals in mixed:
-            counts = list[str]()
+            counts = []
             for k, columns in enumerate(words):
                 counts += [str(totals[k][w] or "-") for w in columns]
             cells.append([name, str(tests), *counts])

@@ -42,7 +42,7 @@ def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "bidirectional"):
         return ""
-    found: list[list[str]] = []
+    found = []
     for k in (0, 1):
         inputs = [
             _half(source, new, n, k) if n and i in PER_DIRECTION else n

@@ -262,7 +262,7 @@ class Feeding(FeedingOptions):
         """
         dims = {name: read_type(value.type)[2] or [] for name, value in graph.inputs.items()}
         symbols = {dim for dim in chain.from_iterable(dims.values()) if isinstance(dim, str)}
-        sizes: dict[str, int] = {}
+        sizes = {}
         for name, shape in self.shapes.items():
             if name in symbols and name not in dims:
                 sizes.update(_symbol_sizes(name, [name], list(shape)))
@@ -283,8 +283,8 @@ class Feeding(FeedingOptions):
 
 def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
     """Return label and files of each sample. The k-th sample has the k-th files of each folder."""
-    common: list[InputFile] = []
-    folders: list[list[LabeledFiles]] = []
+    common = []
+    folders = []
     for word in words:
         if numbers := _read_numbers(graph, word):
             common.append(numbers)
@@ -322,7 +322,7 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:
 def _distinct(labels: Sequence[str]) -> list[str]:
     """Return the labels, with ~2, ~3 … added to those that occurred before."""
     taken = set(labels)
-    distinct: list[str] = []
+    distinct = []
     for label in labels:
         own = find_free_name(label, taken, "~") if label in distinct else label
         taken.add(own)
@@ -546,7 +546,7 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
 
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
     """Return the rows of the smallest table that an integer input indexes, and its name."""
-    tables: list[tuple[int, str]] = []
+    tables = []
     seen = {name}
     stack = [name]
     unknown = ""  # a node that indexes a table of unknown size
@@ -578,7 +578,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
 def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     axis = int(attribute(gather, "axis", 0))
     table = str(gather.input[0])
-    dims: list[Any] = []
+    dims = []
     if table in graph.weights:
         dims += graph.weights[table].dims
     elif table in (types := graph.declared_types([table])):

@@ -124,7 +124,7 @@ def plan(
     `wanted`: as `Lookahead.wanted` names them; the first is needed now, and begins even if a less
     likely one has to end for it.
     """
-    ranked: list[Query] = []
+    ranked = []
     obsolete = set(going)
     for run in itertools.islice(wanted, LOOKED_AT * workers):
         ranked.append(run)

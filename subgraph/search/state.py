@@ -248,7 +248,7 @@ class SearchState:
 
     def one_by_one(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
         """As `ask`, so that a budget that ends leaves the answers before it."""
-        answers: list[Answer] = []
+        answers = []
         for query in queries:
             answers += yield from self.ask(purpose, [query])
         return answers

@@ -291,7 +291,7 @@ def look_inside(progress: Progress) -> Search[None]:
         progress.findings.append(replace(finding, alike=off[1:]))
         progress.rest = Rest.FAILS
         return
-    statuses: list[RegionOutcome] = []
+    statuses = []
     for at, region in enumerate(wrong):
         state.expect(len(wrong) - at)
         statuses.append((yield from state.probe(Purpose.TAIL, region)))

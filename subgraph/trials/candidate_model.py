@@ -112,7 +112,7 @@ class CandidateModel:
     def _read_outputs(self) -> Matches:
         """Codes that nodes of the candidate's model read, by the output that is dequantized of
         them."""
-        found: dict[str, MatchedTensor] = {}
+        found = {}
         known = self.values.records[0] if self.values else {}
         taken = {match.name for match in self.matches.values()}
         for name in self.matches.keys() & set(self.reference.outputs):
@@ -419,7 +419,7 @@ def translate_result(
     kinds = other.reference.kinds(region.outputs)
     samples = []
     for reference, outputs in zip(reference_values, result.tensors, strict=False):
-        sample: dict[str, Record] = {}
+        sample = {}
         for name in region.outputs:
             if kinds[name] == SHAPE and name in reference:
                 sample[name] = reference[name]

@@ -545,7 +545,7 @@ def _compare(
     tensors = group_values((model.graph.maker[name], name) for name in names)
     nodes = {i: _node_region(model, i, of_node) for i, of_node in tensors.items()}
     probes = [] if only_in_place else _probes(trials, nodes, jobs)
-    rows: list[ComparisonRow] = []
+    rows = []
     with ParallelRuns(trials, jobs) as runs:
         runs.begin(
             model.whole(), model.whole(names), *(region for i in probes if (region := nodes[i]))

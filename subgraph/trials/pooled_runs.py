@@ -75,7 +75,7 @@ def run_pooled(
     trials.model.capture(*regions)
     groups = [(region, trials.model.sample_groups(region)) for region in regions]
     cuts = [trials.model.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
-    found: dict[tuple[int, ...], RunResult] = {}
+    found = {}
     memory = trials.runtime.workers.memory
     for some in partition(cuts, most_bytes=memory and memory // POOL_PART) if cuts else ():
         results = _run_pool(trials, merge_cuts(some), is_extra)

@@ -286,7 +286,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
     trials.values.need([*trials.graph.outputs, *tensors])
     if trials.runtime.is_manual:
         return PreparedTrials(trials)
-    notes: list[str] = []
+    notes = []
     with suppress(OutOfTime):  # the question reports it
         if changed := drop_if_changed(trials):
             log.warning("%s", changed)

@@ -229,7 +229,7 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
     can_fold = trials.model.freeze and not trials.runtime.own_model and not trials.runtime.is_manual
     if not can_fold or len(makers) > MAX_MAKERS:
         return []
-    needed: list[int] = []
+    needed = []
     folded: set[str] = set()
     for i in reversed(makers):  # the readers of a constant before the node that makes it
         made = set(graph.makes[i])

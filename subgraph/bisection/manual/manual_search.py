@@ -73,7 +73,7 @@ class ManualOracle(NodeOracle):
         Raises:
             Pending: some have to be run first.
         """
-        answers = list[Answer]()
+        answers = []
         missing = list[Task]()
         asking = self._variant(may_ask=True)
         for query in queries:

@@ -75,7 +75,7 @@ class Quantizer:
         """
         from onnxruntime import quantization
 
-        arguments = dict[str, Any]()
+        arguments = {}
         for step in self.steps(making, settings):
             name, is_option, value = step.partition("=")
             if not is_option:

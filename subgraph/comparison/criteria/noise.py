@@ -174,7 +174,7 @@ def rule(options: str) -> Rule:
 
 def _parse(options: str) -> tuple[float | None, float | None]:
     """`k` and `floor`, None unless set."""
-    values: dict[str, float] = {}
+    values = {}
     for option in filter(None, options.strip().split(",")):
         name, sign, text = (part.strip() for part in option.partition("="))
         if name not in ("k", "floor") or not sign or name in values:

@@ -109,9 +109,9 @@ def find_rounding_sites(
     kinds = graph.kinds(graph.iter_outputs(order))
     shape_nodes = _shape_nodes(graph, order, kinds)
     used = set(graph.iter_inputs(order)) | set(region.outputs)
-    rounded: list[str] = []
-    converted: list[str] = []
-    quantizers: list[str] = []
+    rounded = []
+    converted = []
+    quantizers = []
     for i in order:
         if i in shape_nodes:
             continue
@@ -249,7 +249,7 @@ def _coarsest_types(
     types |= {n: record.dtype for n, record in records.items() if n in region.inputs}
     for i in order:
         node = graph.nodes[i]
-        own = list[int]()
+        own = []
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
             own = [a.t.data_type for a in node.attribute if a.name == "value"]
         elif graph.ops[i] == "Cast" and not any(n in unrounded for n in graph.makes[i]):

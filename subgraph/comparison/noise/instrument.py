@@ -212,7 +212,7 @@ class _Instrumentation:
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
             counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
-            nodes: list[NodeProto] = []
+            nodes = []
             for inner in body.node:
                 nodes += self._inner(inner, inside, constant)
             assign(body.node, nodes)

@@ -348,8 +348,8 @@ def _find_entering(
     """Types of the inputs and weights that the claimed precision does not hold exactly; for
     int8 the ranges of the weights, which are quantized per channel if they have two axes or
     more."""
-    entering: dict[str, str] = {}
-    ranges: dict[str, ChannelRange] = {}
+    entering = {}
+    ranges = {}
     for name in sampler.sites.entering:
         is_weight = name not in sampler.region.inputs
         values = _load_value(sampler, name)

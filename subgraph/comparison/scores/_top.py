@@ -19,7 +19,7 @@ def count_hits(outputs: Sequence[Fields], truth: Sequence[Fields], most: int) ->
         truth: Per sample, the label, or the outputs of the float model.
         most: The number of largest values that count.
     """
-    hits: list[bool] = []
+    hits = []
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))
         values = np.atleast_2d(given[name])

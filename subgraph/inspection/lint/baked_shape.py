@@ -54,7 +54,7 @@ def check(context: LintContext) -> Issues:
         reason = "fails with {}, another size than its own"
         yield from _try(context, _resize(context.graph, sizes), sizes, reason, WARNING)
     else:
-        open_dims: list[OpenDim] = []
+        open_dims = []
         for name, (_, _, dims) in shapes.items():
             sizes_of = enumerate(dims or ())
             open_dims += [OpenDim(name, k, d or "") for k, d in sizes_of if not isinstance(d, int)]
@@ -121,7 +121,7 @@ def _try(
 
 def _likely_sizes(graph: Graph) -> Sizes:
     """Return sizes for open dimensions: a batch of one, images of 224×224 with three channels."""
-    sizes: Sizes = {}
+    sizes = {}
     of_symbol: dict[str, int] = {}
     for name, value in graph.inputs.items():
         dims = read_type(value.type).dims or []
@@ -174,7 +174,7 @@ def _short(message: str) -> str:
 
 def _find_fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
     """The sizes of the inputs in a run; inputs whose sizes differ between samples are left out."""
-    sizes: Sizes = {}
+    sizes = {}
     for name, tensor in run.tensors.items():
         known = [size for size in tensor.shape or () if size is not None]
         if name in context.graph.inputs and tensor.shape == tuple(known):

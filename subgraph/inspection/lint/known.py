@@ -25,7 +25,7 @@ def check(context: LintContext) -> Issues:
     """Yield a note for each node that an entry fits; only a run shows whether it fails here."""
     if not context.runtime:
         return
-    by_operator: dict[str, Alike] = {}
+    by_operator = {}
     for entry in known.entries(context.known, context.runtime, context.operators):
         if entry.is_over(context.release):
             continue

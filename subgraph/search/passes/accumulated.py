@@ -135,7 +135,7 @@ def _shares(
 ) -> Search[list[float] | None]:
     """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a
     culprit's share."""
-    shares: list[float] = []
+    shares = []
     for piece in pieces:
         (a,) = yield from state.ask(
             Purpose.GROWTH, [state.aim.isolated(piece, state.aim.first, explain=True)]

@@ -37,7 +37,7 @@ def regions_alike(state: SearchState, scope: Items, region: Items) -> list[Items
     labels = state.labels
     if labels is None:
         return []
-    found: list[Items] = []
+    found = []
     left = set(scope) - set(region)
     reader = invert((k, state.parents[k]) for k in reversed(region))
     for last in scope:
@@ -164,7 +164,7 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
 
 def _disjoint(regions: Iterable[Items]) -> list[Items]:
     """Of these regions, smallest first, those that share no item with one before."""
-    kept: list[Items] = []
+    kept = []
     seen: set[int] = set()
     for region in sorted(regions, key=len):
         if seen.isdisjoint(region):

@@ -77,9 +77,9 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     if not answer.items.statuses:
         return Profile(ProfileOutcome.VANISHED if answer.agrees else ProfileOutcome.REFUSED)
     inside = set(scope)
-    tainted = set[int]()
-    hints = list[int]()
-    wrong = list[int]()
+    tainted = set()
+    hints = []
+    wrong = []
     for k in scope:
         status = answer.items.statuses.get(k)
         below = any(p in tainted for p in state.parents[k] if p in inside)

@@ -197,7 +197,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     """
     if len(region) < 2:
         return Smallest(region)
-    without = dict[int, RegionOutcome]()
+    without = {}
     most: list[bool] = []  # is most of the error left?
     whole = whole and len(region) > LONG_WHOLE
     rim = ends(state.parents, region)

@@ -204,7 +204,7 @@ def _read_report(text: str, path: Path, graph: Graph) -> StringMap:
             "model_tensor_correspondence_report.json, or lines OURS THEIRS",
             code="map.malformed",
         ) from e
-    ours: dict[str, str] = {}
+    ours = {}
     for name, node, position, theirs in rows:
         if name not in graph.maker and node in graph.node_names:
             name = dict(enumerate(graph.makes[graph.node_names.index(node)])).get(position, name)

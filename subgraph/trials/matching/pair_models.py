@@ -189,7 +189,7 @@ def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
     downstream of a node that fails: one run, or a few per such node.
     """
     graph = values.graph
-    broken = set[int]()
+    broken = set()
     reasons: list[str] = []
 
     def need(some: Sequence[str]) -> None:
@@ -341,7 +341,7 @@ class MeaningTests:
         joined = {g: sorted(g.union(*(readers[name] for name in g))) for g in groups}
         pieces = [(n, self._find_region(n, g)) for g, n in ungroup(joined.items())]
         measured = iter(self.measure(pieces, {}))
-        refuted = set[str]()
+        refuted = set()
         for group, names in joined.items():
             own = {name: next(measured) for name in names}
             others = own.keys() - group
@@ -362,7 +362,7 @@ class MeaningTests:
         another tensor shows that the model has another layout.
         """
         pair = self.pair
-        reshaped: dict[str, Record] = {}
+        reshaped = {}
         folder = self._new_folder()
         for k, name in enumerate(names):
             target = pair.matches[name].name
@@ -441,7 +441,7 @@ class MeaningTests:
             with suppress(SubcutError):  # upstream of it a node does not run
                 own.need(region.shapes if region else ())
         fed = {**self.records, **self.fed, **other_values}
-        cuts: dict[int, Cut] = {}
+        cuts = {}
         for k, (_, region) in enumerate(pieces):
             entering = {*region.inputs, *region.shapes} if region else set()
             if region and entering <= fed.keys():
