@@ -188,7 +188,7 @@ def look_into(graph: Graph, name: BodyName) -> Body:
 def _name_nodes(nodes: Iterable[NodeProto], prefix: str) -> None:
     """Name each node as it is selected from outside: by its name if it is unique, or its number."""
     prefix = prefix if prefix.endswith("/") else f"{prefix}/"
-    seen: set[str] = set()
+    seen = set()
     for k, node in enumerate(nodes):
         label = node.name if node.name and node.name not in seen else f"#{k}"
         seen.add(node.name)

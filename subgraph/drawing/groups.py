@@ -181,7 +181,7 @@ class Tree:
     def _finish(self) -> None:
         """Depths, parents and leaves; groups are numbered outer first."""
         self.groups = {number: self.groups[number] for number in self._list_groups(self.root)}
-        seen: set[str] = set()
+        seen = set()
         for number, group in self.groups.items():
             while group.key in seen:  # a scope may be called like an equal share
                 group.key += "'"
@@ -380,7 +380,7 @@ def topological(
     heapq.heapify(ready)
     waiting = sorted(((key[m], m) for m in left), reverse=True)
     order: list[int] = []
-    done: set[int] = set()
+    done = set()
     while len(order) < len(left):
         while not ready:
             candidate = waiting.pop()

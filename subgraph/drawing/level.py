@@ -414,7 +414,7 @@ def share_keys(
     """
     firsts = [body.first for body in bodies]
     by_prefix = {body.prefix: body for body in bodies}
-    own: set[str] = set()
+    own = set()
     inside: dict[str, set[str]] = {}
     for key in keys:
         number = node_of(key)

@@ -358,8 +358,8 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: GraphProto) -> dict
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
     renamed = {}
-    seen: set[str] = set()
-    taken: set[str] = {node.name for node in out.node}
+    seen = set()
+    taken = {node.name for node in out.node}
     for i, node in zip(order, out.node, strict=True):
         old = node.name
         if old and old in seen:

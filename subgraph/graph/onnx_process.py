@@ -206,7 +206,7 @@ def convert_model(model: Any, path: Path, version: int) -> tuple[Any, set[str]]:
     """
     own = opset_of(model)
     functions = list(model.functions)
-    hidden: set[str] = set()
+    hidden = set()
     model.opset_import.add(domain=HIDDEN, version=1)
     with OnnxProcess(path) as process:
         while True:

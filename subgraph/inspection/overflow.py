@@ -340,7 +340,7 @@ class Scaling:
         Raises:
             ValueError: A node does not pass the exponents of channels on.
         """
-        known: dict[str, Exponent] = dict(seeds)
+        known = dict(seeds)
         pending = list(seeds)
         while pending:
             name = pending.pop()

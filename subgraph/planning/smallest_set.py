@@ -53,7 +53,7 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
     Found(kept=(2, 1), proven=2, levels={})
     """  # noqa: E501
-    asked: dict[frozenset[int], bool] = {frozenset(order): True}
+    asked = {frozenset(order): True}
     best = list(order)
 
     def ask(kept: list[int]) -> bool:

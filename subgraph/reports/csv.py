@@ -82,7 +82,7 @@ def render_compared(document: ComparedDocument, candidate: str = "") -> str:
     for line in shown.lines:
         for name, one in zip(shown.columns, line.cells, strict=True):
             status = one.status or "not seen"
-            about: Fields = {"row": "tensor", "column": name, "status": status}
+            about = {"row": "tensor", "column": name, "status": status}
             errors = {key: one.errors.get(key) for key in METRICS}
             rows.append({**vars(line), **vars(one), **errors, **about})
     rows += [

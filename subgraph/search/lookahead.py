@@ -74,7 +74,7 @@ class Lookahead:
     ) -> Iterator[Query]:
         """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers
         so far, O(queries · items)."""
-        named: set[Query] = set()
+        named = set()
         for future in self._futures(seen, known):
             for run in (query.run for query in future.queries):
                 if run not in named and run.runs_alone:

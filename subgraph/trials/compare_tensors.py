@@ -752,7 +752,7 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     if not at:
         return names
     graph = model.graph
-    selected: set[str] = set()
+    selected = set()
     for word in at:
         tensors = _fitting(graph, names, word)
         if not tensors:

@@ -158,9 +158,9 @@ def convert_reorg(layer: CaffeLayer) -> None:
     if channels % (s * s) or (not p.reverse and (height % s or width % s)):
         raise layer.refuse(f"cannot part {shape_text(shape)} by {s}")
     few = channels // (s * s)
-    inner: Shape = (batch, few, height, s, width, s)
-    order: Shape = (0, 3, 5, 1, 2, 4)
-    out: Shape = (batch, channels * s * s, height // s, width // s)
+    inner = (batch, few, height, s, width, s)
+    order = (0, 3, 5, 1, 2, 4)
+    out = (batch, channels * s * s, height // s, width // s)
     if p.reverse:
         inner = (batch, s, s, few, height, width)
         order = (0, 3, 4, 1, 5, 2)

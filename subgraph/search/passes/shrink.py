@@ -174,7 +174,7 @@ def split_components(parents: Sequence[Sequence[int]], items: Iterable[int]) -> 
             if p in adjacent:
                 adjacent[i].append(p)
                 adjacent[p].append(i)
-    seen: set[int] = set()
+    seen = set()
     for start in reversed(inside):
         if start in seen:
             continue
