@@ -53,12 +53,10 @@ class Forms:
 
     def of(self, name: str, dtype: str) -> TensorFormat:
         """The form of a tensor that has this element type now."""
-        own = next(
-            (form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob)), self.rest
-        )
-        form = replace(
-            own, dtype=own.dtype or self.rest.dtype, layout=own.layout or self.rest.layout
-        )
+        rest = self.rest
+        fitting = (form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob))
+        own = next(fitting, rest)
+        form = replace(own, dtype=own.dtype or rest.dtype, layout=own.layout or rest.layout)
         if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
             return form
         scale, stored = self.scales[name]
@@ -66,23 +64,17 @@ class Forms:
         known = np.iinfo(np_dtype(stored))
         if len(scale.step) > 1 or wanted.bits != known.bits:
             return form
-        return replace(
-            form, scale=Scale(scale.step, (scale.zero[0] + int(wanted.min) - int(known.min),))
-        )
+        zero = scale.zero[0] + int(wanted.min) - int(known.min)
+        return replace(form, scale=Scale(scale.step, (zero,)))
 
 
 def find_scales(graph: Graph) -> dict[str, tuple[Scale, str]]:
     """Find scale and element type of the codes of each real tensor that a model quantizes."""
     scales = scales_of(graph)
     specs = recording.find_hints(graph).specs
-    known = (
-        (real, code) for real, code in codes(graph).items() if code in scales and code in specs
-    )
-    return {
-        real: (scales[code], specs[code].dtype)
-        for real, code in known
-        if "int" in specs[code].dtype
-    }
+    dtypes = {code: specs[code].dtype for code in scales if code in specs}
+    known = ((real, code) for real, code in codes(graph).items() if "int" in dtypes.get(code, ""))
+    return {real: (scales[code], dtypes[code]) for real, code in known}
 
 
 @frozen
@@ -169,21 +161,16 @@ def export(
     entries = [entry for entry in found if not entry.missing]
     left_out += [f"{e.file}: {e.missing}" for e in found if e.missing]
     if not entries:
-        raise InputError(
-            f"no tensors in {source}: {'; '.join(left_out)}", KINDS, code="export.no-tensors"
-        )
+        what = f"no tensors in {source}: {'; '.join(left_out)}"
+        raise InputError(what, KINDS, code="export.no-tensors")
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
-            raise UnknownName(
-                f"no tensor '{glob}' in {source}",
-                nearest=nearest(glob, names),
-                code="tensor.unknown",
-            )
+            what = f"no tensor '{glob}' in {source}"
+            raise UnknownName(what, nearest=nearest(glob, names), code="tensor.unknown")
     with folders.aside(place.path) as work:
-        exported = list(
-            chain.from_iterable(_export(entry, work, formats, forms, left_out) for entry in entries)
-        )
+        written = (_export(entry, work, formats, forms, left_out) for entry in entries)
+        exported = [*chain.from_iterable(written)]
         manifest = ExportManifest(
             source=origin, command=command, request=request, exported=exported, left_out=left_out
         )
@@ -230,11 +217,8 @@ def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
         known = {f.file: TensorSpec(f.dtype) for f in stored if f.format == "npy"}
         specs |= {file: (tensor.name, spec) for file, spec in known.items()}
     if not specs:
-        raise InputError(
-            f"{source} holds no tensors: it was cut without a capture",
-            "cut again without --no-capture",
-            code="case.no-tensors",
-        )
+        what = f"{source} holds no tensors: it was cut without a capture"
+        raise InputError(what, "cut again without --no-capture", code="case.no-tensors")
     typed = {file.removesuffix(".npy") for file in specs if file.endswith(".npy")}
     return [
         raw.make_listed_entry(files, file, name, spec)
@@ -257,22 +241,18 @@ def _export(
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
     stored = entry.load()
     scale = form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)
-    real = (
-        entry.scale.dequantize(stored)
-        if entry.scale and ("float" in form.dtype or form.scale)
-        else stored
-    )
-    array, loss, layout = convert(real, form, entry.layout or opposite, entry.original_shape)
+    now = entry.layout or opposite
+    is_real = entry.scale and ("float" in form.dtype or form.scale)
+    real = entry.scale.dequantize(stored) if entry.scale and is_real else stored
+    array, loss, layout = convert(real, form, now, entry.original_shape)
     dtype = form.dtype or entry.dtype
-    layout = (
-        layout if array.ndim in (4, 5) and (form.layout or entry.layout not in ("", "NCHW")) else ""
-    )
+    if array.ndim not in (4, 5) or not (form.layout or entry.layout not in ("", "NCHW")):
+        layout = ""
     plain = None
     if layout == BLOCKED_LAYOUT:
-        plain = (
-            entry.original_shape
-            or convert_layout(stored, entry.layout or opposite, "NCHW")[0].shape
-        )
+        plain = entry.original_shape or convert_layout(stored, now, "NCHW")[0].shape
+    lost = loss.text if loss else ""
+    coded = (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)
     for format in formats:
         file = f"{entry.target}.{format}"
         (work / file).parent.mkdir(parents=True, exist_ok=True)
@@ -280,10 +260,5 @@ def _export(
             np.save(work / file, to_bits(array, dtype), allow_pickle=False)
         else:
             (work / file).write_bytes(encode_raw(array, dtype))
-        lost = loss.text if loss else ""
-        per_tensor = (
-            (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)
-        )
-        yield ExportedFile(
-            entry.name, file, format, dtype, array.shape, layout, lost, plain, *per_tensor
-        )
+        form_of_file = (format, dtype, array.shape, layout, lost, plain, *coded)
+        yield ExportedFile(entry.name, file, *form_of_file)

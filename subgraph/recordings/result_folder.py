@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from subgraph.cases import case, evidence, write_case
@@ -87,12 +86,8 @@ def make_document(
     The last good tensors are given only if all tensors were looked for.
     """
     if stopped:
-        names = names[
-            : max(
-                (k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)),
-                default=0,
-            )
-        ]
+        seen = (k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons))
+        names = names[: max(seen, default=0)]
     graph = judge.model.graph
     rows = []
     for name in names:
@@ -106,23 +101,21 @@ def make_document(
     found = find_departures(comparisons)
     recordings = [_summarize_run(judge, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
+    says = summarize_runs(comparisons, found, unresolved)
+    if len(recordings) == 1:
+        says = _describe_outcome(recordings[0])
+    odd = next((row.odd_one_out for row in rows if row.odd_one_out), None)
     return RecordedDocument(
         exit_code=code,
         agree=code == 0,
         recordings=recordings,
         command=command,
         model=describe_model(judge.model.graph),
-        says=_describe_outcome(recordings[0])
-        if len(recordings) == 1
-        else summarize_runs(comparisons, found, unresolved),
+        says=says,
         setup=RecordedSetup(
             precision=judge.precision, criterion=criterion, samples=judge.model.values.labels
         ),
-        tensors=ComparedRecordings(
-            odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
-            departures=found,
-            rows=rows,
-        ),
+        tensors=ComparedRecordings(odd_one_out=odd, departures=found, rows=rows),
     )
 
 
@@ -132,9 +125,8 @@ def _describe_outcome(run: RunSummary) -> str:
         return f"wrong: {run.mistake}"
     if run.status is Status.FAIL:
         where = f", first {run.tensors.first_bad}" if run.tensors.first_bad else ""
-        return (
-            f"wrong: {run.tensors.wrong} of {count(run.tensors.compared, 'recorded tensor')}{where}"
-        )
+        of = count(run.tensors.compared, "recorded tensor")
+        return f"wrong: {run.tensors.wrong} of {of}{where}"
     if run.status is Status.UNRESOLVED:
         return f"inconclusive: {run.why}"
     verb = "agrees" if run.tensors.compared == 1 else "agree"
@@ -159,6 +151,9 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
     failing = comparison.failing
     first_bad = first.first_bad[0] if first else next(iter(failing), None)
     status = comparison.status
+    graph = judge.model.graph
+    left = comparison.left_out(*Reason)
+    lost = [UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in left]
     return RunSummary(
         name=run.name,
         precision=run.precision or judge.precision,
@@ -172,10 +167,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
             format=recorded.format if recorded else None,
             missing=run.missing or None,
             matched=comparison.matched[0].summary() if comparison.matched else "",
-            lost=[
-                UnmatchedEntry(one.entry.name, one.entry.file, one.why)
-                for one in comparison.left_out(*Reason)
-            ],
+            lost=lost,
             left_out=_count_left_out(comparison),
             unread=len(comparison.left_out(Reason.UNREADABLE)),
         ),
@@ -184,9 +176,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
             compared=sum(row.compared for row in comparison.rows.values()),
             first_bad=first_bad,
             last_good=first.last_good if first else None,
-            source=find_source(judge.model.graph, judge.model.graph.maker[first_bad])
-            if first_bad
-            else None,
+            source=find_source(graph, graph.maker[first_bad]) if first_bad else None,
         ),
     )
 
@@ -201,11 +191,9 @@ def _explain_unresolved(comparison: RunComparison) -> str:
         return comparison.silence
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
-    return (
-        f"not compared: {', '.join(broken[:MAX_NAMED])}"
-        if broken
-        else "not all that was recorded was compared"
-    )
+    if not broken:
+        return "not all that was recorded was compared"
+    return f"not compared: {', '.join(broken[:MAX_NAMED])}"
 
 
 def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
@@ -221,17 +209,8 @@ def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:
         return None
     match = row.match
     entry = row.match.entry
-    return RecordedTensor(
-        entry.file,
-        entry.name,
-        match.how,
-        match.note,
-        row.in_place,
-        row.alone,
-        row.before,
-        row.beside,
-        row.why,
-    )
+    judged = (row.in_place, row.alone, row.before, row.beside, row.why)
+    return RecordedTensor(entry.file, entry.name, match.how, match.note, *judged)
 
 
 def find_outlier(comparisons: Sequence[RunComparison], name: str) -> str:
@@ -257,9 +236,7 @@ def make_interval_document(
     return IntervalDocument(
         **vars(runs) | {"schema": INTERVAL_SCHEMA},
         narrowed=narrowed.run.name,
-        findings=[
-            _make_finding(judge.model, narrowed, interval, troubles) for interval in intervals
-        ],
+        findings=[_make_finding(judge.model, narrowed, each, troubles) for each in intervals],
     )
 
 
@@ -272,6 +249,10 @@ def _make_finding(
     graph = model.graph
     nodes = interval.region.nodes
     in_place = comparison.rows[interval.first_bad[0]].in_place
+    suspects = [
+        Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), find_source(graph, i))
+        for i, weight in interval.suspects[:MAX_SUSPECTS]
+    ]
     return IntervalFinding(
         signature=in_place.signature if in_place else None,
         nodes=[graph.label(i) for i in nodes],
@@ -286,20 +267,7 @@ def _make_finding(
             adds_an_error=interval.adds_error,
             in_place=in_place,
         ),
-        place=IntervalPlace(
-            suspects=[
-                Suspect(
-                    i,
-                    graph.label(i),
-                    graph.ops[i],
-                    weight,
-                    troubles.get(i, ""),
-                    find_source(graph, i),
-                )
-                for i, weight in interval.suspects[:MAX_SUSPECTS]
-            ],
-            neighbours=surroundings(graph, nodes),
-        ),
+        place=IntervalPlace(suspects=suspects, neighbours=surroundings(graph, nodes)),
     )
 
 
@@ -325,16 +293,13 @@ class RecordedValues:
         self._require_inputs()
         inputs, outputs = run_recorded(self.matched[: len(self.samples)], self.region)
         captured_names = self.judge.model.values.records[0]
-        placed = self.judge.model.values.copy_to(
-            {n: s for n, s in stems.items() if n in captured_names}, folder
-        )
+        known = {n: s for n, s in stems.items() if n in captured_names}
+        placed = self.judge.model.values.copy_to(known, folder)
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)
-            for name, record in {
-                **inputs[k],
-                **{n: r for n, r in outputs[k].items() if n in stems},
-            }.items():
+            given = {n: r for n, r in outputs[k].items() if n in stems}
+            for name, record in {**inputs[k], **given}.items():
                 tensors[name] = copied(record, folder / str(k), stems[name])
             out.append(replace(captured, tensors=tensors))
         return out
@@ -348,12 +313,10 @@ class RecordedValues:
             if lacking:
                 wider = regions.find_upstream_until(graph, lacking, matches.__contains__)
                 starts = ", ".join(graph.label(i) for i in (wider.nodes[:1] if wider else ()))
+                what = f"the recording holds no '{lacking[0]}', which the cut reads"
+                hint = f"--start {starts} begins at tensors that it holds"
                 raise UsageError(
-                    f"the recording holds no '{lacking[0]}', which the cut reads",
-                    f"--start {starts} begins at tensors that it holds"
-                    if starts
-                    else "cut elsewhere",
-                    code="recording.input-missing",
+                    what, hint if starts else "cut elsewhere", code="recording.input-missing"
                 )
 
     def dump(self, stems: StringMap, folder: Path) -> list[dict[str, Record]]:
@@ -362,11 +325,7 @@ class RecordedValues:
         graph = self.judge.model.graph
         out = []
         for k, m in enumerate(self.matched[: len(self.samples)]):
-            names = [
-                n
-                for n in chain.from_iterable(graph.makes[i] for i in self.region.nodes)
-                if n in m.matches
-            ]
+            names = [n for n in graph.iter_outputs(self.region.nodes) if n in m.matches]
             capture_tensors(self.judge.model, names)
             out.append(m.save_all(names, folder / str(k), stems))
         return out
@@ -389,9 +348,8 @@ def write_recorded_case(
     judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
     values = RecordedValues(judge, matched, region, replace(recording, files=files))
-    return write_case.write_region(
-        graph, region, request, place, judge.model.reference, device=values
-    )
+    reference = judge.model.reference
+    return write_case.write_region(graph, region, request, place, reference, device=values)
 
 
 def save(
@@ -416,14 +374,12 @@ def save(
             name = f"interval-{k + 1}" if k else "interval"
             if _write_case(model, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
-        document = replace(
-            document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix()
-        )
+        report = (place.path / REPORT_FILES["html"]).as_posix()
+        document = replace(document, findings=findings, report=report)
         document = replace(document, next=next_of(document))
         evidence.write_document(document, work)
-        case.write_manifest(
-            EvidenceManifest(source=origin, command=document.command, request=request), work
-        )
+        told = EvidenceManifest(source=origin, command=document.command, request=request)
+        case.write_manifest(told, work)
     return document
 
 
@@ -437,9 +393,8 @@ def _write_case(
     """Write the case of one interval with the recorded outputs; False if it cannot be cut."""
     graph = model.graph
     region = interval.region
-    fed = replace(
-        feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs)
-    )
+    names = (Path(word.rpartition("=")[2]).name for word in feeding.inputs)
+    fed = replace(feeding, inputs=tuple(names))
     request = CaseRequest.make_for_nodes(graph, region.nodes, fed, freeze=model.freeze)
     if not evidence.add_case(graph, region, request, place, model.reference, model.values):
         return False

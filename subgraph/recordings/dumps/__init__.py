@@ -212,26 +212,17 @@ class DumpEntry:
             InputError: they cannot be read, contradict the header, or do not fit the layout.
         """
         if self.missing:
-            raise InputError(
-                f"cannot read {self.name} in {self.file}: {self.missing}",
-                code="recording.unreadable",
-            )
-        if not is_possible_shape(self.original_shape or ()):
-            raise InputError(
-                f"cannot read {self.file}: no tensor has the shape"
-                f" {list(self.original_shape or ())}",
-                code="recording.wrong-shape",
-            )
+            what = f"cannot read {self.name} in {self.file}: {self.missing}"
+            raise InputError(what, code="recording.unreadable")
+        shape = self.original_shape
+        if not is_possible_shape(shape or ()):
+            what = f"cannot read {self.file}: no tensor has the shape {list(shape or ())}"
+            raise InputError(what, code="recording.wrong-shape")
         try:
-            return layouts.to_model(
-                self.load(), self.layout, self.original_shape, self.original_layout
-            )
+            return layouts.to_model(self.load(), self.layout, shape, self.original_layout)
         except InputError as e:
-            raise InputError(
-                e.what if self.file in e.what else f"cannot read {self.file}: {e.what}",
-                e.hint,
-                code=e.code,
-            ) from e
+            what = e.what if self.file in e.what else f"cannot read {self.file}: {e.what}"
+            raise InputError(what, e.hint, code=e.code) from e
 
 
 def replace_characters(pattern: str, *, strip: bool = False) -> Callable[[str], str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -35,19 +36,16 @@ TYPE_NAMES = (
 ).split()
 DTYPES = {n: name for n, name in enumerate(TYPE_NAMES) if name in dtypes.TYPE_NUMBERS}
 NUMBERS = {name: n for n, name in reversed(DTYPES.items()) if n}
-FORMATS = dict(
-    enumerate(
-        (
-            "NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0"
-            " FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04"
-            " CHWN FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK"
-            " HASHTABLE_LOOKUP_LOOKUPS HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE"
-            " HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0 MD NDHWC FRACTAL_ZZ"
-            " FRACTAL_NZ NCDHW DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE"
-            " FRACTAL_ZN_LSTM FRACTAL_Z_G RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV YUV_A"
-        ).split()
-    )
+FORMAT_NAMES = (
+    "NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0"
+    " FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04 CHWN"
+    " FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK"
+    " HASHTABLE_LOOKUP_LOOKUPS HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE"
+    " HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0 MD NDHWC FRACTAL_ZZ FRACTAL_NZ NCDHW"
+    " DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE FRACTAL_ZN_LSTM FRACTAL_Z_G"
+    " RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV YUV_A"
 )
+FORMATS = dict(enumerate(FORMAT_NAMES.split()))
 # DumpData of toolkit/dumpdata: message -> its fields, `name=number:type`; `*`: repeated.
 _SCHEMA = {
     "Shape": "dim=1:uint64*",
@@ -97,18 +95,14 @@ def make_message_class() -> Any:
 
 def read_real_names(files: Files) -> dict[str, str]:
     """Read the names that were too long, by file, from mapping.csv (`hash,name`)."""
-    names = {}
+    names: dict[str, str] = {}
     for name in files.names:
         folder, slash, base = name.rpartition("/")
         if base != MAPPING:
             continue
-        try:
-            rows = list(csv.reader(files.text(name).splitlines()))
-        except csv.Error:
-            continue
-        for row in rows:
-            if len(row) == 2:
-                names[f"{folder}{slash}{row[0].strip()}"] = row[1].strip()
+        with suppress(csv.Error):
+            rows = (row for row in csv.reader(files.text(name).splitlines()) if len(row) == 2)
+            names |= {f"{folder}{slash}{short.strip()}": real.strip() for short, real in rows}
     return names
 
 
@@ -152,10 +146,9 @@ def read_origins(files: Files) -> dict[tuple[str, int], Origin]:
         graphs = _filter_dicts(data.get("graph")) if isinstance(data, dict) else []
         for op in chain.from_iterable(_filter_dicts(graph.get("op")) for graph in graphs):
             attributes = _parse_attributes(op)
+            node = plain(str(op.get("name", "")))
             for k, output in enumerate(_filter_dicts(op.get("output_desc"))):
-                out[plain(str(op.get("name", ""))), k] = _parse_origin(
-                    op, attributes, k, _parse_attributes(output)
-                )
+                out[node, k] = _parse_origin(op, attributes, k, _parse_attributes(output))
     return out
 
 
@@ -169,9 +162,8 @@ def _parse_attributes(item: Fields) -> JsonObject:
     for pair in _filter_dicts(item.get("attr")):
         value = pair.get("value")
         if isinstance(value, dict):
-            attributes[str(pair.get("key"))] = (
-                value["list"] if "list" in value else next(iter(value.values()), None)
-            )
+            first = next(iter(value.values()), None)
+            attributes[str(pair.get("key"))] = value.get("list", first)
     return attributes
 
 
@@ -180,9 +172,9 @@ def _parse_origin(op: Fields, of_op: Fields, k: int, of_output: Fields) -> Origi
     listed = of_op.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the
     # compiler.
-    fused = (
-        (str(op.get("name", "")),) if listed is None else tuple(map(str, _get_list(listed, "s")))
-    )
+    fused = tuple(map(str, _get_list(listed, "s")))
+    if listed is None:
+        fused = (str(op.get("name", "")),)
     name = of_output.get("_datadump_origin_name")
     if name is None:
         name = fused[0] if len(fused) == 1 and op.get("type") not in CONSTANT else ""
@@ -191,18 +183,10 @@ def _parse_origin(op: Fields, of_op: Fields, k: int, of_output: Fields) -> Origi
     shape = of_output.get("origin_shape")
     dims = _get_list(shape, "i")
     sizes = tuple(d for d in dims if isinstance(d, int) and d >= 0)
-    known = (
-        bool(shape)
-        and len(sizes) == len(dims)
-        and of_output.get("origin_shape_initialized") is True
-    )
-    return Origin(
-        str(name),
-        index if isinstance(index, int) else k,
-        fused,
-        sizes if known else None,
-        layouts.normalize_name(str(layout)),
-    )
+    is_set = of_output.get("origin_shape_initialized") is True
+    known = sizes if shape and len(sizes) == len(dims) and is_set else None
+    index = index if isinstance(index, int) else k
+    return Origin(str(name), index, fused, known, layouts.normalize_name(str(layout)))
 
 
 def _get_list(value: Any, key: str) -> list[Any]:

@@ -63,11 +63,9 @@ def parse(data: bytes, size: int) -> Header:
     file = BytesIO(data)
     try:
         version = npy_format.read_magic(file)
-        read = (
-            npy_format.read_array_header_1_0
-            if version == (1, 0)
-            else npy_format.read_array_header_2_0
-        )
+        read = npy_format.read_array_header_2_0
+        if version == (1, 0):
+            read = npy_format.read_array_header_1_0
         shape, fortran, dtype = read(file)
     except NPY_ERRORS as e:
         raise BadHeader(f"no .npy: {e}") from e
@@ -77,9 +75,8 @@ def parse(data: bytes, size: int) -> Header:
         raise BadHeader(f"its header says shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
-        raise BadHeader(
-            f"its header says {header.nbytes} bytes of values; it has {size - header.offset}"
-        )
+        held = size - header.offset
+        raise BadHeader(f"its header says {header.nbytes} bytes of values; it has {held}")
     return header
 
 
@@ -98,9 +95,8 @@ def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
 
     def load() -> Array:
         header = read_header(files, name)
-        return convert_to_native(
-            header.array(files.mapped(name, header.offset, header.nbytes)), dtype
-        )
+        data = files.mapped(name, header.offset, header.nbytes)
+        return convert_to_native(header.array(data), dtype)
 
     return load
 

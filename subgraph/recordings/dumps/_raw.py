@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,8 @@ def _make_entry(
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
             guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
-            return DumpEntry(
-                name, load, dtype, stored, layout, original_shape=shape, guessed=guessed
-            )
+            entry = DumpEntry(name, load, dtype, stored, layout, original_shape=shape)
+            return replace(entry, guessed=guessed)
     unshaped = _make_flat_entry(files, name, spec, default, size)
     if unshaped.missing and spec.guessed and hints.flat_if_misfit:
         flat = _make_flat_entry(files, name, TensorSpec(spec.dtype), default, size)
@@ -85,12 +84,8 @@ def _make_flat_entry(
 ) -> DumpEntry:
     """Make a flat entry if the type is known and no shape contradicts; else one without values."""
     dtype = default or spec.dtype
-    if (
-        spec.shape is not None
-        or dtype in ("", "string")
-        or size < 0
-        or (size * 8) % dtypes.bits_of(dtype)
-    ):
+    is_typed = spec.shape is None and dtype not in ("", "string") and size >= 0
+    if not is_typed or (size * 8) % dtypes.bits_of(dtype):
         shape = "no shape" if spec.shape is None else shape_text(spec.shape)
         missing = f"{size} bytes, headerless; known of it: {dtype or 'no type'}, {shape}; {_HINT}"
         return DumpEntry(name, dtype=dtype, missing=missing)
@@ -128,13 +123,11 @@ def _make_padded_entry(
         return DumpEntry(name, dtype=spec.dtype, missing=missing)
 
     def load() -> Array:
-        if len(aligned) != len(shape) or any(
-            a < d or d < 0 for a, d in zip(aligned, shape, strict=True)
-        ):
+        pairs = zip_longest(aligned, shape, fillvalue=-1)
+        if not all(a >= d >= 0 for a, d in pairs):
             raise files.damaged(name, f"{list(shape)} is not part of the aligned {list(aligned)}")
-        return read(files, name, spec.dtype, aligned, spec.offset)[
-            tuple(slice(0, d) for d in shape)
-        ]
+        padded = read(files, name, spec.dtype, aligned, spec.offset)
+        return padded[tuple(map(slice, shape))]
 
     return DumpEntry(name, load, spec.dtype, shape, layout)
 
@@ -149,12 +142,8 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     if not isinstance(data, dict):
         return {}
     with files.reading(MANIFEST, hint='wanted: {"tensors": [{"name", "file", …}]}'):
-        items = [
-            (i, _parse_spec)
-            for i in chain.from_iterable(
-                data.get(key, ()) for key in ("tensors", "inputs", "outputs")
-            )
-        ]
+        own = (data.get(key, ()) for key in ("tensors", "inputs", "outputs"))
+        items = [(i, _parse_spec) for i in chain.from_iterable(own)]
         items += [(i, _parse_exported_spec) for i in data.get("exported", ())]
         named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
         return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}
@@ -163,22 +152,15 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
 def _parse_spec(item: JsonObject) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(
-            f"{MANIFEST} says element type '{dtype}', which ONNX does not have",
-            code="tensor.unsupported-type",
-        )
+        what = f"{MANIFEST} says element type '{dtype}', which ONNX does not have"
+        raise InputError(what, code="tensor.unsupported-type")
     aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
     shape = None
     if item.get("shape") is not None:
         shape = tuple(None if d is None else int(d) for d in item["shape"])
-    return TensorSpec(
-        dtype,
-        shape,
-        str(item.get("layout", "")),
-        aligned,
-        int(item.get("offset", 0)),
-        _parse_scale(item),
-    )
+    layout = str(item.get("layout", ""))
+    offset = int(item.get("offset", 0))
+    return TensorSpec(dtype, shape, layout, aligned, offset, _parse_scale(item))
 
 
 def read_exported_scales(files: Files) -> dict[str, Scale | None]:
@@ -194,10 +176,8 @@ def _parse_exported_spec(item: JsonObject) -> TensorSpec:
     spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
         return spec
-    shape = tuple(
-        map(int, item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout))
-    )
-    return replace(spec, shape=shape, stored=stored)
+    given = item.get("original_shape") or layouts.compute_plain_shape(stored, spec.layout)
+    return replace(spec, shape=tuple(map(int, given)), stored=stored)
 
 
 def _parse_scale(item: JsonObject) -> Scale | None:
@@ -208,8 +188,5 @@ def _parse_scale(item: JsonObject) -> Scale | None:
         return None
     if zeros.size not in (1, steps.size) or not (steps > 0).all():
         raise ValueError(f"scale {steps.tolist()}, zero point {zeros.tolist()}")
-    return Scale(
-        tuple(map(float, steps)),
-        tuple(int(z) for z in np.broadcast_to(zeros, steps.shape)),
-        int(item.get("axis", 1)),
-    )
+    zero = tuple(map(int, np.broadcast_to(zeros, steps.shape)))
+    return Scale(tuple(map(float, steps)), zero, int(item.get("axis", 1)))

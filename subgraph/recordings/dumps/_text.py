@@ -18,9 +18,8 @@ from subgraph.types import Array, Shape
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
 MIN_WORDS = 4  # numbers that show to how many digits a tool prints
-HOLDS = tuple(
-    "float16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 bool".split()
-)
+_NAMES = "float16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 bool"
+HOLDS = tuple(_NAMES.split())
 # Lines of numpy.savetxt and those who use it, and Tengine's titles of blobs.
 _COMMENT = re.compile(rb"^(?:#|Shape is |\t*(?:Batch|Channel) ).*$", re.M)
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
@@ -125,11 +124,8 @@ def measure_step(files: Files, name: str, skip: int = 0) -> float:
     words = _read_beginning(files, name, skip).replace(b",", b" ").split()
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
-    return (
-        10.0 ** -lengths.pop()
-        if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found)
-        else 0.0
-    )
+    is_fixed = len(lengths) == 1 and len(words) >= MIN_WORDS and all(found)
+    return 10.0 ** -lengths.pop() if is_fixed else 0.0
 
 
 def make_loader(
@@ -138,14 +134,11 @@ def make_loader(
     """A function that reads a file's numbers, in this shape or flat."""
 
     def load() -> Array:
-        if (
-            shape is not None and math.prod(shape) > files.sizes[name]
-        ):  # a value takes a digit at least
-            raise files.damaged(name, f"{files.sizes[name]} bytes do not fill {list(shape)} values")
+        size = files.sizes[name]
+        if shape is not None and math.prod(shape) > size:  # a value takes a digit at least
+            raise files.damaged(name, f"{size} bytes do not fill {list(shape)} values")
         flat = read_values(files, name, dtype, skip)
-        if shape is None:
-            return flat
-        return files.shaped(name, flat, shape)
+        return flat if shape is None else files.shaped(name, flat, shape)
 
     return load
 

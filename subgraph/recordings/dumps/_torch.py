@@ -6,6 +6,7 @@ followed, and no function is called but the three below.
 
 from __future__ import annotations
 
+import math
 import pickle
 import pickletools
 import zipfile
@@ -79,23 +80,16 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
         flat = np.frombuffer(bytearray(archive.read(info)), np_dtype(tensor.dtype))
     shape = tensor.shape
     strides = tensor.strides
-    count = int(np.prod(tensor.shape, dtype=object))
-    last = (
-        tensor.offset + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
-        if count
-        else tensor.offset
-    )
-    if (
-        count > flat.size
-        or not 0 <= last < max(flat.size, 1)
-        or min(strides, default=0) < 0
-        or tensor.offset < 0
-    ):
+    count = math.prod(shape)
+    last = tensor.offset
+    if count:
+        last += sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
+    is_inside = count <= flat.size and 0 <= last < max(flat.size, 1)
+    if not is_inside or min(tensor.offset, *strides, 0) < 0:
         raise files.damaged(name, f"its storage of {flat.size} values does not fill {list(shape)}")
     steps = [s * flat.itemsize for s in strides]
-    return np.ascontiguousarray(
-        np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps)
-    )
+    view = np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps)
+    return np.ascontiguousarray(view)
 
 
 def _iter_tensors(value: Any) -> Iterator[tuple[str, TorchTensor]]:
@@ -107,10 +101,8 @@ def _iter_tensors(value: Any) -> Iterator[tuple[str, TorchTensor]]:
             yield path, item
         elif isinstance(item, dict | list | tuple):
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
-            stack += [
-                (f"{path}.{key}" if path else str(key), inner)
-                for key, inner in reversed(list(pairs))
-            ]
+            inside = reversed(list(pairs))
+            stack += [(f"{path}.{key}".removeprefix("."), inner) for key, inner in inside]
 
 
 class _Function(str):
@@ -155,9 +147,8 @@ class _Unpickler(pickle._Unpickler):
     dispatch = _Actions(
         {code: act for code, act in pickle._Unpickler.dispatch.items() if OPCODES[code] in FOLLOWED}
     )
-    dispatch[pickle.BUILD[0]] = lambda self: (
-        self.stack.pop()
-    )  # attributes of a dict, such as a state dict's versions
+    # attributes of a dict, such as a state dict's versions
+    dispatch[pickle.BUILD[0]] = lambda self: self.stack.pop()
 
     def find_class(self, module: str, name: str) -> Any:
         return FUNCTIONS.get((module, name), _Function(f"{module} {name}"))

@@ -76,9 +76,8 @@ def _read_head(files: Files, file: str) -> tuple[Any, int]:
 
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
-        raise files.damaged(
-            file, "a nano dump, which is not read", "convert it with msaccucmp convert -t npy"
-        )
+        hint = "convert it with msaccucmp convert -t npy"
+        raise files.damaged(file, "a nano dump, which is not read", hint)
     length = int.from_bytes(files.head(file, 8), "little")
     if not 0 < length <= min(size - 8, MAX_HEADER):
         raise files.damaged(file, f"no dump: its header would have {length} bytes")

@@ -59,11 +59,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
-    names = {
-        file: name
-        for file in files.ending(".npy", ".bin")
-        if (name := _parse_name(file, real_names))
-    }
+    parsed = ((file, _parse_name(file, real_names)) for file in files.ending(".npy", ".bin"))
+    names = {file: name for file, name in parsed if name}
     cells = _find_cells(names)
     for file, name in names.items():
         entry = _make_entry(files, file, name, origins.get((plain(name.node), name.index)))
@@ -103,14 +100,11 @@ def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
     # .bin files have the type before the format, MindSpore's behind it
     words = [word for word in (name["first"], name["second"]) if word]
     dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
-    layout = next(
-        (layouts.normalize_name(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), ""
-    )
+    layout = next((layouts.normalize_name(w) for w in words if w.lower() != dtype), "")
     shape = tuple(int(d) for d in re.split("[x_]", name["shape"])) if name["shape"] else None
     role = "input" if name["role"].startswith("in") else "output"
-    return _FileName(
-        dump["node"], int(dump["time"]), role, int(name["index"]), shape, layout, dtype
-    )
+    time = int(dump["time"])
+    return _FileName(dump["node"], time, role, int(name["index"]), shape, layout, dtype)
 
 
 def _make_entry(

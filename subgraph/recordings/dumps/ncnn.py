@@ -41,9 +41,8 @@ def _is_printed(files: Files, name: str) -> bool:
     """Return whether a file begins with a row of numbers, and ends with a rule."""
     first = files.head(name).lstrip().split(b"\n", 1)[0].rstrip(b"\r")
     row = _ROW.fullmatch(first) or (len(first) >= 64 and _ROW.match(first))
-    return bool(row) and _RULE in files.bytes(
-        name, max(0, files.sizes[name] - 64), min(64, files.sizes[name])
-    )
+    last = min(64, files.sizes[name])
+    return bool(row) and _RULE in files.bytes(name, files.sizes[name] - last, last)
 
 
 def _split_channels(files: Files, name: str) -> list[bytes]:

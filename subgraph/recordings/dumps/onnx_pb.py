@@ -87,9 +87,8 @@ def _read_array(files: Files, file: str) -> Array:
     from onnx import numpy_helper
 
     tensor = _parse_tensor(files, file)
-    if (
-        math.prod(tensor.dims) > 4 * files.sizes[file]
-    ):  # a byte holds at most four values, of 2 bits each
+    # a byte holds at most four values, of 2 bits each
+    if math.prod(tensor.dims) > 4 * files.sizes[file]:
         raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     with files.reading(file):
         array: Array = numpy_helper.to_array(tensor)

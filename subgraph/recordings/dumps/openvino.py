@@ -130,9 +130,8 @@ def _read_header(files: Files, file: str) -> Header:
             raise files.damaged(file, "it ends within its header")
         offset, size, *_ = _PLACES.unpack(files.bytes(file, _HEADER.size, _PLACES.size))
     if offset + size > files.sizes[file]:
-        raise files.damaged(
-            file, f"its header says {size} bytes at {offset}; it has {files.sizes[file]}"
-        )
+        held = files.sizes[file]
+        raise files.damaged(file, f"its header says {size} bytes at {offset}; it has {held}")
     return precision, tuple(dims[:rank]), offset, size
 
 

@@ -21,6 +21,12 @@ _CLASS = "polygraphy_class"
 _MAGIC = "k05VTVB"  # .npy's magic number in base64
 
 
+_HEAD = re.compile(
+    rb'\s*\{\s*"lst"\s*:'
+    rb'|\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"'
+)
+
+
 class _Row(NamedTuple):
     side: str
     role: str
@@ -54,14 +60,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _is_polygraphy(files: Files, file: str) -> bool:
-    head = files.head(file)
-    if re.match(rb'\s*\{\s*"lst"\s*:', head):
-        return True
-    return bool(
-        re.match(
-            rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head
-        )
-    )
+    return bool(_HEAD.match(files.head(file)))
 
 
 def _iter_results(data: JsonObject) -> Iterator[_Row]:
@@ -110,6 +109,5 @@ def _decode(
 
 def _read_array(files: Files, file: str, text: str, dtype: str) -> Array:
     header, data = _decode(files, file, text)
-    return _npy.convert_to_native(
-        header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype
-    )
+    values = np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)
+    return _npy.convert_to_native(header.array(values), dtype)

@@ -54,7 +54,6 @@ def _read_input_list(files: Files) -> list[tuple[str, str, str]]:
             name, sep, path = word.rpartition(":=")
             file = path.removeprefix("./")
             if file in files.sizes:
-                inputs.append(
-                    (str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file)
-                )
+                side = str(run) if len(lines) > 1 else ""
+                inputs.append((side, name if sep else Path(file).stem, file))
     return inputs

@@ -47,11 +47,8 @@ def _read_names(files: Files, file: str) -> dict[str, str]:
     if file not in files.sizes:
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in files.text(file).splitlines()]
-    return {
-        row[1].removesuffix(".txt"): row[0]
-        for row in rows
-        if len(row) == 2 and row[1].endswith(".txt")
-    }
+    pairs = (row for row in rows if len(row) == 2 and row[1].endswith(".txt"))
+    return {file.removesuffix(".txt"): name for name, file in pairs}
 
 
 def _iter_side(

@@ -71,12 +71,8 @@ def _is_described(files: Files, file: str) -> bool:
     """Return whether a file has a number, then `NAME RANK DIMS… TYPE` and values of each."""
     lines = files.head(file, 1024).split(b"\n")
     try:
-        return (
-            len(lines) > 1
-            and int(lines[0]) > 0
-            and b"_" not in lines[0]
-            and bool(_parse_header(lines[1].split()))
-        )
+        is_count = len(lines) > 1 and int(lines[0]) > 0 and b"_" not in lines[0]
+        return is_count and bool(_parse_header(lines[1].split()))
     except ValueError:
         return False
 

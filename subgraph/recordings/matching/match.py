@@ -97,15 +97,10 @@ class _Matching:
         named, nameless = self._by_name({m.entry for m in self.matches.values()})
         for tensor in self.matches.keys() & named.keys():
             for entry in (e for e in named.pop(tensor) if e.role == "output"):
-                self._leave_out(
-                    entry,
-                    Reason.NOTHING,
-                    f"{self.matches[tensor].entry.name} is said to hold {tensor}",
-                )
-        others = {
-            tensor: (*self._chain(tensor), *find_dropped_input(self.graph, tensor))
-            for tensor in named
-        }
+                why = f"{self.matches[tensor].entry.name} is said to hold {tensor}"
+                self._leave_out(entry, Reason.NOTHING, why)
+        graph = self.graph
+        others = {n: (*self._chain(n), *find_dropped_input(graph, n)) for n in named}
         around = list(chain.from_iterable((tensor, *others[tensor]) for tensor in named))
         capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
@@ -150,19 +145,15 @@ class _Matching:
         """Match what the user says, and what another run of the tool confirms."""
         mapped = [entry for entry in self.entries if entry.mapped]
         said = {e: n for e in mapped for n in e.originals if n in self.tensors}
-        others = {
-            e: self.confirmed[e.label]
-            for e in self.entries
-            if e.role == "output" and e.label in self.confirmed
-        }
+        outputs = (e for e in self.entries if e.role == "output" and e.label in self.confirmed)
+        others = {e: self.confirmed[e.label] for e in outputs}
         capture_tensors(self.judge.model, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
-                self.matches[said[entry]] = replace(
-                    self._fit.aligned(entry, said[entry]), how="map"
-                )
-            elif match := self._fit.as_other(entry, others[entry]):
-                self.matches.setdefault(match.tensor, match)
+                match = self._fit.aligned(entry, said[entry])
+                self.matches[said[entry]] = replace(match, how="map")
+            elif other := self._fit.as_other(entry, others[entry]):
+                self.matches.setdefault(other.tensor, other)
 
     def _by_name(
         self, given: Container[DumpEntry]
@@ -187,11 +178,8 @@ class _Matching:
                 names = [tensor]
                 self._read |= {tensor: entry} if form.is_read else {}
             said = [t for t in (find_meant_tensor(graph, entry, n) for n in names) if t in tensors]
-            meant = dict.fromkeys(
-                t
-                for t in chain.from_iterable((name, *written.alike(name)) for name in said)
-                if t in tensors
-            )
+            alike = chain.from_iterable((name, *written.alike(name)) for name in said)
+            meant = dict.fromkeys(t for t in alike if t in tensors)
             if entry.missing and (meant or not names):
                 self._leave_out(entry, Reason.UNREADABLE, entry.missing)
                 continue
@@ -240,11 +228,8 @@ class _Matching:
         """The match, or that of a later tensor, whose value fusion has put there."""
         if match.distance <= EXACT:
             return match
-        best = min(
-            (self._fit.aligned(match.entry, n) for n in later),
-            key=lambda m: m.distance,
-            default=match,
-        )
+        others = (self._fit.aligned(match.entry, n) for n in later)
+        best = min(others, key=get_distance, default=match)
         if best.distance <= NEAR and best.distance * CLEARER < match.distance:
             return replace(best, name_says=match.tensor)
         return match
@@ -263,34 +248,28 @@ class _Matching:
             for match in others:
                 del self.matches[match.tensor]
             if others and replace_nan(best.distance) > NEAR and best.tensor != written:
-                self.matches[best.tensor] = replace(
-                    best, alternatives=tuple(m.tensor for m in others)
-                )
+                alternatives = tuple(m.tensor for m in others)
+                self.matches[best.tensor] = replace(best, alternatives=alternatives)
 
     def _tell_exchanged(self) -> None:
         """Tell which other tensor entries hold that are far from their names' tensors."""
         far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
         values = ((n, self._fit.reference(n)) for n in far)
-        sums = BlockSums(
-            (n, a) for n, a in values if a is not None and a.dtype.kind == "f" and is_varied(a)
-        )
+        floats = ((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
+        sums = BlockSums((n, a) for n, a in floats if is_varied(a))
         for tensor, match in far.items():
-            near = (
-                self._fit.aligned(match.entry, n)
-                for n in sums.near(self._fit.value(match.entry), NEAR)
-            )
+            names = sums.near(self._fit.value(match.entry), NEAR)
+            near = (self._fit.aligned(match.entry, n) for n in names)
             held = min(near, key=get_distance, default=match)
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _floats(self) -> Iterator[tuple[str, Array]]:
         """Inputs and results, of real numbers or 8-bit codes, one at a time."""
-        values = ((n, self._fit.reference(n)) for n in self.tensors)
-        return (
-            (n, a)
-            for n, a in values
-            if a is not None and (a.dtype.kind == "f" or a.dtype.name in CODES)
-        )
+        for name in self.tensors:
+            value = self._fit.reference(name)
+            if value is not None and (value.dtype.kind == "f" or value.dtype.name in CODES):
+                yield name, value
 
     def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
         """After fusion, an unconfirmed value may be that of a later tensor of its shape."""

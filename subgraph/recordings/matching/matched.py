@@ -159,23 +159,16 @@ class TensorMatch:
         """
         array = self.entry.read()
         are_texts = [a.dtype.kind == "O" for a in (array, reference)]
-        if (
-            self.alignment is None
-            or math.prod(self.alignment.stored) != array.size
-            or are_texts[0] != are_texts[1]
-        ):
+        fits = self.alignment and math.prod(self.alignment.stored) == array.size
+        if self.alignment is None or not fits or are_texts[0] != are_texts[1]:
             flat = f"{array.size} values of {array.dtype.name}"
             have = flat if array.ndim == 1 else f"shape {shape_text(array.shape)}"
             want = f"{reference.dtype.name} {shape_text(reference.shape)}"
-            raise InputError(
-                f"it has {have}, the model {want}: another type, or another tensor",
-                code="recording.other-type",
-            )
+            what = f"it has {have}, the model {want}: another type, or another tensor"
+            raise InputError(what, code="recording.other-type")
         if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
-            raise InputError(
-                f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}",
-                code="recording.no-scale",
-            )
+            what = f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}"
+            raise InputError(what, code="recording.no-scale")
         return convert_to_reference_type(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
@@ -248,9 +241,8 @@ class MatchedSample:
     @property
     def unsure(self) -> bool:
         """Is there an entry whose value confirms no match?"""
-        return bool(self.left_out_as(Reason.UNMATCHED)) or any(
-            not m.distance <= NEAR for m in self.matches.values()
-        )
+        is_near = all(match.distance <= NEAR for match in self.matches.values())
+        return not is_near or bool(self.left_out_as(Reason.UNMATCHED))
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -258,9 +250,8 @@ class MatchedSample:
         corrected = sum(bool(m.name_says) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
-        unmatched, unread = (
-            len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE)
-        )
+        unmatched = len(self.left_out_as(Reason.UNMATCHED))
+        unread = len(self.left_out_as(Reason.UNREADABLE))
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])

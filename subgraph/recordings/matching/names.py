@@ -34,9 +34,8 @@ class ModelNames:
         self._graph = graph
         self._written: dict[str, str] = {}
         self._nodes: dict[str, str] = {}  # a node's written name -> its first tensor
-        self._modules: dict[
-            str, list[str]
-        ] = {}  # a module's written path -> what leaves it, the last first
+        # a module's written path -> what leaves it, the last first
+        self._modules: dict[str, list[str]] = {}
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
         known = set(tensors)
         for i in graph.in_order(range(len(graph.nodes))):
@@ -51,11 +50,9 @@ class ModelNames:
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
-        paths = {
-            i: parse_module_path(graph.label(i)) or self._module_of_weights(i)
-            for i in range(len(graph.nodes))
-        }
-        for i in reversed(graph.in_order(range(len(graph.nodes)))):
+        nodes = graph.in_order(range(len(graph.nodes)))
+        paths = {i: parse_module_path(graph.label(i)) or self._module_of_weights(i) for i in nodes}
+        for i in reversed(nodes):
             parts = paths[i].split(".") if paths[i] else []
             for k in range(1, len(parts) + 1):
                 path = ".".join(parts[:k])
@@ -65,19 +62,15 @@ class ModelNames:
 
     def _module_of_weights(self, node: int) -> str:
         """Return the one module whose weights a node reads, by names such as `conv1.weight`."""
-        read = [
-            PARAMETER.fullmatch(n)
-            for n in self._graph.nodes[node].input
-            if n in self._graph.weights
-        ]
+        weights = (n for n in self._graph.nodes[node].input if n in self._graph.weights)
+        read = [*map(PARAMETER.fullmatch, weights)]
         modules = {each[1] for each in read if each}
         return modules.pop() if len(modules) == 1 and all(read) else ""
 
     def _leaves(self, tensor: str, path: str, paths: dict[int, str]) -> bool:
         readers = self._graph.readers.get(tensor, ())
-        return tensor in self._graph.outputs or any(
-            not f"{paths[j]}.".startswith(f"{path}.") for j in readers
-        )
+        is_inner = all(f"{paths[j]}.".startswith(f"{path}.") for j in readers)
+        return tensor in self._graph.outputs or not is_inner
 
     def find_form(self, recorded: str) -> tuple[str, NameForm] | None:
         """Find the tensor that a toolkit writes as this name, and how."""
