@@ -35,7 +35,7 @@ test: $(STAMP) build/cache/.web ## run the quick tests
 build/cache/.web: subgraph/runtime/backends/web.py | $(STAMP)
 	mkdir -p build/cache
 	if command -v npm >/dev/null; then XDG_CACHE_HOME=$$PWD/build/cache $(BIN)/python -c \
-		'from subgraph.runtime.backends import web; web.fetched(web.NEWEST)'; fi
+		'from subgraph.runtime.backends import web; web.fetch(web.NEWEST)'; fi
 	touch $@
 
 # axe-core, for the test of the page of `subcut view`; without npm it is skipped, and says so.
