@@ -90,6 +90,7 @@ def reference() -> Any:
         yield running
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(15))
 def test_healthy_recording_has_no_interval(seed: int, reference: Reference, tmp_path: Path) -> None:
     write_recording(tmp_path, seed, "")
@@ -97,6 +98,7 @@ def test_healthy_recording_has_no_interval(seed: int, reference: Reference, tmp_
     assert (found.run.status, found.places) == (Status.AGREE, [])
 
 
+@pytest.mark.turns(4)
 # of seed 14, nothing behind the fault is found
 @pytest.mark.parametrize("seed", [*range(14), *range(15, 30)])
 def test_fault_has_one_interval(seed: int, reference: Reference, tmp_path: Path) -> None:
