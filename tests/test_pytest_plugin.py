@@ -369,7 +369,7 @@ def test_wrong_candidate_fails_with_place_and_next_command(
         ),
         ("test_no_runtime", ["error: no candidate 'none'", "one of "]),
         ("test_no_model", ["error: no file gone.onnx\n  did you mean"]),
-        ("test_bad_array", ["error: ", "0.npy has shape 2×2; input 'in' takes 1×3"]),
+        ("test_bad_array", ["error: ", "the array has shape 2×2; input 'in' takes 1×3"]),
     ],
 )
 def test_unresolved_candidate_never_passes(
