@@ -50,11 +50,9 @@ from subgraph.commands.live import (
     color_verdicts,
 )
 from subgraph.commands.options import Text, add_option_groups, option
-from subgraph.commands.table import iter_next
 from subgraph.documents import to_json
 from subgraph.errors import (
     EXIT_CODES,
-    ErrorDocument,
     InternalError,
     OutOfMemory,
     OutputError,
@@ -63,7 +61,7 @@ from subgraph.errors import (
 )
 from subgraph.log import log
 from subgraph.results import brief as short
-from subgraph.results.commands import ErrorResult, TasksResult
+from subgraph.results.commands import ErrorEntry, ErrorResult, TasksResult
 from subgraph.results.common import NextCommand
 from subgraph.storage.file_kinds import is_named_as_model
 from subgraph.text import clean, clean_lines, is_text, plain
@@ -381,12 +379,7 @@ def main() -> None:
             handler.close_bar()
     if outcome == INTERRUPTED:
         hint = RESUME_HINT if _goes_on(words) else ""
-        error: ErrorDocument = {
-            "kind": "Interrupted",
-            "code": "run.interrupted",
-            "what": "interrupted",
-            "hint": hint,
-        }
+        error = ErrorEntry("Interrupted", code="run.interrupted", what="interrupted", hint=hint)
         outcome = _report(error, INTERRUPTED, form)
     _exit(_show(outcome, form) if isinstance(outcome, Result) else int(outcome or 0))
 
@@ -421,44 +414,30 @@ def _complete() -> int:
     return 0
 
 
-def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]:
+def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
     """An exception as a document, and the exit code."""
     if isinstance(e, SubcutError):
-        return e.to_json(), e.exit_code
+        return ErrorEntry(**e.to_json()), e.exit_code
     if isinstance(e, typer.TyperException):
-        return {
-            "kind": "UsageError",
-            "code": "usage.command-line",
-            "what": e.format_message(),
-            "hint": _usage(e),
-        }, e.exit_code
+        what = e.format_message()
+        error = ErrorEntry("UsageError", code="usage.command-line", what=what, hint=_usage(e))
+        return error, e.exit_code
     if isinstance(e, MemoryError):
-        return {
-            "kind": "MemoryError",
-            "code": "memory.exceeded",
-            "what": "out of memory",
-            "hint": "",
-        }, OutOfMemory.exit_code
+        error = ErrorEntry("MemoryError", code="memory.exceeded", what="out of memory")
+        return error, OutOfMemory.exit_code
     if verbose:
         import traceback
 
         traceback.print_exc()
     if isinstance(e, OSError):
         what = ": ".join(filter(None, (str(e.strerror or e), e.filename)))
-        return {
-            "kind": "OSError",
-            "code": "internal.os-error",
-            "what": what,
-            "hint": "-v shows where",
-        }, OutputError.exit_code
+        error = ErrorEntry("OSError", code="internal.os-error", what=what, hint="-v shows where")
+        return error, OutputError.exit_code
     if not isinstance(e, InternalError):
         e = InternalError(f"{type(e).__name__}: {e}", code="internal.failure")
-    return {
-        "kind": "InternalError",
-        "code": e.code,
-        "what": f"subcut itself failed: {e}",
-        "hint": "please report it, with -v",
-    }, INTERNAL
+    what = f"subcut itself failed: {e}"
+    hint = "please report it, with -v"
+    return ErrorEntry("InternalError", code=e.code, what=what, hint=hint), INTERNAL
 
 
 def _usage(e: typer.TyperException) -> str:
@@ -472,29 +451,29 @@ def _usage(e: typer.TyperException) -> str:
     )
 
 
-def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
+def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
     """Print an error: one line, and one for what to do next; or return its document. `-v` adds the
     error's code."""
     if form is not OutputForm.TEXT:
         words = sys.argv[1:]
-        quoted = re.search("'(.+?)'", error["what"])
-        unknown = quoted[1] if quoted else error["what"].split()[-1]
+        quoted = re.search("'(.+?)'", error.what)
+        unknown = quoted[1] if quoted else error.what.split()[-1]
         following = list[NextCommand]()
-        for name in error.get("nearest", ())[:1]:
+        for name in (error.nearest or ())[:1]:
             if unknown in words:
                 corrected = [name if word == unknown else word for word in words]
                 following.append(NextCommand("the nearest name", ["subcut", *corrected]))
-        if error["code"] == "run.interrupted" and error["hint"]:
+        if error.code == "run.interrupted" and error.hint:
             following.append(NextCommand("continue", ["subcut", *words]))
-        for line in re.findall("`(subcut [^`]+)`", error["hint"]):
+        for line in re.findall("`(subcut [^`]+)`", error.hint):
             following.append(NextCommand("as the hint says", shlex.split(line)))
-        document = ErrorResult(exit_code=code, error=dict(error), next=following)
+        document = ErrorResult(exit_code=code, error=error, next=following)
         return Result(to_json(document), "", code)
-    name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
-    hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
+    name = f" [{error.code}]" if error.code and log.isEnabledFor(logging.DEBUG) else ""
+    hint = f"\n  {clean(error.hint)}" if error.hint else ""
     if sys.stderr is not None:  # closed: `2>&-`
         with contextlib.suppress(OSError):  # the other end of the pipe is closed
-            line = f"error: {clean(error['what'])}{clean(name)}{hint}"
+            line = f"error: {clean(error.what)}{clean(name)}{hint}"
             print(color_verdicts(line, sys.stderr), file=sys.stderr, flush=True)
     return code
 
@@ -502,7 +481,7 @@ def _report(error: ErrorDocument, code: int, form: OutputForm) -> int | Result:
 def _show(result: Result, form: OutputForm) -> int:
     if form is not OutputForm.TEXT:
         says = short.shorten(result.document, result.text).says
-        added = {"says": says, "next": to_json(list(iter_next(result.document)))}
+        added = {"says": says, "next": to_json(result.next)}
         result = replace(result, document={**result.document, **added, **result.document})
     match form:
         case OutputForm.TEXT:
@@ -524,11 +503,8 @@ def _show(result: Result, form: OutputForm) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
         what = f"cannot write to {e.filename or 'standard output'}: {e.strerror}"
-        _report(
-            {"kind": "OutputError", "code": "output.unwritable", "what": what, "hint": ""},
-            OutputError.exit_code,
-            OutputForm.TEXT,
-        )
+        error = ErrorEntry("OutputError", code="output.unwritable", what=what)
+        _report(error, OutputError.exit_code, OutputForm.TEXT)
         return OutputError.exit_code
     return result.exit_code
 

@@ -12,8 +12,8 @@ SubcutError                 exit code
 │   ├── OutOfMemory         3   running the model needs more memory than is free
 │   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
-│   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large;
-carries how │   ├── NotInstalled        4   the package of a runtime is not there
+│   ├── WorkerDied          4   the process of a model crashed, hung or grew too large; carries how
+│   ├── NotInstalled        4   the package of a runtime is not there
 │   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
 │   └── OutOfTime           5   the time that the user gave is used up
@@ -26,12 +26,11 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NotRequired, TypedDict
 
 from subgraph.text import clean
-from subgraph.types import Fields
+from subgraph.types import Fields, JsonObject
 
 # Exit code of the command line → its meaning, for `--help`, README.md and docs/scripts.md.
 EXIT_CODES = {
@@ -45,18 +44,6 @@ EXIT_CODES = {
     74: "something could not be written",
     130: "interrupted",
 }
-
-
-class ErrorDocument(TypedDict):
-    """An error as JSON: `process` as of `WorkerDied`, `nearest` as of `UnknownName`."""
-
-    kind: str
-    code: str
-    what: str
-    hint: str
-    signature: NotRequired[str]
-    process: NotRequired[Fields]
-    nearest: NotRequired[Sequence[str]]
 
 
 class InternalError(Exception):
@@ -98,7 +85,7 @@ class SubcutError(Exception):
         super().__init__(self.what)
         self.code = code
 
-    def to_json(self) -> ErrorDocument:
+    def to_json(self) -> JsonObject:
         """Plain data: kind, code, what, hint."""
         return {
             "kind": type(self).__name__,
@@ -135,7 +122,7 @@ class UnknownName(UsageError):
             hint = "did you mean " + " or ".join(f"'{name}'" for name in self.nearest) + "?"
         super().__init__(what, hint, code=code)
 
-    def to_json(self) -> ErrorDocument:
+    def to_json(self) -> JsonObject:
         """Plain data: kind, code, what, hint, nearest."""
         return {**super().to_json(), "nearest": self.nearest}
 
@@ -205,7 +192,7 @@ class WorkerDied(BackendError):
         self.signature = signature
         self.process = dict(process or {})
 
-    def to_json(self) -> ErrorDocument:
+    def to_json(self) -> JsonObject:
         """Plain data: kind, code, what, hint, signature, process."""
         return {**super().to_json(), "signature": self.signature, "process": self.process}
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
-from subgraph.types import Fields, StringMap
+from subgraph.types import StringMap
 
 # The sequences that color a terminal, C0 and C1 controls, the Unicode line and paragraph
 # separators, and the marks that reverse the direction of text.
@@ -287,25 +287,6 @@ def agreement(
     else:
         parts = [f"outputs and {tensors} {agree}{where}"]
     return "; ".join([*parts, *(f"this input tells nothing about '{name}'" for name in mute)])
-
-
-def source_line(source: Fields) -> str:
-    """Describe the source of a node: `module`, `class`, `file`, `line` and `code` of the user's, of
-    which any may be None; with `derived`, of the node "before" or "behind" it.
-
-    Empty for a module alone, which was read from the node's name and says no more than it.
-
-    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9, "code": "self.bn1(x)"}
-    >>> source_line(known)
-    'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
-    """  # noqa: E501
-    if source.get("class") is None and not source.get("file"):
-        return ""
-    kind = f" ({source['class']})" if source.get("class") else ""
-    where = f" at {short_path(source['file'])}:{source['line']}" if source.get("file") else ""
-    code = f": {shorten(source['code'])}" if where and source.get("code") else ""
-    derived = f"the node {source['derived']} is of " if source.get("derived") else ""
-    return f"{derived}{source['module'] or 'the model'}{kind}{where}{code}"
 
 
 def short_path(path: str) -> str:

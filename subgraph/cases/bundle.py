@@ -19,7 +19,7 @@ from os.path import normpath
 from pathlib import Path
 
 from subgraph.cases import case, contents, redact, zip_archive
-from subgraph.cases.case import CaseOutcome
+from subgraph.cases.case import CaseOutcome, EvidenceRequest, Manifest
 from subgraph.cases.contents import CaseFiles, PackedFiles, collect, data_of
 from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
@@ -114,19 +114,19 @@ def name_of(path: Path) -> str:
     'manual-device-5'
     """
     path = path.resolve()
-    own, above = map(case.read_plain_manifest, (path, path.parent))
-    if own and is_evidence(own["schema"]):
+    own, above = map(case.read_manifest, (path, path.parent))
+    if own and is_evidence(own.schema):
         return _redact_name(path, own)
-    if above and is_evidence(above["schema"]):
+    if above and is_evidence(above.schema):
         return folders.safe_name(f"{_redact_name(path.parent, above)}-{path.name}")
     return folders.safe_name(
         f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name
     )
 
 
-def _redact_name(path: Path, evidence: Fields) -> str:
-    request = evidence["request"]
-    spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
+def _redact_name(path: Path, manifest: Manifest) -> str:
+    evidence = manifest.evidence
+    spec = evidence.candidate if evidence else ""
     plain = redact.this_machine(_find_secrets(evidence)).spec(spec)
     if redact.REMOVED not in plain and Path(spec).name == spec:
         return folders.safe_name(path.name)
@@ -190,14 +190,14 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     evidence = case_files.evidence
     redactor = replace(
-        redact.this_machine(_find_secrets(evidence)),
+        redact.this_machine(_find_secrets(evidence.evidence if evidence else None)),
         names=contents.names(case_files),
         keep=frozenset(request.keep),
         source=request.source,
         metadata=request.metadata,
     )
     scripts = collect(request.candidate_files, request.bases, redactor)
-    found_with = _redact_manifest(evidence, redactor) if evidence else None
+    found_with = _redact_manifest(case_files.evidence_folder, redactor) if evidence else None
     files = contents.redact_files(case_files, redactor, found_with)
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
@@ -222,12 +222,14 @@ def _write_zip(
     outcome = _read_outcome(request.folder)
     if outcome:
         outcome = CaseOutcome(**redactor.document(to_json(outcome)))
-    unchanged = [*_iter_unchanged(files, redactor, found_with)]
+    evidence = from_json(Manifest, found_with).evidence if found_with else None
+    unchanged = [*_iter_unchanged(files, redactor, evidence)]
     manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
-    cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
-    files[README] = readme(
-        ReadmeData(request.name, tuple(sorted(files)), cases, found_with, outcome, unchanged)
-    ).encode()
+    cases = {c: from_json(Manifest, json.loads(data_of(m))) for c, m in manifests.items()}
+    names = tuple(sorted(files))
+    data = ReadmeData(request.name, names, cases, evidence, outcome, unchanged)
+    lacks_words = found_with is not None and redact.REMOVED in str(found_with["request"])
+    files[README] = readme(data, lacks_words=lacks_words).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     if unknown := sorted(set(request.keep) - redactor.kept - {redact.ALL}):
         left = sorted(redactor.left)
@@ -257,22 +259,22 @@ def _write_zip(
     )
 
 
-def _redact_manifest(evidence: Fields, redactor: Redactor) -> JsonObject:
+def _redact_manifest(folder: Path, redactor: Redactor) -> JsonObject:
     """The manifest that names the candidate, redacted; its commands run in the folder of its
     files."""
-    request = evidence["request"]
-    options = {k: v for k, v in request["identity"]["options"].items() if k != "folder"}
-    identity = {**request["identity"], "options": options}
-    return dict(redactor.document({**evidence, "request": {**request, "identity": identity}}))
+    manifest = case.read_plain_manifest(folder)
+    assert manifest
+    manifest["request"]["identity"]["options"].pop("folder", None)
+    return dict(redactor.document(manifest))
 
 
 def _iter_unchanged(
-    files: PackedFiles, redactor: Redactor, found_with: Fields | None
+    files: PackedFiles, redactor: Redactor, evidence: EvidenceRequest | None
 ) -> Iterator[str]:
     """Yield all texts that are packed as the user wrote them or the candidate printed them."""
-    if found_with:
-        options = found_with["request"]["identity"]["options"].items()
-        yield f"candidate: {found_with['request']['candidate']}"
+    if evidence:
+        options = evidence.identity.options.items()
+        yield f"candidate: {evidence.candidate}"
         yield from (
             f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED
         )
@@ -291,9 +293,10 @@ def _iter_unchanged(
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
-def _iter_missing_scripts(evidence: Fields | None, files: PackedFiles) -> Iterator[str]:
+def _iter_missing_scripts(manifest: Manifest | None, files: PackedFiles) -> Iterator[str]:
     """Yield a warning for each script of the candidate's command that is not packed."""
-    for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
+    evidence = manifest.evidence if manifest else None
+    for word in evidence.identity.files if evidence else ():
         goes = (
             f"{CANDIDATE_FILES}/{Path(normpath(word)).as_posix()}" in files
             or Path(word).resolve() in files.values()
@@ -316,12 +319,9 @@ def _read_outcome(folder: Path) -> CaseOutcome | None:
     return replace(found, candidate=None) if found else None
 
 
-def _find_secrets(evidence: Fields | None) -> list[str]:
+def _find_secrets(evidence: EvidenceRequest | None) -> list[str]:
     """Values of a candidate's options that are secret by their name."""
-    try:
-        options = dict(evidence["request"]["identity"]["options"]) if evidence else {}
-    except (KeyError, TypeError, ValueError):
-        return []
+    options = evidence.identity.options if evidence else {}
     return [
         str(v)
         for k, v in options.items()

@@ -348,6 +348,16 @@ class Manifest:
         """Whether this is the manifest of a case."""
         return self.inputs is not None and self.region is not None
 
+    @property
+    def names_candidate(self) -> bool:
+        """Whether the request names a candidate."""
+        return isinstance(self.request, dict) and "identity" in self.request
+
+    @property
+    def evidence(self) -> EvidenceRequest | None:
+        """The request that names a candidate; None if no candidate is named."""
+        return from_json(EvidenceRequest, self.request) if self.names_candidate else None
+
 
 M = TypeVar("M", bound=WrittenManifest)
 
@@ -487,9 +497,9 @@ def read_plain_manifest(path: Path) -> JsonObject | None:
     ):
         return None
     hint = f"make {clean(str(path))} anew; move the damaged one away first"
-    from_json(Manifest, data, str(file), hint)
-    if isinstance(data["request"], dict) and "identity" in data["request"]:
-        from_json(EvidenceRequest, data["request"], f"{file}: the request", hint)
+    manifest = from_json(Manifest, data, str(file), hint)
+    if manifest.names_candidate:
+        from_json(EvidenceRequest, manifest.request, f"{file}: the request", hint)
     return data
 
 

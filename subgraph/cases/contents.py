@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from subgraph import results
 from subgraph.cases import case
+from subgraph.cases.case import Manifest
 from subgraph.cases.evidence import render_reports
 from subgraph.cases.find_case import bundle_root, result_in
 from subgraph.cases.layout import (
@@ -72,6 +72,7 @@ class CaseFiles:
         folder: The folder.
         files: The path of each file, by its name in the folder.
         evidence: The manifest that names the candidate, if any: that of the folder or its parent.
+        evidence_folder: The folder of that manifest.
         is_evidence: Whether `evidence` is the manifest of the folder.
         cases: The folders of the cases in it, "" for itself; the most important one comes first.
         left: Files that no manifest lists.
@@ -79,7 +80,8 @@ class CaseFiles:
 
     folder: Path
     files: Mapping[str, Path]
-    evidence: Fields | None
+    evidence: Manifest | None
+    evidence_folder: Path
     is_evidence: bool
     cases: Strings
     left: Strings
@@ -99,27 +101,30 @@ def find_files(folder: Path) -> CaseFiles:
             code="folder.not-found",
         )
     folder = result_in(folder)
-    manifest = case.read_plain_manifest(folder)
+    manifest = case.read_manifest(folder)
     if manifest is None:
         raise UsageError(f"{folder} is not a case", _make_hint(folder), code="case.not-a-case")
     if bundle := bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {bundle.resolve().name}.zip {bundle}"
         raise UsageError(f"{bundle} is an unpacked bundle", hint, code="case.is-bundle")
-    above = case.read_plain_manifest(folder.resolve().parent)
-    evidence = next((m for m in (manifest, above) if m and is_evidence(m["schema"])), None)
-    names = list(map(str, manifest["files"]))
-    if evidence is not None and evidence is not manifest:
+    parent = folder.resolve().parent
+    is_own = is_evidence(manifest.schema)
+    above = None if is_own else case.read_manifest(parent)
+    evidence = manifest if is_own else above
+    if evidence and not is_evidence(evidence.schema):
+        evidence = None
+    names = list(manifest.files)
+    if evidence is not None and not is_own:
         head = f"{folder.resolve().name}/"
-        names = [str(n)[len(head) :] for n in evidence["files"] if str(n).startswith(head)]
+        names = [name.removeprefix(head) for name in evidence.files if name.startswith(head)]
     names += [n for n in _iter_later(folder) if n not in names]
     files = {name: _find_file(folder, name) for name in dict.fromkeys(names)}
     cases = _find_cases(folder, files, manifest)
     inside = {
         p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()
     }
-    return CaseFiles(
-        folder, files, evidence, evidence is manifest, cases, tuple(sorted(inside - set(files)))
-    )
+    left = tuple(sorted(inside - set(files)))
+    return CaseFiles(folder, files, evidence, folder if is_own else parent, is_own, cases, left)
 
 
 def _make_hint(folder: Path) -> str:
@@ -170,7 +175,7 @@ def _find_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Fields) -> Strings:
+def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> Strings:
     """Return the folders of the cases, the most important first.
 
     Raises:
@@ -178,7 +183,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Fields) -> St
     """
     inner = sorted(name.rpartition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}"))
     first = [name for name in FINDING_FOLDERS if name in inner]
-    own = [] if is_evidence(manifest["schema"]) else [""]
+    own = [] if is_evidence(manifest.schema) else [""]
     cases = list(dict.fromkeys((*own, *first, *inner)))
     if not cases:
         raise UsageError(
@@ -271,23 +276,14 @@ def redact_files(
 
 
 def _redact_document(name: str, document: Any, redactor: Redactor) -> Any:
-    """Redact a document of subcut; paths of its cases become relative to the bundle's folder."""
+    """Redact a document of subcut; its folder becomes the bundle's, as the redactor leaves only the
+    last part of a file's path."""
     redacted = redactor.document(document)
-    results: Iterable[Any] = ()
-    if name == RUN_JSON:
-        if redacted.get("report"):
-            redacted["report"] = REPORT_FILES["html"]
-        if isinstance(redacted.get("model"), dict):
-            redacted["model"].pop("network", None)  # the structure of the model stays private
-        results = redacted.get("findings", ())
-    elif name == SWEEP_JSON:
+    if name == RUN_JSON and isinstance(redacted.get("model"), dict):
+        redacted["model"].pop("network", None)  # the structure of the model stays private
+    if name == SWEEP_JSON:
         for entry in redacted.get("candidates", ()):
             entry["folder"] = "."
-        rows = redacted.get("rows", ())
-        results = chain.from_iterable(row.get("results", ()) for row in rows)
-    for result in results:
-        if result.get("case"):
-            result["case"] = Path(result["case"]).name
     return redacted
 
 

@@ -108,8 +108,8 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     place, around = _locate(folder)
     bundle = bundle_root(place)
     if bundle is not None and around is None:
-        around = _read_bundle_list(bundle).found_with
-        around = None if around is None else around.get("request", {})
+        listed = _read_bundle_list(bundle).found_with
+        around = None if listed is None else listed.get("request", {})
     place = _enter_small(place) if small else place
     manifest = case.read_manifest(place)
     if manifest is None or manifest.inputs is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from subgraph.cases.case import CaseOutcome
+from subgraph.cases.case import CaseOutcome, EvidenceRequest, Manifest
 from subgraph.cases.layout import CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import LEFT_OUT, REMOVED
-from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, list_some, shorten
-from subgraph.types import Fields, Strings, frozen
+from subgraph.types import Strings, frozen
 
 README = "README.txt"
 ENVIRONMENT = "environment.json"
@@ -40,15 +39,15 @@ class ReadmeData:
         files: The names of all files in it.
         cases: The manifest of each case, by its folder in the bundle ("" for the bundle itself);
             the most important one first.
-        evidence: The manifest that names the candidate, if any.
+        evidence: The request that names the candidate, if any.
         outcome: The outcome of the candidate, if it ran.
         unchanged: The texts that are as the sender wrote them, a line each.
     """
 
     name: str
     files: Strings
-    cases: Mapping[str, Fields]
-    evidence: Fields | None = None
+    cases: Mapping[str, Manifest]
+    evidence: EvidenceRequest | None = None
     outcome: CaseOutcome | None = None
     unchanged: Sequence[str] = ()
 
@@ -58,15 +57,20 @@ class ReadmeData:
         return next(iter(self.cases))
 
 
-def readme(data: ReadmeData) -> str:
-    """Return the text, of at most 100 columns if names allow it."""
+def readme(data: ReadmeData, *, lacks_words: bool) -> str:
+    """Return the text, of at most 100 columns if names allow it.
+
+    Args:
+        data: The contents of the bundle.
+        lacks_words: Whether words of the candidate's command were removed.
+    """
     place = f"{data.first}/" if data.first else ""
     files = list(_iter_files(data, place))
     has_tflite = f"{place}model.tflite" in data.files
     model = "model.tflite" if has_tflite else "model.onnx"
     runtime = "ai-edge-litert" if has_tflite else "onnxruntime"
     script = place + REPRO
-    library = data.cases[data.first].get("reference", {}).get("custom_ops")
+    library = data.cases[data.first].reference.get("custom_ops")
     alone = [f"pip install {runtime} numpy", f"python {script}"]
     if library:
         alone[1] += f" --custom-ops {clean(str(library))}"
@@ -88,43 +92,41 @@ def readme(data: ReadmeData) -> str:
         "Run it with subcut (pip install .)": _list_replays(data, has_tflite=has_tflite),
         "With a runtime or device of your own": elsewhere,
     }
-    parts = [[title, "=" * len(title), "", *_iter_problem(data)]]
+    parts = [[title, "=" * len(title), "", *_iter_problem(data, lacks_words=lacks_words)]]
     parts += [[head, *(f"  {line}" for line in lines)] for head, lines in sections.items() if lines]
     return "\n\n".join(map("\n".join, parts)) + "\n"
 
 
-def _iter_problem(data: ReadmeData) -> Iterator[str]:
+def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
     """Yield the problem, in two lines."""
     manifest = data.cases[data.first]
-    nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
-    ops = [clean(str(n["op"])) for n in manifest["region"]["nodes"]]
+    region = manifest.region
+    assert region
+    nodes = [clean(node.name) for node in region.nodes]
+    ops = [clean(node.op) for node in region.nodes]
     some = (
         f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})"
         if len(nodes) < 4
         else f"{nodes[0]} … {nodes[-1]}"
     )
-    model = clean(str(manifest["source"].get("file") or "a model"))
+    model = clean(manifest.source.file or "a model")
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
-    candidate = clean(str(data.evidence["request"]["candidate"])) if data.evidence else ""
-    verdict = _describe_verdict(data, manifest)
+    verdict = _describe_verdict(data.outcome or manifest.found)
     if verdict:
         yield verdict
-    if candidate:
-        yield f"candidate: {shorten(candidate)}"
+    if data.evidence and data.evidence.candidate:
+        yield f"candidate: {shorten(clean(data.evidence.candidate))}"
     elif not verdict:
         yield "with the inputs and the right outputs; nothing here says that it goes wrong anywhere"
-    if data.evidence and REMOVED in str(data.evidence["request"]):
+    if lacks_words:
         yield (
             f"{REMOVED} stands where the command had words that may be private: give your own"
             " with -c"
         )
 
 
-def _describe_verdict(data: ReadmeData, manifest: Fields) -> str:
+def _describe_verdict(outcome: CaseOutcome | None) -> str:
     """Return the verdict, in a line; "" without one."""
-    outcome = data.outcome or (
-        from_json(CaseOutcome, found) if (found := manifest.get("found")) else None
-    )
     if outcome is None:
         return ""
     why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
@@ -150,13 +152,11 @@ def _list_replays(data: ReadmeData, *, has_tflite: bool) -> list[str]:
     name = f"{clean(data.name)}.zip"
     backend = "litert" if has_tflite else "ort"
     lines = [f"subcut replay {name} -c {backend}"]
-    identity = data.evidence["request"]["identity"] if data.evidence else None
-    if not identity or identity["backend"] in (BY_HAND, RECORDED):
+    identity = data.evidence.identity if data.evidence else None
+    if not identity or identity.backend in (BY_HAND, RECORDED):
         return lines
-    commands = [
-        str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)
-    ]
-    runs_code = commands or str(identity["backend"]).endswith(".py")
+    commands = [str(command) for step in COMMANDS if (command := identity.options.get(step))]
+    runs_code = commands or identity.backend.endswith(".py")
     trust = " --trust" if runs_code else ""
     lines.append(f"subcut replay {name}{trust}    (on the candidate that it was found with)")
     return [*lines, *(f"    {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)]

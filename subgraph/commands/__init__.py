@@ -22,6 +22,7 @@ from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
+    from subgraph.results.common import NextCommand
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
 
@@ -42,12 +43,19 @@ MODULES = {
 
 @frozen
 class Result:
-    """The result of a command: the document for `--json` (plain JSON data), the same as text, and
-    the exit code."""
+    """The result of a command.
+
+    Attributes:
+        document: The document for `--json`, as plain JSON data.
+        text: The same as text.
+        exit_code: The exit code.
+        next: The commands that follow, if the document has none.
+    """
 
     document: JsonObject
     text: str
     exit_code: int = 0
+    next: Sequence[NextCommand] = ()
 
 
 def load_module(command: str) -> ModuleType:

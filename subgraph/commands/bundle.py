@@ -18,6 +18,7 @@ from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked, find_criterion_words
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
@@ -129,7 +130,9 @@ def _make_result(packed: Packed, source: Path) -> Result:
         (f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes"
     )
     return Result(
-        to_json(document), f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}"
+        to_json(document),
+        f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}",
+        next=[make_next("run it again", "replay", str(packed.path))],
     )
 
 
@@ -201,7 +204,11 @@ def replay(
         word = "refused" if refused else word
         lines.append("  " + "  ".join(filter(None, (clean(label), word, clean(verdict.why)))))
         lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]
-    return Result(to_json(document), "\n".join(lines), code)
+    following = []
+    if code == 1:
+        following.append(make_next("what it depends on", "blame", document.case))
+        following.append(make_next("for a bug report", "bundle", document.case))
+    return Result(to_json(document), "\n".join(lines), code, following)
 
 
 def open_folder(path: Path, output: str | None) -> Path:

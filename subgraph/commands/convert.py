@@ -16,6 +16,7 @@ from subgraph import project, system
 from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
@@ -324,7 +325,8 @@ def _make_unchecked_result(target: Path, head: str, why: str) -> Result:
 
 def _make_result(target: Path, head: str, why: str, code: int) -> Result:
     document = to_json(ConvertResult(exit_code=code, path=str(target), why=why))
-    return Result(document, f"{head}{clean(why)}\n{clean(str(target))}", code)
+    following = make_next("check the model", "inspect", str(target))
+    return Result(document, f"{head}{clean(why)}\n{clean(str(target))}", code, [following])
 
 
 def _compare(

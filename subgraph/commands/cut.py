@@ -14,6 +14,7 @@ from subgraph.commands import Result, open_body, options, split_names
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked, read_formats
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -279,7 +280,8 @@ def _make_result(cases: list[Case]) -> Result:
     document = to_json(CutResult(exit_code=code, results=results))
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
-    return Result(document, "\n\n".join(map(_make_text, cases)), code)
+    following = [make_next("run it", "replay", str(case.path)) for case in cases]
+    return Result(document, "\n\n".join(map(_make_text, cases)), code, following)
 
 
 def _make_text(case: Case) -> str:

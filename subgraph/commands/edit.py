@@ -16,6 +16,7 @@ from subgraph import project
 from subgraph.commands import Result, options, split_names
 from subgraph.commands.options import Text, Texts, declare, option
 from subgraph.commands.resolve import Asked
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -152,7 +153,9 @@ def result(
     )
     head, *rest = lines
     last = f"{clean(str(path))}   {count(nodes, 'node')}"
-    return Result(to_json(document) | more, "\n".join([head, *remarks, *rest, last]))
+    text = "\n".join([head, *remarks, *rest, last])
+    following = make_next("check the model", "inspect", str(path))
+    return Result(to_json(document) | more, text, next=[following])
 
 
 def _ask(

@@ -17,6 +17,7 @@ from subgraph import project
 from subgraph.commands import Result, list_bodies, open_body, options, split_names
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked, parse_candidate
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -127,7 +128,9 @@ def inspect(
             "compare its checksum",
             code="model.not-utf8",
         ) from e
-    return Result(to_json(document), text(document, every=every), document.exit_code)
+    following = make_next("look for known troubles with targets", "lint", str(model_path))
+    shown = text(document, every=every)
+    return Result(to_json(document), shown, document.exit_code, [following])
 
 
 def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:

@@ -20,6 +20,7 @@ from subgraph import plugins, project
 from subgraph.commands import Result, options
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
+from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UnknownName, UsageError
 from subgraph.graph.graph import load
@@ -27,6 +28,7 @@ from subgraph.known import Entry
 from subgraph.log import log
 from subgraph.reach import group_values
 from subgraph.results.commands import KnownResult, RulesResult
+from subgraph.results.common import NextCommand
 from subgraph.text import aligned, clean, count, nearest, shorten, shorten_names
 
 if TYPE_CHECKING:
@@ -132,7 +134,16 @@ def lint(
         log.info("only weights are checked: -i INPUT adds the ranges of all tensors")
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
-    return Result(to_json(document), text(document), document.exit_code)
+    return Result(to_json(document), text(document), document.exit_code, _find_next(document))
+
+
+def _find_next(document: LintDocument) -> list[NextCommand]:
+    """Return the command that scales tensors that are out of range, if there are any."""
+    if all(finding.exponent is None for finding in document.findings):
+        return []
+    words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
+    words += ["--to", document.precision, "--rescale"]
+    return [NextCommand("bring these tensors into range, and prove it", words)]
 
 
 def _make_context(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import typer
 
 from subgraph import plugins, project, system
 from subgraph.commands import Result
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.environments import emulated
 from subgraph.errors import NotInstalled, OutputError, ResultExists, SubcutError, UsageError
@@ -32,6 +34,7 @@ from subgraph.results.commands import (
     DemoResult,
     DoctorResult,
 )
+from subgraph.results.common import NextCommand
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.devices import DEVICES
@@ -75,7 +78,8 @@ def doctor() -> Result:
     lines += [f"on this system: {text}" for text in WEAKER]
     lines += aligned([(clean(row.name), row.state, clean(row.says)) for row in rows])
     document = DoctorResult(exit_code=code, versions=own, backends=rows)
-    return Result(to_json(document), "\n".join(lines), code)
+    following = make_next("try it on a model with a fault", "demo")
+    return Result(to_json(document), "\n".join(lines), code, [following])
 
 
 def _start(name: str) -> BackendRow:
@@ -221,7 +225,7 @@ def demo(
 
     place = Path(folder)
     _write(place, files())
-    document = to_json(DemoResult(folder=str(place), files=list(ABOUT), commands=[BISECT, *NEXT]))
+    document = DemoResult(folder=str(place), files=list(ABOUT), commands=[BISECT, *NEXT])
     lines = [
         f"{clean(folder.rstrip('/'))}/ holds",
         *_table(ABOUT),
@@ -232,7 +236,8 @@ def demo(
         "and then:",
         *_table(NEXT),
     ]
-    return Result(document, "\n".join(lines))
+    following = [NextCommand("try it", shlex.split(line)) for line in document.commands]
+    return Result(to_json(document), "\n".join(lines), next=following)
 
 
 def _table(rows: StringMap) -> list[str]:

@@ -19,6 +19,7 @@ from subgraph.commands import Result, command_line, options, resolve
 from subgraph.commands.live import step_line
 from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -389,7 +390,8 @@ def _advance(manual: Session, trials: Trials) -> Result:
     )
     if finding is None:
         lines = next_steps(manual, tasks, bisection, _find_parent(None))
-        return Result(document, "\n".join(lines))
+        following = make_next("when the device's outputs lie there", "manual", "take")
+        return Result(document, "\n".join(lines), next=[following] if tasks else [])
     from subgraph import plugins
 
     answers = count(len(manual.log), "answer")

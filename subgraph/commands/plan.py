@@ -11,8 +11,10 @@ from subgraph import project
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, read_score
+from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
 from subgraph.project import parse_seconds
+from subgraph.results.common import NextCommand
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
@@ -93,7 +95,17 @@ def plan(
     log_random_inputs(asked.feeding)
     with asked.reference() as reference:
         document = make_plan(load(path), setup, reference, request, command_line())
-    return Result(to_json(document), text(document), document.exit_code)
+    shown = text(document)
+    following = list(_iter_next(document, is_other_model=bool(candidate_options.other_model)))
+    return Result(to_json(document), shown, document.exit_code, following)
+
+
+def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[NextCommand]:
+    if any("--rescale" in note for note in document.notes):
+        words = [*convert_words("plan", "plan"), "--rescale"]
+        yield NextCommand("scale what overflows instead", words)
+    if document.exit_code == 1 and is_other_model:
+        yield NextCommand("find where it differs", convert_words("plan", "bisect"))
 
 
 # ------------------------------------------------------------ text

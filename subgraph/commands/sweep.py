@@ -3,12 +3,14 @@ wrong, crashed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
+from subgraph.commands.table import make_next
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.log import log
@@ -16,6 +18,8 @@ from subgraph.text import clean
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
+    from subgraph.results.common import NextCommand
+    from subgraph.results.sweep import SweepDocument
     from subgraph.runtime.candidate import Candidate
 
 
@@ -89,7 +93,16 @@ def sweep(
         rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
-    return Result(to_json(document), render_sweep(document).rstrip(), document.exit_code)
+    shown = render_sweep(document).rstrip()
+    return Result(to_json(document), shown, document.exit_code, list(_iter_next(document)))
+
+
+def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:
+    """Yield the command that runs each wrong test again."""
+    for row in document.rows:
+        for entry, found in zip(document.candidates, row.results, strict=True):
+            if found.status == "wrong":
+                yield make_next("run it again", "replay", f"{entry.folder}/{row.test}")
 
 
 def _make_candidate(asked: Asked, spec: str | None) -> Candidate:

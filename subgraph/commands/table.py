@@ -1,12 +1,10 @@
-"""Results of commands as text, tables as CSV files, and the commands that follow from a result, for
-the documents that do not name any themselves."""
+"""Results of commands as text, tables as CSV files, and the commands that follow from a result."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutputError
 from subgraph.results.common import NextCommand
 from subgraph.text import masked
-from subgraph.types import Fields, JsonObject
+from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.reports import ComparedDocument
@@ -119,89 +117,6 @@ def convert_words(typed: str, command: str, left_out: Collection[str] = ()) -> l
     return line
 
 
-def iter_next(document: Fields) -> Iterator[NextCommand]:
-    """Yield the commands that follow from a document.
-
-    Args:
-        document: Plain JSON data.
-    """
-    kind = document["schema"].removeprefix("subcut.").partition("/")[0]
-    if kind in NEXT:
-        yield from NEXT[kind](document)
-    elif "path" in document and kind in NEXT_ON_FILE:
-        why, command = NEXT_ON_FILE[kind]
-        yield _make_next(why, command, document["path"])
-
-
-def _make_next(why: str, *words: str) -> NextCommand:
+def make_next(why: str, *words: str) -> NextCommand:
+    """Return a command of subcut that follows from a result, with the reason."""
     return NextCommand(why, ["subcut", *words])
-
-
-def _follow_demo(document: Fields) -> Iterator[NextCommand]:
-    yield from (NextCommand("try it", shlex.split(line)) for line in document["commands"])
-
-
-def _follow_cut(document: Fields) -> Iterator[NextCommand]:
-    for written in document.get("results", ()):
-        yield _make_next("run it", "replay", written["path"])
-
-
-def _follow_inspect(document: Fields) -> Iterator[NextCommand]:
-    path = document["model"]["path"]
-    yield _make_next("look for known troubles with targets", "lint", path)
-
-
-def _follow_doctor(_document: Fields) -> Iterator[NextCommand]:
-    yield _make_next("try it on a model with a fault", "demo")
-
-
-def _follow_manual(document: Fields) -> Iterator[NextCommand]:
-    if document["open"]:
-        yield _make_next("when the device's outputs lie there", "manual", "take")
-
-
-def _follow_replay(document: Fields) -> Iterator[NextCommand]:
-    if document["exit_code"] == 1:
-        yield _make_next("what it depends on", "blame", document["case"])
-        yield _make_next("for a bug report", "bundle", document["case"])
-
-
-def _follow_sweep(document: Fields) -> Iterator[NextCommand]:
-    for row in document["rows"]:
-        for candidate, found in zip(document["candidates"], row["results"], strict=True):
-            if found["status"] == "wrong":
-                path = f"{candidate['folder']}/{row['test']}"
-                yield _make_next("run it again", "replay", path)
-
-
-def _follow_lint(document: Fields) -> Iterator[NextCommand]:
-    if any(one["exponent"] is not None for one in document["findings"]):
-        words = convert_words("lint", "plan", ("--precision", "-c", "--candidate"))
-        words += ["--to", document["precision"], "--rescale"]
-        yield NextCommand("bring these tensors into range, and prove it", words)
-
-
-def _follow_plan(document: Fields) -> Iterator[NextCommand]:
-    if any("--rescale" in note for note in document["notes"]):
-        words = [*convert_words("plan", "plan"), "--rescale"]
-        yield NextCommand("scale what overflows instead", words)
-    if document["exit_code"] == 1 and "--candidate-model" in sys.argv:
-        yield NextCommand("find where it differs", convert_words("plan", "bisect"))
-
-
-# Kind of document → reason and command of the next step on the written file.
-NEXT_ON_FILE = {
-    "bundle": ("run it again", "replay"),
-    **dict.fromkeys(("convert", "merge", "remove", "replace"), ("check the model", "inspect")),
-}
-NEXT: Mapping[str, Callable[[Fields], Iterator[NextCommand]]] = {
-    "cut": _follow_cut,
-    "demo": _follow_demo,
-    "doctor": _follow_doctor,
-    "inspect": _follow_inspect,
-    "lint": _follow_lint,
-    "manual": _follow_manual,
-    "plan": _follow_plan,
-    "replay": _follow_replay,
-    "sweep": _follow_sweep,
-}

@@ -17,10 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import absent, keyed, to_json
+from subgraph.documents import absent, keyed
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.text import source_line
+from subgraph.text import short_path, shorten
 from subgraph.types import frozen
 
 PREFIX = "pkg.torch.onnx."
@@ -63,8 +63,14 @@ class Source:
 
     def __str__(self) -> str:
         """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`; "" for a module
-        alone."""
-        return source_line(to_json(self))
+        alone, which was read from the node's name."""
+        if self.kind is None and not self.file:
+            return ""
+        kind = f" ({self.kind})" if self.kind else ""
+        where = f" at {short_path(self.file)}:{self.line}" if self.file else ""
+        code = f": {shorten(self.code)}" if where and self.code else ""
+        derived = f"the node {self.derived} is of " if self.derived else ""
+        return f"{derived}{self.module or 'the model'}{kind}{where}{code}"
 
 
 def find_source(graph: Graph, index: int) -> Source | None:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from subgraph.documents import absent
+from subgraph.documents import absent, from_json
+from subgraph.results.commands import ErrorEntry
 from subgraph.text import clean, clean_lines
-from subgraph.types import Fields, frozen_keywords
+from subgraph.types import Fields, frozen, frozen_keywords
 
 MAX_FINDINGS = 4
 MAX_NODES = 8
@@ -62,8 +63,30 @@ class BriefDocument:
     findings: Sequence[BriefFinding] = ()
     next: Sequence[object] = ()
     report: str | None = absent()
-    error: object = absent()
+    error: ErrorEntry | None = absent()
     text: str
+
+
+@frozen
+class _FullFinding:
+    """A finding of any command, as far as it is read here."""
+
+    kind: str = ""
+    nodes: Sequence[str] = ()
+    case: str | None = None
+
+
+@frozen_keywords
+class _FullDocument:
+    """The result of any command, as far as it is read here."""
+
+    schema: str
+    exit_code: int
+    says: str = ""
+    error: ErrorEntry | None = None
+    findings: Sequence[_FullFinding] = ()
+    next: Sequence[object] = ()
+    report: str | None = None
 
 
 def shorten(document: Fields, text: str) -> BriefDocument:
@@ -73,29 +96,26 @@ def shorten(document: Fields, text: str) -> BriefDocument:
         document: The full document, as plain JSON data.
         text: What a terminal shows for it.
     """
+    full = from_json(_FullDocument, document)
     shown = clean_lines(text)
-    error = document.get("error")
-    headline = str(error["what"]) if error else shown.partition("\n")[0]
-    findings = document.get("findings", ())
+    headline = full.error.what if full.error else shown.partition("\n")[0]
     return BriefDocument(
-        of=document["schema"],
-        exit_code=document["exit_code"],
-        says=document.get("says") or " ".join(headline.split()),
-        findings=[_shorten_finding(finding) for finding in findings[:MAX_FINDINGS]],
-        next=document.get("next", ()),
-        report=document.get("report"),
-        error=error,
+        of=full.schema,
+        exit_code=full.exit_code,
+        says=full.says or " ".join(headline.split()),
+        findings=[
+            BriefFinding(
+                kind=finding.kind,
+                nodes=finding.nodes[:MAX_NODES],
+                count=len(finding.nodes),
+                case=finding.case,
+            )
+            for finding in full.findings[:MAX_FINDINGS]
+        ],
+        next=full.next,
+        report=full.report,
+        error=full.error,
         text=shown[:MAX_CHARACTERS],
-    )
-
-
-def _shorten_finding(finding: Fields) -> BriefFinding:
-    nodes = finding.get("nodes", ())
-    return BriefFinding(
-        kind=finding.get("kind", ""),
-        nodes=nodes[:MAX_NODES],
-        count=len(nodes),
-        case=finding.get("case"),
     )
 
 

@@ -33,13 +33,36 @@ class TasksResult:
     tasks: object
 
 
+@frozen
+class ErrorEntry:
+    """An error.
+
+    Attributes:
+        kind: The class of the error.
+        code: The stable name of the problem.
+        what: The fact.
+        hint: The next step; "" for none.
+        signature: The way in which the process of a model ended.
+        process: The exit code, signal and last lines of that process.
+        nearest: The known names that are similar to an unknown one.
+    """
+
+    kind: str
+    code: str
+    what: str
+    hint: str = ""
+    signature: str | None = absent()
+    process: Fields | None = absent()
+    nearest: Sequence[str] | None = absent()
+
+
 @frozen_keywords
 class ErrorResult:
     """An error in place of a result. `next`: the same command with the nearest name."""
 
     schema: Literal["subcut.error/1"] = "subcut.error/1"
     exit_code: int
-    error: Fields
+    error: ErrorEntry
     next: Sequence[NextCommand] = ()
 
 

@@ -16,7 +16,7 @@ from subgraph import system
 from subgraph.children import python
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
-from subgraph.results.commands import ErrorResult
+from subgraph.results.commands import ErrorEntry, ErrorResult
 from subgraph.system import APART, interrupt
 from subgraph.system.shared import disable_telemetry
 from subgraph.text import clean
@@ -196,5 +196,5 @@ def _document(text: str, code: int, last: str) -> JsonObject:
     if document is not None:
         return document
     what = f"the run ended with code {code} and without a result: {last}"
-    error = {"kind": "CrashError", "code": "run.no-result", "what": what, "hint": ""}
+    error = ErrorEntry("CrashError", code="run.no-result", what=what)
     return dict(to_json(ErrorResult(exit_code=code, error=error)))

@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from subgraph.commands import Result
-from subgraph.errors import ErrorDocument
+from subgraph.results.commands import ErrorEntry
 from subgraph.system import APART
 
 SUBCUT = Path(sys.executable).with_name("subcut")
@@ -124,8 +124,8 @@ def _run_here(
     codes: list[str] = []
     report = cli._report
 
-    def note(error: ErrorDocument, code: int, form: cli.OutputForm) -> int | Result:
-        codes.append(error["code"])
+    def note(error: ErrorEntry, code: int, form: cli.OutputForm) -> int | Result:
+        codes.append(error.code)
         return report(error, code, form)
 
     with contextlib.ExitStack() as stack:

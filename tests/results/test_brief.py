@@ -48,7 +48,8 @@ def demo(tmp_path: Path) -> Path:
 
 def test_the_short_form_keeps_the_answer_and_counts_the_nodes() -> None:
     short = brief.shorten(FULL, "✗ wrong\n" + "x" * 10_000)
-    assert (short.of, short.says, short.next) == (FULL["schema"], FULL["says"], FULL["next"])
+    assert (short.of, short.says) == (FULL["schema"], FULL["says"])
+    assert list(short.next) == FULL["next"]
     assert len(short.findings) == brief.MAX_FINDINGS
     assert short.findings[0].count == 20
     assert len(short.findings[0].nodes) == brief.MAX_NODES

@@ -608,6 +608,7 @@ def test_the_end_of_a_session(here: Path, manual: Manual) -> None:
     with raises(UsageError, "manual.not-confirmed", "manual-device", "1 answer"):
         manual("reset")
     assert HOME.exists(), "without a terminal there is nobody to ask"
+    assert subcut("manual", "log", "--json", cwd=here).document["next"] == []
     notes = TODO / "1" / "notes.txt"
     notes.write_text("mine")
     left = manual("reset", "--yes").document["left"]
