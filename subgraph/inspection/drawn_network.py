@@ -31,6 +31,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.types import Strings
 
 MAX_SIZE = 16  # characters of a size that is shown as it is
+SHOWN_END = 6  # characters at the end of a longer name that are shown
 MAX_EXPRESSION = 1000  # characters of an expression that is parsed
 LARGE = 720_720 << 20  # divisible by the usual divisors of sizes in networks
 MAX_FACTOR = 4096
@@ -136,12 +137,13 @@ def short_size(size: str) -> str:
     """Return a symbolic size in a few characters.
 
     A long one is written as a multiple or part of its only symbol, without what is added or
-    rounded; one that has several symbols, or cannot be read, as an ellipsis.
+    rounded, a long name by its end; one that has several symbols, or cannot be read, as an
+    ellipsis.
 
     >>> short_size("floor(floor(height/2 - 1/2)/2) + 1")
     'height/4'
-    >>> short_size("batch")
-    'batch'
+    >>> short_size("p2o.DynamicDimension.1")
+    '…sion.1'
     >>> short_size("floor(height/2)*floor(width/2) + height*width")
     '…'
     """
@@ -149,6 +151,8 @@ def short_size(size: str) -> str:
         return size
     if len(size) > MAX_EXPRESSION:
         return UNKNOWN
+    if size.replace(".", "_").isidentifier():
+        return UNKNOWN + size[-SHOWN_END:]
     try:
         tree = ast.parse(size, mode="eval").body
         (symbol,) = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - _FUNCTIONS.keys()
