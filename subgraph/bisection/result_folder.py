@@ -2,8 +2,8 @@
 tensors, and the report.
 
 manifest.json  run.json  report.html  report.md
-culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/ (the
-candidate's), repro.py culprit-agrees/   its nearest neighbor that agrees, in the same form
+culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/, repro.py
+culprit-agrees/   its nearest neighbor that agrees, in the same form
 culprit-2/ …      further findings
 """
 

@@ -5,20 +5,19 @@ A bisection is a fold over `STAGES`. No stage changes anything: what applies to 
 (shapes as inputs, another criterion) is part of the immutable result that it passes on. The first
 search asks about all nodes, in cuts with frozen shapes; the stages after it are
 
-1. the same search with shape-computing tensors as inputs, if the full model fails and no region of
-it does: freezing
-   changes what a candidate does, and some faults need one form, some the other;
-2. a search in the first deviating region between two quantizers, if the model's own steps explain
-the error;
-3. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the
-like does not:
-   saturated outputs hide errors;
-4. a search by rounding alone, if the full model agrees within the error of approximate kernels, and
-they do not
-   explain it;
-5. no search: an agreement is withdrawn if no output of the model, or of the region that the user
-named, tells
-   anything about the candidate.
+1. the same search with shape-computing tensors as inputs, if the full model fails and no region
+   of it does: freezing changes what a candidate does, and some faults need one form, some the
+   other;
+2. a search by rewriting the full model, if no small region fails or the user asks for it;
+3. a search in the first deviating region between two quantizers, if the model's own steps explain
+   the error;
+4. a run of each item alone, if the candidate is a quantized model and no region was found;
+5. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the
+   like does not: saturated outputs hide errors;
+6. a search by rounding alone, if the full model agrees within the error of approximate kernels,
+   and they do not explain it;
+7. no search: an agreement is withdrawn if no output of the model, or of the region that the user
+   named, tells anything about the candidate.
 """
 
 from __future__ import annotations

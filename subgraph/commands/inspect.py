@@ -91,9 +91,8 @@ def inspect(
     """Show a model's operators, types, and tensors with shape and range.
 
     Shapes and ranges come from a run on the reference. With a node: the node and its neighbors.
-    With --start and
-    --end: the tensors that enter and leave that piece. With a node and -c: what this runtime is
-    known to compute wrong in nodes like it (`subcut known`).
+    With --start and --end: the tensors that enter and leave that piece. With a node and -c: what
+    this runtime is known to compute wrong in nodes like it (`subcut known`).
 
     Examples:
       subcut inspect model.onnx

@@ -6,8 +6,8 @@ Its outputs are what the reference computes from those inputs, so the usual self
 applies.
 
 manifest.json  run.json
-interval/        the first region: model.onnx, inputs/, outputs/ (reference), candidate/ (recorded),
-repro.py interval-2/ …    further ones
+interval/        the first region: model.onnx, inputs/, outputs/ (reference), candidate/, repro.py
+interval-2/ …    further ones
 """
 
 from __future__ import annotations

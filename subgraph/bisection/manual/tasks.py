@@ -1,8 +1,7 @@
 """A region that a person runs on a device -> folders that say what to run, and where its outputs
 go.
 
-todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/ (the reference's),
-repro.py, manifest
+todo/3/           a case as `subcut cut` makes it, with the reference's outputs/
     TODO.txt      what to run, and what to bring back
     from_device/  the outputs go here, named as in outputs/: NAME.npy or NAME.bin
 todo/3-2/         the same for samples that need a separate cut

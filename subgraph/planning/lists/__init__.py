@@ -4,8 +4,7 @@ the list is for.
 FILE                      the name of the file that is written
 render(kept)              its text, from a `Kept`
 is_usable(to)             optional: whether the tool is installed and makes this precision
-apply(…)                  with it: the model that the tool makes with a list, as
-`planning.lower.quantize_model`
+apply(…)                  with it: the model that the tool makes, as `lower.quantize_model`
 """
 
 from __future__ import annotations
