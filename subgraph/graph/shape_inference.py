@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 # Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`)
-# but onnx has not, or
-# only in later opsets: onnxruntime's optimizer and old exporters write them.
+# but onnx has not, or only in later opsets: onnxruntime's optimizer and old exporters write them.
 RUNTIME_OWN = frozenset(
     "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization"
     " MeanVarianceNormalization ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization"

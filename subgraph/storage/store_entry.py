@@ -25,9 +25,8 @@ PLAIN = re.compile(
 # SHA-256 57, blake2b 84. For disk faults and truncated files, not against an adversary. mmap would
 # save 2 ms, but a bad sector, or another process that truncates the file, would end ours with
 # SIGBUS.
-# bytes; a window fits into the second-level cache
-PAGE = 4096
-WINDOW = 1 << 18
+PAGE = 4096  # bytes
+WINDOW = 1 << 18  # fits into the second-level cache
 
 
 class Damaged(Exception):

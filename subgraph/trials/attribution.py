@@ -32,8 +32,8 @@ from subgraph.verdict import ENDED, Verdict
 # ones 0.43, of two int8 ones 0.28; regions that were not culprits at most 0.251.
 SHARE = 0.27
 # Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if
-# the gain is at least
-# this part of it: putting a region right that fails only when it is cut out gains nothing.
+# the gain is at least this part of it: putting a region right that fails only when it is cut out
+# gains nothing.
 SMALL = 0.05
 GAIN = 0.5
 WORSE = 1.01  # of the squared final error

@@ -151,8 +151,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     return str(node.input[0]), attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
 
 
-# ------------------------------------------------------------ which
-# nodes, which tensors
+# ------------------------------------------------------------ which nodes, which tensors
 
 
 def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
@@ -263,8 +262,7 @@ def _coarsest_types(
     return types
 
 
-# ------------------------------------------------------------ single
-# nodes
+# ------------------------------------------------------------ single nodes
 
 
 def rounds(node: protobuf.NodeProto) -> bool:
