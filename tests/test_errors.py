@@ -7,6 +7,7 @@ import ast
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from docs import error_codes
 from subgraph import errors
 from subgraph.errors import EXIT_CODES, SubcutError, UnknownName, WorkerDied
 from tests.helpers.facts import has_line
+from tests.helpers.sources import parse
 
 ROOT = Path(__file__).parents[1]
 CLASSES = [
@@ -87,27 +89,22 @@ def test_the_nearest_names_are_the_hint() -> None:
 
 # ------------------------------------------------------------ codes
 
-MODULES = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(Path(subgraph.__file__).parent.rglob("*.py"))
-}
 
-
-def error_classes() -> set[str]:
+def error_classes(trees: Iterable[ast.Module]) -> set[str]:
     """Names of the classes of errors, also of those that a module defines for itself."""
     names = {cls.__name__ for cls in CLASSES}
-    classes = [
-        n for tree in MODULES.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
-    ]
+    classes = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
     while more := {n.name for n in classes if names & set(map(ast.unparse, n.bases))} - names:
         names |= more
     return names
 
 
 def test_each_error_in_the_source_code_has_a_code() -> None:
-    names = error_classes()
+    files = sorted(Path(subgraph.__file__).parent.rglob("*.py"))
+    trees = {path: parse(path) for path in files}
+    names = error_classes(trees.values())
     bare = []
-    for path, tree in MODULES.items():
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             match node:
                 case ast.Call(

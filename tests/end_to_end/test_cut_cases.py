@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import typer
 from onnx.reference import ReferenceEvaluator
 
 from fixtures import oracle
 from fixtures.graphs import CASES, CutCase
-from subgraph import cli
 from subgraph.commands import Result
 from subgraph.commands.resolve import shapes
 from subgraph.errors import SubcutError
@@ -35,7 +33,7 @@ from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
 from tests.helpers import run_command
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import SUBCUT, run_program
+from tests.helpers.run_command import SUBCUT, in_process, run_program
 
 
 def _numbered() -> dict[str, CutCase]:
@@ -116,12 +114,7 @@ def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..
     )
 
     def call(*words: str) -> Result:
-        command = typer.main.get_command(cli.app)
-        result = command.main(
-            args=["-q", "--no-progress", *words], prog_name="subcut", standalone_mode=False
-        )
-        assert isinstance(result, Result)
-        return result
+        return in_process("-q", "--no-progress", *words)
 
     return call
 

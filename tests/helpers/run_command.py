@@ -186,8 +186,7 @@ def in_process(*words: str | Path) -> Result:
     from subgraph import cli
 
     with _own_settings():
-        command = typer.main.get_command(cli.app)
-        result = command.main(
+        result = typer.main.get_command(cli.app).main(
             args=[str(w) for w in words], prog_name="subcut", standalone_mode=False
         )
     assert isinstance(result, Result)

@@ -22,10 +22,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import typer
 from onnx import TensorProto, helper
 
-from subgraph import cli
 from subgraph.bisection.manual.outputs import ExpectedFile
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
@@ -39,7 +37,7 @@ from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
 from tests.helpers.killed_command import kill_before_rename
 from tests.helpers.refusals import raises
-from tests.helpers.run_command import Done, subcut, tree
+from tests.helpers.run_command import Done, in_process, subcut, tree
 
 QUICK = ("--rtol", "1e-3")
 HOME = Path("subcut_out", "manual-device")
@@ -68,11 +66,7 @@ def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Ma
 
     def call(*words: str | Path) -> Result:
         out = ["-o", str(Path("subcut_out").resolve())]
-        args = ["-q", "--no-progress", "manual", *map(whole, words), *out]
-        result = typer.main.get_command(cli.app).main(
-            args=args, prog_name="subcut", standalone_mode=False
-        )
-        assert isinstance(result, Result)
+        result = in_process("-q", "--no-progress", "manual", *map(whole, words), *out)
         assert result.document["schema"] == "subcut.manual/1"
         json.dumps(result.document, allow_nan=False)
         return result
@@ -690,9 +684,7 @@ def test_random_nodes_are_refused(here: Path, manual: Manual) -> None:
 def test_another_folder_of_results(here: Path, manual: Manual) -> None:
     manual(*START)
     Path("subcut_out").rename("moved")
-    shown = typer.main.get_command(cli.app).main(
-        args=["-q", "manual", "next", "-o", "moved"], prog_name="subcut", standalone_mode=False
-    )
+    shown = in_process("-q", "manual", "next", "-o", "moved")
     assert has_line(shown.text, "manual take", "-o moved")
 
 
