@@ -370,18 +370,35 @@ def _iter_node(ours: _Node, theirs: _Node) -> Iterator[ModelDifference]:
             ours.label, "operator", ours.only("ours").ours, theirs.only("theirs").theirs
         )
         return
+    versions = [node.schema.since_version if node.schema else 0 for node in (ours, theirs)]
+    added = [_list_added(ours, theirs), _list_added(theirs, ours)]
+    if all(versions) and versions[0] != versions[1]:
+        texts = [
+            f"{number}{', which adds ' * bool(names)}{', '.join(names)}"
+            for number, names in zip(versions, added, strict=True)
+        ]
+        yield ModelDifference(ours.label, "version of the operator", *texts)
+    hidden = {text.partition("=")[0] for text in chain.from_iterable(added)}
     own = ours.defaults | ours.attributes
     their = theirs.defaults | theirs.attributes
-    quantized = [n for n in (*own, *their) if ours.is_scale(n) and not (n in own and n in their)]
+    quantized = {n for n in (*own, *their) if ours.is_scale(n) and not (n in own and n in their)}
     for name in dict.fromkeys((*own, *their)):
-        if own.get(name) != their.get(name) and name not in quantized:
+        if own.get(name) != their.get(name) and name not in quantized | hidden:
             yield ModelDifference(ours.label, clean(name), own.get(name, ""), their.get(name, ""))
     if len(ours.proto.input) != len(theirs.proto.input):
         counts = (str(len(node.proto.input)) for node in (ours, theirs))
         yield ModelDifference(ours.label, INPUTS, *counts)
-    if ours.schema and theirs.schema and ours.schema.since_version != theirs.schema.since_version:
-        versions = (str(node.schema.since_version) for node in (ours, theirs))
-        yield ModelDifference(ours.label, "version of the operator", *versions)
+
+
+def _list_added(node: _Node, other: _Node) -> list[str]:
+    """List the attributes at their defaults that the other node's version of the operator does not
+    have: `axis=-1`. A conversion to another version that changes what they mean omits them."""
+    known = other.schema.attributes if other.schema else node.defaults
+    return [
+        f"{name}={text}"
+        for name, text in node.defaults.items()
+        if name not in known and name not in node.attributes
+    ]
 
 
 def _measure_constants(
@@ -396,7 +413,8 @@ def _measure_constants(
             continue
         folded = ours.fold if not theirs.fold else None
         for k, (a, b) in enumerate(zip(ours.proto.input, theirs.proto.input, strict=False)):
-            if a not in ours.side.constants or b not in theirs.side.constants:
+            is_moved = ours.input_name(k) != theirs.input_name(k)  # in another version
+            if is_moved or a not in ours.side.constants or b not in theirs.side.constants:
                 continue
             own = ours.side.constants[a]
             their = theirs.side.constants[b]
@@ -414,10 +432,9 @@ def _measure_constants(
 
 def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> bool:
     """Return whether a constant of theirs is dequantized from the nearest codes of ours."""
-    maker = graph.maker.get(name, -1)
-    if graph.ops[maker] != "DequantizeLinear" or ours.shape != theirs.shape:
+    if graph.operator(name) != "DequantizeLinear" or ours.shape != theirs.shape:
         return False
-    scale = constant_scale(graph, graph.nodes[maker], *SCALES["DequantizeLinear"])
+    scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALES["DequantizeLinear"])
     apart = np.max(np.abs(ours - theirs), initial=0.0)
     return scale is not None and bool(apart <= NEAREST * max(scale.step))
 
@@ -469,8 +486,9 @@ def _iter_clipped(
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:
     """Describe two constants; nothing if they are equal but for rounding, also to another float
     type."""
-    is_equal = apart <= ROUNDED or np.array_equal(ours, theirs)
     are_floats = ours.dtype.kind == theirs.dtype.kind == "f"
+    eps = max(float(np.finfo(v.dtype).eps) for v in (ours, theirs)) if are_floats else 0.0
+    is_equal = apart <= max(ROUNDED, eps) or np.array_equal(ours, theirs)
     if is_equal and (are_floats or ours.dtype == theirs.dtype):
         return ()
     is_long = ours.size > MAX_VALUES and apart < np.inf
@@ -488,11 +506,18 @@ def _scale_text(scale: Scale) -> str:
     return f"{len(scale.step)} scales {low:.3g} … {high:.3g} {axis}, zero point {zeros}"
 
 
+@np.vectorize(otypes=[object])
+def _shorten(number: float) -> float:
+    """A number of four digits."""
+    return float(f"{number:.4g}")
+
+
 def _text(value: Array) -> str:
     """`float32 2 [0.1, 0.2]`; the range instead of more than eight values."""
     text = f"{value.dtype} {shape_text(value.shape)}"
     if value.size <= MAX_VALUES:
-        return f"{text} {value.tolist()}"
+        listed = value.astype(object) if value.dtype.kind != "f" else _shorten(value)
+        return f"{text} {listed.tolist()}"
     if value.dtype.kind not in "iuf":
         return text
     return f"{text} {float(value.min()):.3g} … {float(value.max()):.3g}"

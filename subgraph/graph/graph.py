@@ -401,6 +401,17 @@ class Graph:
         maker = self.maker.get(name)
         return None if maker is None else self.label(maker)
 
+    def operator(self, name: str) -> str:
+        """Return the operator that computes a tensor; "" if no node does."""
+        maker = self.maker.get(name)
+        return "" if maker is None else self.ops[maker]
+
+    def skip(self, name: str, operators: Collection[str]) -> str:
+        """Return the tensor upstream of nodes of these operators, along their first inputs."""
+        while self.operator(name) in operators and self.reads[self.maker[name]]:
+            name = self.reads[self.maker[name]][0]
+        return name
+
     def label(self, i: int) -> str:
         """The node's name; `#17` if it has none or shares it. `select` maps a label back to its
         node."""

@@ -95,9 +95,7 @@ def quantizes_itself(graph: Graph) -> bool:
 def step_of(graph: Graph, name: str) -> float:
     """The step of a tensor that was dequantized, and perhaps moved since; 0 of others, and of a
     step per channel."""
-    i = graph.maker.get(name)
-    while i is not None and graph.ops[i] in CARRIERS:
-        i = graph.maker.get(graph.reads[i][0])
+    i = graph.maker.get(graph.skip(name, CARRIERS))
     if i is not None and graph.nodes[i].domain == TFLITE and graph.ops[i] == "DEQUANTIZE":
         return step_of_operator(graph.nodes[i], "input_scale")
     if i is None or graph.ops[i] != "DequantizeLinear":
@@ -265,16 +263,9 @@ def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
 
 def _skip_shift(graph: Graph, tensor: str) -> str:
     """Return the tensor before a negation, and before its largest value is subtracted."""
-    node = graph.maker.get(tensor)
-    if node is None or not graph.reads[node]:
+    operator = graph.operator(tensor)
+    if operator not in ("Sub", "Neg"):
         return tensor
-    first, *others = graph.reads[node]
-    is_shift = graph.ops[node] == "Sub" and any(
-        _has_producer(graph, name, "ReduceMax") for name in others
-    )
-    return first if is_shift or graph.ops[node] == "Neg" else tensor
-
-
-def _has_producer(graph: Graph, tensor: str, operator: str) -> bool:
-    node = graph.maker.get(tensor)
-    return node is not None and graph.ops[node] == operator
+    first, *others = graph.reads[graph.maker[tensor]]
+    is_shift = operator == "Neg" or "ReduceMax" in map(graph.operator, others)
+    return first if is_shift else tensor

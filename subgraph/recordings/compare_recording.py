@@ -139,10 +139,9 @@ def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
     graph = judge.model.graph
     origin = name
     while origin not in recorded:
-        maker = graph.maker.get(origin)
-        if maker is None or graph.ops[maker] not in REARRANGES:
+        if graph.operator(origin) not in REARRANGES:
             return False
-        origin = graph.reads[maker][0]
+        origin = graph.reads[graph.maker[origin]][0]
     capture_tensors(judge.model, (name, origin))
     output, held = (read_reference_value(judge.model, n, 0) for n in (name, origin))
     if output is None or held is None:
@@ -417,7 +416,7 @@ class _Judging:
         if not is_failing or self.precision is not Precision.INT8:
             return judged
         step = np.abs(reference).max() / STEPS
-        if graph.ops[graph.maker[meant]] in REQUANTIZES and np.abs(value - reference).max() <= step:
+        if graph.operator(meant) in REQUANTIZES and np.abs(value - reference).max() <= step:
             return _excuse(judged, "precision", "within one step of another scale")
         clipped = np.clip(reference, value.min(), value.max())
         share = np.mean(clipped != reference)

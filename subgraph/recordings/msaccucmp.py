@@ -219,8 +219,7 @@ def make_accuracy_rows(
 
     def add(op: str, entry: DumpEntry | None, name: str = "", **judged: Any) -> None:
         """Add the row of an entry and a tensor of the model, or of one that has no counterpart."""
-        maker = graph.maker.get(name)
-        golden = name if maker is None else graph.label(maker)
+        golden = graph.producer_label(name) or name
         record = model.values.records[0].get(name)
         mine = (entry.node or entry.tensor) if entry else ""
         place = f"{mine}:{entry.role}:{entry.index}" if entry else f"{name}:output:0"
@@ -240,7 +239,7 @@ def make_accuracy_rows(
 
     rows = {**comparison.inputs, **comparison.rows}
     for name in (*comparison.inputs, *names):
-        op = graph.ops[graph.maker[name]] if name in graph.maker else "Data"
+        op = graph.operator(name) or "Data"
         row = rows.get(name)
         if row:
             judged = {"overflow": row.overflow, "values": row.accuracy, "reason": row.why}

@@ -184,10 +184,9 @@ class CandidateModel:
         """Return the codes of a tensor in the candidate's model, and their scale; None if it is not
         quantized."""
         match = self.matches[name]
-        maker = self.graph.maker.get(match.name, -1)
-        if match.scale or maker < 0 or self.graph.ops[maker] != "DequantizeLinear":
+        if match.scale or self.graph.operator(match.name) != "DequantizeLinear":
             return match.name, match.scale if match.dtype in QUANTIZED else None
-        node = self.graph.nodes[maker]
+        node = self.graph.nodes[self.graph.maker[match.name]]
         return node.input[0], constant_scale(self.graph, node, 1, 2)
 
     # ------------------------------------------------------------ cutting
@@ -494,13 +493,8 @@ def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[s
     shares: dict[str, float] = {}
     known = other._names
     for stored, scale in scales_of(other.graph).items():
-        maker = other.graph.maker.get(stored)  # None: an input of the model
-        real = (
-            []
-            if maker is None or other.graph.ops[maker] not in QUANTIZERS
-            else other.graph.nodes[maker].input[:1]
-        )
-        name = next(filter(None, map(known.get, (stored, *real))), None)
+        real = other.graph.skip(stored, QUANTIZERS)
+        name = known.get(stored) or known.get(real)
         if name is None or other.values is None or name not in values.records[0]:
             continue
         other.values.need([stored])

@@ -384,11 +384,9 @@ def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgem
     """Withdraw the failure of a Sigmoid whose values all are about 0: kernels keep an error
     relative to 1 there, and the reference's own may be as large."""
     graph = judge.model.graph
-    node = graph.maker.get(judgement.name)
-    if judgement.signature is not Signature.MISMATCH or node is None:
-        return judgement
+    is_saturating = graph.operator(judgement.name) in SATURATING
     is_noise = judge.criterion.partition(":")[0] == "noise"
-    if not is_noise or graph.ops[node] not in SATURATING:
+    if judgement.signature is not Signature.MISMATCH or not (is_noise and is_saturating):
         return judgement
     k = judge.model.values.labels.index(judgement.sample)
     records = judge.model.values.records[k][judgement.name], given[k][judgement.name]

@@ -198,10 +198,9 @@ def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
 def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
     """The codes themselves, and those that are dequantized to make them: a runtime may drop one of
     the two quantizers."""
-    source = graph.maker.get(graph.reads[graph.maker[codes[0]]][0])
-    if source is None or graph.ops[source] != "DequantizeLinear":
-        return {*codes}
-    return {*codes, graph.reads[source][0]}
+    source = graph.reads[graph.maker[codes[0]]][0]
+    before = graph.skip(source, ("DequantizeLinear",))
+    return {*codes} if before == source else {*codes, before}
 
 
 class ParallelRuns:

@@ -86,6 +86,18 @@ def test_attribute_at_its_default_is_compared(tmp_path: Path) -> None:
     assert rows(found) == [("soft", "axis", "-1", "0")]
 
 
+def test_attributes_that_a_newer_version_adds_are_one_row(tmp_path: Path) -> None:
+    """A converter that keeps the attributes of Resize 10 changes its coordinates."""
+    text = TYPES.replace("3,4] y", "N,M] y") + "{ [up] y = Resize <mode = 'linear'> (x%s, s) }"
+    text = text.replace("'", '"')
+    scales = {"s": np.array([2, 2], np.float32)}
+    old, new = {"opset": 10, **scales}, {"opset": 11, **scales, "roi": np.zeros(0, np.float32)}
+    found = finding(tmp_path, (text % "", old), (text % ", roi", new))
+    [version] = [row for row in rows(found) if row[1] == "version of the operator"]
+    assert version[2] == "10" and has_line([version[3]], "half_pixel"), version
+    assert not {row[1] for row in rows(found)} & {"extrapolation_value", "scales"}
+
+
 def test_operator_that_differs_is_named(tmp_path: Path) -> None:
     found = finding(tmp_path, (CHAIN, {"w": WEIGHT}), (NEGATED, {"w": WEIGHT}))
     assert rows(found) == [("last", "operator", "Sigmoid", "Neg")]
@@ -363,7 +375,7 @@ def test_constant_of_another_float_type_with_equal_values_is_no_difference(tmp_p
         "{ c = Cast <to = 10> (x) [mm] d = Gemm (c, w, b) e = Cast <to = 1> (d)"
         " [last] y = Softmax <axis = 0> (e) }"
     )
-    weights = {"w": np.eye(4, dtype=np.float32), "b": np.zeros(4, np.float32)}
+    weights = {"w": WEIGHT, "b": np.zeros(4, np.float32)}
     halves = {name: value.astype(np.float16) for name, value in weights.items()}
     found = bisect_texts(tmp_path, (ours, weights), (theirs, halves), VALUES)
     parts = {row["part"] for one in found["findings"] for row in one["differences"]}

@@ -203,6 +203,15 @@ def test_declaration_that_contradicts_a_node_names_the_node(tmp_path: Path) -> N
     assert has_line(done.err, "Softmax", "(10) vs (1)", "declared tensors")
 
 
+def test_output_that_no_node_computes_names_our_node(tmp_path: Path) -> None:
+    """An optimizer dropped the node of an output that is a constant."""
+    ours = "g (float[2] x) => (float[2] y, int64[1] n) { y = Neg(x) [count] n = Shape(x) }"
+    text_models.save(tmp_path / "a.onnx", ours)
+    text_models.save(tmp_path / "b.onnx", ours.replace("[count] n = Shape(x)", ""))
+    done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", cwd=tmp_path)
+    assert done.code == 3 and has_line(done.err, "no node of b.onnx", "'n'", "Shape 'count'")
+
+
 def test_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
     save_misdeclared(tmp_path)
     pinned = tmp_path / "pinned.onnx"

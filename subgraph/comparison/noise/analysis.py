@@ -139,10 +139,8 @@ def find_rounding_sites(
 def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     """For an output of indices from TopK, ArgMax or ArgMin, also behind casts: the tensor compared,
     and the axis."""
+    output = graph.skip(output, ("Identity", "Cast"))
     i = graph.maker.get(output)
-    while i is not None and graph.ops[i] in ("Identity", "Cast"):
-        output = graph.reads[i][0]
-        i = graph.maker.get(output)
     if i is None or graph.ops[i] not in RANKS or graph.nodes[i].domain not in STANDARD:
         return None
     node = graph.nodes[i]

@@ -260,7 +260,7 @@ class OutputNoise(Noise):
         return self.region.array(self.region.runs(NoiseRun(claim, rounded=True))[0], self.output)
 
     def op_type(self) -> str:
-        return self.region.graph.ops[self.region.graph.maker[self.output]]
+        return self.region.graph.operator(self.output)
 
     def coarsest_type(self) -> str:
         return self.region.sampler.sites.coarsest[self.output]

@@ -188,11 +188,7 @@ class NoiseSampler:
 
     def ties(self, folder: Path) -> NoiseRunDocument:
         """Return whether many sums are equal, because all weights are the same, for example."""
-        sums = [
-            n
-            for n in _find_floats(self, self.sites.rounded)
-            if self.graph.ops[self.graph.maker[n]] in SUMS
-        ]
+        sums = [n for n in _find_floats(self, self.sites.rounded) if self.graph.operator(n) in SUMS]
         return NoiseRunDocument(
             (), any(perturb.has_repeats(load_array(r)) for r in self._unperturbed(sums).values())
         )

@@ -316,7 +316,7 @@ class ScopedTensors:
 
     def is_foldable(self, tensor: str) -> bool:
         """Return whether the node of a tensor may hold a normalization as well."""
-        return tensor in self._graph.maker and self._graph.ops[self._graph.maker[tensor]] in FOLDED
+        return self._graph.operator(tensor) in FOLDED
 
 
 def _read_scopes(graph: Graph, index: int) -> list[str]:

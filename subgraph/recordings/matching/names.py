@@ -128,10 +128,9 @@ def _find_sole_reader(graph: Graph, tensor: str) -> int | None:
 
 def find_dropped_input(graph: Graph, tensor: str) -> Strings:
     """Find what an activation reads that a tool may drop, as the rounding clips too."""
-    maker = graph.maker.get(tensor)
-    if maker is None or graph.ops[maker] not in FOLDED or tensor in graph.outputs:
+    if graph.operator(tensor) not in FOLDED or tensor in graph.outputs:
         return ()
-    return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
+    return tuple(n for n in graph.reads[graph.maker[tensor]][:1] if n in graph.maker)
 
 
 def find_meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:

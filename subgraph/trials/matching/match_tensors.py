@@ -84,6 +84,7 @@ def match_tensors(
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, Axes] = {}
+    shifted = {*misshapen}  # with what nodes that keep the order of axes compute of them
     for name in names:
         expected = reference.value(name)
         order = (
@@ -114,7 +115,9 @@ def match_tensors(
             is_plain = _are_plain_transposes(reference.graph, name, candidate.graph, matches)
             if fitted and (is_alone or is_plain):
                 fitted = replace(fitted, perm=())
-            if name in misshapen and value is not None:
+            is_shifted = bool(fitted and fitted.perm) and _reads_any(reference.graph, name, shifted)
+            if (name in misshapen or is_shifted) and value is not None:
+                shifted.add(name)
                 fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
             if (
                 target == name
@@ -139,15 +142,18 @@ def match_tensors(
 
 
 def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matches) -> set[str]:
-    """Find tensors of one name whose shapes differ otherwise than by the order of long axes."""
+    """Find tensors of one name whose shapes differ otherwise than by the order of long axes, or by
+    an order in which the values of an intermediate tensor are far off."""
     found = set()
     for name in {*value_tensors(reference.graph)}.intersection(value_tensors(candidate.graph)):
         expected = reference.value(name)
         value = candidate.value(name)
-        perm = matches[name].perm if name in matches else ()
+        match = matches.get(name)
+        perm = match.perm if match else ()
         if expected is not None and value is not None and expected.shape != value.shape:
             long_axes = [axis for axis in perm if expected.shape[axis] > 1]
-            if long_axes == sorted(long_axes):
+            is_far = match and relative_l2(expected, match.to_real(value)) > NEAR
+            if long_axes == sorted(long_axes) or (is_far and name not in reference.graph.outputs):
                 found.add(name)
     return found
 
@@ -274,11 +280,8 @@ def _find_by_name(
         yield places[name]
         return
     graph = reference.graph
-    maker = reference.graph.maker.get(name)
-    before = (
-        graph.reads[maker][0] if maker is not None and graph.ops[maker] in FOLDED_IN_TFLITE else ""
-    )
-    if before in targets and _has_fused_activation(candidate.graph, before):
+    before = graph.skip(name, FOLDED_IN_TFLITE)
+    if before != name and before in targets and _has_fused_activation(candidate.graph, before):
         yield before, "name"
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
     codes = _find_codes(candidate.graph, name)
@@ -289,18 +292,16 @@ def _find_by_name(
             is_activated and _has_fused_activation(candidate.graph, target)
         ):
             yield target, "name"
-    if maker is not None and graph.ops[maker] in WORK_OF_QUANTIZERS:
-        for target in (graph.reads[maker][0] + suffix for suffix in ENDINGS):
+    before = graph.skip(name, WORK_OF_QUANTIZERS)
+    if before != name:
+        for target in (before + suffix for suffix in ENDINGS):
             if target in targets:
                 yield target, "name"
 
 
 def _is_taken(graph: Graph, name: str, target: str, matches: Matches) -> bool:
     """Return whether the input of a Relu is matched with a tensor that its output can be, too."""
-    maker = graph.maker.get(name, -1)
-    if maker < 0 or graph.ops[maker] not in WORK_OF_QUANTIZERS:
-        return False
-    before = matches.get(graph.reads[maker][0])
+    before = matches.get(graph.skip(name, WORK_OF_QUANTIZERS))
     return before is not None and before.name == target != name
 
 
@@ -363,15 +364,18 @@ def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: in
     return order
 
 
+def _reads_any(graph: Graph, name: str, names: Collection[str]) -> bool:
+    """Return whether the node that computes a tensor keeps the order of axes of one of these."""
+    is_kept = name in graph.maker and graph.operator(name) not in MIXES_AXES
+    return is_kept and not {*graph.reads[graph.maker[name]]}.isdisjoint(names)
+
+
 def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matches) -> bool:
     """Return whether a tensor of one name is a Transpose in both models, of a tensor in the order
     of our axes."""
-    if name not in ours.maker or name not in theirs.maker:
+    if {ours.operator(name), theirs.operator(name)} != {"Transpose"}:
         return False
-    maker = ours.maker[name]
-    if (ours.ops[maker], theirs.ops[theirs.maker[name]]) != ("Transpose", "Transpose"):
-        return False
-    before = matches.get(ours.reads[maker][0])
+    before = matches.get(ours.reads[ours.maker[name]][0])
     return before is not None and not before.perm
 
 
@@ -529,13 +533,7 @@ def _mutual(
 
 def _original(graph: Graph, name: str) -> str:
     """The tensor that this one is a copy of; the tensor itself where it is none."""
-    while (
-        (maker := graph.maker.get(name)) is not None
-        and graph.ops[maker] in COPIES
-        and graph.nodes[maker].input
-    ):
-        name = graph.nodes[maker].input[0]
-    return name
+    return graph.skip(name, COPIES)
 
 
 def _is_first_copy(graph: Graph, name: str, rivals: Iterable[str]) -> bool:

@@ -557,7 +557,7 @@ def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[flo
     """Return how far a tensor is from another one in place, as far as that tells anything, and
     whether another operator computes it."""
     models = (tests.pair.reference, name), (tests.pair.graph, match.name)
-    operators = {graph.ops[graph.maker[tensor]] for graph, tensor in models}
+    operators = {graph.operator(tensor) for graph, tensor in models}
     own = match.to_real(tests.records[match.name].array())
     apart = relative_l2(tests.values.records[0][name].array(), own)
     return min(apart, MAX_ALIKE), len(operators) > 1
@@ -567,6 +567,4 @@ def _find_kind(tests: MeaningTests, name: str) -> tuple[str, frozenset[str]]:
     """Return the operator that computes a tensor of the reference's model, and those that read
     it."""
     graph = tests.pair.reference
-    return graph.ops[graph.maker[name]], frozenset(
-        graph.ops[i] for i in graph.readers.get(name, ())
-    )
+    return graph.operator(name), frozenset(graph.ops[i] for i in graph.readers.get(name, ()))

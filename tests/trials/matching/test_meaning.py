@@ -220,6 +220,18 @@ def test_reshaped_vector_is_not_taken_for_a_transposed_one(tmp_path: Path) -> No
     assert found.matches["b"].perm == ()
 
 
+def test_picture_of_exchanged_sizes_is_not_taken_for_a_transposed_one(tmp_path: Path) -> None:
+    """A folded shape exchanges height and width; all that follows has these, too."""
+    ours = (
+        "g (float[1,1,4,6] x) => (float[1,1] y) { a = Reshape(x, s)  b = Conv(a, k)  c = Relu(b)"
+        "  d = Conv(c, k)  e = GlobalAveragePool(d)  y = Flatten(e) }"
+    )
+    k = np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)
+    text_models.save(tmp_path / "model.onnx", ours, k=k, s=np.array([1, 1, 6, 4]))
+    text_models.save(tmp_path / "other.onnx", ours, k=k, s=np.array([1, 1, 4, 6]))
+    assert {name: m.perm for name, m in pair(tmp_path).matches.items() if m.perm} == {}
+
+
 def test_types_behind_a_contrib_operator_are_ours(tmp_path: Path) -> None:
     """onnx infers no type there, and the reference does not run this operator."""
     ours = "g (float[2,4] x) => (float[2,4] y) { a = Relu(x)  b = Exp(a)  y = Neg(b) }"
