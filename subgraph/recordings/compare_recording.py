@@ -115,20 +115,24 @@ def _judge_matches(
     graph = judge.model.graph
     judging = _Judging(judge, run, matched, choice)
     recorded = judging.recorded
-    wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    rows = {}
-    for name in wanted:
-        rows[name] = judging.in_place(name)
-        if choice.fail_fast and rows[name].failing:
+    tensors = judge.model.tensors()
+    only = tensors if choice.only is None else choice.only
+    above = graph.ancestors(graph.maker[n] for n in only)
+    every: dict[str, TensorRow] = {}
+    for name in (n for n in recorded if graph.maker[n] in above):
+        every[name] = judging.judge_row(name)
+        if choice.fail_fast and name in only and every[name].failing and not every[name].rounded:
             break
-    rows |= judging.isolated([row for row in rows.values() if row.failing])
+    rows = {n: row for n, row in every.items() if n in only}
+    unexplained = tuple(n for n, row in every.items() if row.failing and not row.rounded)
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
-    tensors = judge.model.tensors()
-    is_part = choice.only is not None and len(set(choice.only)) < len(tensors)
+    is_part = len(set(only)) < len(tensors)
     unseen = (n for n in tensors if n in graph.outputs and not _is_seen(judge, n, recorded))
     count = 0 if choice.fail_fast or is_part else len(tensors)
-    return RunComparison(judge, run, tuple(matched), rows, inputs, tuple(unseen), count)
+    return RunComparison(
+        judge, run, tuple(matched), rows, inputs, tuple(unseen), count, unexplained
+    )
 
 
 def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
@@ -328,16 +332,21 @@ class _Judging:
         sizes = iter_tensor_sizes(self.judge.model, self.judge.model.tensors())
         return region if sum(size for _, size in sizes) <= NOISE_BYTES else None
 
-    def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Return wrong rows, which are in the order of the model, with the isolated judgement."""
-        self.wrong = {row.match.tensor for row in wrong}
-        rows = {}
-        for row in wrong:
-            name = row.match.tensor
-            rows[name] = replace(row, alone=self._alone(name))
-            if not rows[name].is_certain:
-                self.doubtful.add(name)
-        return rows
+    def judge_row(self, name: str) -> TensorRow:
+        """Return the row of a tensor; if it is wrong, with the isolated judgement.
+
+        The tensors that are upstream are judged before.
+        """
+        row = self.in_place(name)
+        if not row.failing:
+            return row
+        self.wrong.add(name)
+        alone = self._alone(name)
+        is_right = alone is not None and alone.agrees
+        row = replace(row, alone=alone, rounded=is_right and self.precision is Precision.INT8)
+        if not row.is_certain:
+            self.doubtful.add(name)
+        return row
 
     def _alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.

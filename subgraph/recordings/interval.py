@@ -76,8 +76,7 @@ def find_intervals(
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
-    rounded = set(comparison.rounded)
-    failing = [n for n in comparison.failing if n not in rounded]
+    failing = [n for n in comparison.failing if not rows[n].rounded]
     bad = {graph.maker[n] for n in failing if n in graph.maker}
     below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
     behind = {n for n in rows if graph.maker.get(n) in below}
@@ -229,10 +228,9 @@ def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> De
     """Where a recording departs from those before it."""
     graph = last.judge.model.graph
     names = [c.run.name for c in earlier]
-    rounded = set(last.rounded)
     for name in last.failing:
         row = last.rows[name]
-        if name in rounded:
+        if row.rounded:
             continue
         if row.beside is not None and not row.beside.fails:
             known = next(c for c in earlier if c.run.name == row.before)

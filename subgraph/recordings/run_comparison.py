@@ -17,7 +17,6 @@ from itertools import chain, takewhile
 from subgraph.comparison import CLIPPED
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
-from subgraph.precision import Precision
 from subgraph.reach import reach
 from subgraph.recordings.device_runs import AXIS_ORDERS, RecordedRun
 from subgraph.recordings.dumps import DumpEntry
@@ -62,6 +61,7 @@ class TensorRow:
         overflow: msaccucmp's OverFlow; None where it was not looked for.
         mute: Why the agreement tells nothing about the device, a constant value for example; "" if
             it does.
+        rounded: Whether it is wrong, and int8 explains it: its nodes give it of what was recorded.
     """
 
     match: TensorMatch
@@ -73,6 +73,7 @@ class TensorRow:
     accuracy: Mapping[str, float | str] = field(default_factory=dict)
     overflow: bool | None = None
     mute: str = ""
+    rounded: bool = False
 
     @property
     def failing(self) -> bool:
@@ -109,6 +110,7 @@ class RunComparison:
             compared.
         tensors: of the model, that were looked for.
         judge: that the run is compared with: of the input as the device read it.
+        unexplained: wrong tensors that int8 does not explain: of these, and of those upstream.
         wrong_input: how the device was fed other values than the reference; "" where it was not.
     """
 
@@ -119,19 +121,13 @@ class RunComparison:
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
     unseen_outputs: Strings = ()
     tensors: int = 0
+    unexplained: Strings = ()
     wrong_input: str = ""
 
     @property
     def failing(self) -> list[str]:
         """The tensors that are wrong in place, in the order of the model."""
         return [name for name, row in self.rows.items() if row.failing]
-
-    @property
-    def rounded(self) -> list[str]:
-        """The wrong tensors that nodes give of what was recorded: int8 explains them."""
-        is_int8 = (self.run.precision or self.judge.precision) == Precision.INT8
-        alone = {n: self.rows[n].alone for n in self.failing if is_int8}
-        return [n for n, judged in alone.items() if judged and judged.agrees]
 
     @property
     def other_input(self) -> list[str]:
@@ -161,7 +157,8 @@ class RunComparison:
         agrees, an entry cannot be compared, the value of one of unknown name fits no tensor, or too
         little was recorded to say that the model agrees.
         """
-        if self.failing != self.rounded or self.other_input or self.wrong_input:
+        is_wrong = bool(self.failing and self.unexplained)
+        if is_wrong or self.other_input or self.wrong_input:
             return Status.FAIL
         if self.failing:
             return Status.UNRESOLVED

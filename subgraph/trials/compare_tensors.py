@@ -504,7 +504,7 @@ def compare_tensors(
 def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlement:
     """Settle what the full model does not decide; `is_partial`: only some tensors were compared
     alone."""
-    if not (is_partial or found.stopped):
+    if not found.stopped:
         settlement = settle_quantization(trials)
         if not settlement.is_open:
             return settlement
@@ -538,9 +538,34 @@ def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Devia
 def _compare(
     trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool
 ) -> Comparison:
-    """Compare the tensors by the present criterion."""
+    """Compare the tensors by the present criterion.
+
+    If the steps of quantizers can explain what fails, all nodes run alone, also those that are not
+    to be compared.
+    """
     model = trials.model
     names = select_tensors(model, at)
+    every = select_tensors(model, ())
+    steps = _OwnSteps.find(trials, every)
+    found = _compare_nodes(trials, names, steps, jobs, fail_fast, only_in_place)
+    fails = found.whole.fails or found.first_bad
+    if steps.decides and fails and found.settlement.is_open:
+        if at or only_in_place:
+            found = _compare_nodes(trials, every, steps, jobs, False, False)
+        found = steps.apply(found, names)
+    return _add_likeness(trials, _add_providers(trials.judge, found), names)
+
+
+def _compare_nodes(
+    trials: Trials,
+    names: Sequence[str],
+    steps: _OwnSteps,
+    jobs: int,
+    fail_fast: bool,
+    only_in_place: bool,
+) -> Comparison:
+    """Compare these tensors, each judged as it is."""
+    model = trials.model
     model.values.need([*model.graph.outputs, *names])
     tensors = group_values((model.graph.maker[name], name) for name in names)
     nodes = {i: _node_region(model, i, of_node) for i, of_node in tensors.items()}
@@ -564,7 +589,6 @@ def _compare(
             nodes = {}
             probes = []
             names = []
-        steps = _OwnSteps.find(trials, nodes)
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
             alone = _log_progress(model, _alone(runs, nodes, probes), len(nodes))
@@ -572,7 +596,7 @@ def _compare(
             rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
             if fail_fast and any(row.failing and not steps.excuse(row) for row in rows):
                 break
-    comparison = Comparison(
+    return Comparison(
         whole,
         in_place,
         ranking(model, whole_result),
@@ -597,8 +621,6 @@ def _compare(
         settlement=settlement,
         own_graph=trials.runtime.own_model.graph if trials.runtime.own_model else None,
     )
-    comparison = _add_providers(trials.judge, steps.apply(comparison, complete=not at))
-    return _add_likeness(trials, comparison, nodes, names)
 
 
 @frozen
@@ -620,9 +642,12 @@ class _OwnSteps:
     clips: bool = True
 
     @classmethod
-    def find(cls, trials: Trials, nodes: Mapping[int, Region | None]) -> _OwnSteps:
-        """Find the nodes that are judged so."""
-        regions = [*filter(None, nodes.values())]
+    def find(cls, trials: Trials, names: Sequence[str]) -> _OwnSteps:
+        """Find the nodes that are judged so, among those that compute these tensors."""
+        maker = trials.graph.maker
+        tensors = group_values((maker[name], name) for name in names)
+        nodes = (_node_region(trials.model, i, of_node) for i, of_node in tensors.items())
+        regions = [*filter(None, nodes)]
         exact = sum(trials.judge.output_scales(region) is not None for region in regions)
         return cls(trials.graph, exact, len(regions))
 
@@ -639,33 +664,36 @@ class _OwnSteps:
         is_number = not row.in_place or not row.in_place.fails or row.in_place.signature in NUMBERS
         return is_number and bool(is_clipped or not row.verdict.fails)
 
-    def apply(self, found: Comparison, *, complete: bool) -> Comparison:
-        """The comparison without the failures that they explain: those that are not downstream of a
-        wrong node.
+    def apply(self, found: Comparison, names: Collection[str]) -> Comparison:
+        """The comparison of these tensors without the failures that they explain: those that are
+        not downstream of a wrong node.
 
         Args:
-            found: The comparison.
-            complete: Whether all nodes were compared, so that they decide on the full model.
+            found: The comparison of all tensors.
+            names: The tensors that are to be compared.
         """
         bad = [row for row in found.rows if row.failing]
         wrong = [row.index for row in bad if not self.excuse(row)]
         if self.clips and found.whole.fails and not wrong:
-            return replace(self, clips=False).apply(found, complete=complete)
+            return replace(self, clips=False).apply(found, names)
         below = self.graph.descendants(wrong)
-        excused = [row.tensor for row in bad if self.excuse(row) and row.index not in below]
-        if excused:
-            rows = tuple(row.excused() if row.tensor in excused else row for row in found.rows)
-            told = {row.tensor: row.in_place for row in rows if row.in_place}
-            outputs = tuple(told.get(j.name, j) for j in found.in_place.outputs)
+        excused = {row.tensor for row in bad if self.excuse(row) and row.index not in below}
+        shown = [row for row in found.rows if row.tensor in names]
+        rows = tuple(row.excused() if row.tensor in excused else row for row in shown)
+        told = {row.tensor: row.in_place for row in rows if row.in_place}
+        in_place = found.in_place
+        if outputs := tuple(told[j.name] for j in in_place.outputs if j.name in told):
             status, signature, why = joined(outputs, every=False)
             in_place = replace(
-                found.in_place, status=status, signature=signature, why=why, outputs=outputs
+                in_place, status=status, signature=signature, why=why, outputs=outputs
             )
-            note = f"no node adds to the steps of quantizers: {list_some(excused, MAX_NAMED)}"
-            found = replace(found, rows=rows, in_place=in_place, notes=(*found.notes, note))
-        is_open = complete and not (found.stopped or found.score or found.precise)
-        is_explained = found.whole.signature in NUMBERS and self.decides
-        if not is_open or not is_explained or found.first_bad:
+        notes = found.notes
+        if moved := [row.tensor for row in rows if row.steps]:
+            note = f"no node adds to the steps of quantizers: {list_some(moved, MAX_NAMED)}"
+            notes = (*notes, note)
+        found = replace(found, rows=rows, in_place=in_place, notes=notes)
+        is_open = not (found.stopped or found.score or found.precise or wrong)
+        if not is_open or found.whole.signature not in NUMBERS:
             return found
         why = explain_steps(self.exact, self.of)
         whole = replace(found.whole, status=Status.UNRESOLVED, signature=None, why=why)
@@ -689,14 +717,13 @@ def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> li
     return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
 
 
-def _add_likeness(
-    trials: Trials, comparison: Comparison, nodes: Mapping[int, Region | None], names: Sequence[str]
-) -> Comparison:
+def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) -> Comparison:
     """The comparison with what would make the first bad tensor equal."""
     bad = comparison.first_bad
     if bad is None:
         return comparison
-    node = nodes[bad.index]
+    of_node = [row.tensor for row in comparison.rows if row.index == bad.index]
+    node = _node_region(trials.model, bad.index, of_node)
     if node and bad.alone and bad.alone.fails:
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:

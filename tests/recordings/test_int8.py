@@ -116,6 +116,17 @@ def test_fault_beside_a_clipped_value_is_the_only_one(folder: Path) -> None:
     assert [finding["nodes"] for finding in document["findings"]] == [["third"]]
 
 
+@pytest.mark.parametrize(("part", "wrong"), [(("--at", "out"), 1), (("--fail-fast",), 3)])
+def test_wrong_tensor_behind_a_fault_is_wrong_wherever_compare_ends(
+    part: tuple[str, ...], wrong: int, folder: Path
+) -> None:
+    """The clipped value before the fault neither ends a comparison nor explains what is behind."""
+    np.savez(folder / "dump/run.npz", **run_nodes(folder, "third", "first"))  # type: ignore[arg-type]
+    compared = subcut("compare", *WORDS, *part, cwd=folder)
+    (run,) = compared.document["recordings"]
+    assert (compared.code, run["wrong"]) == (1, wrong)
+
+
 def test_one_step_of_another_scale_is_no_error_of_a_concat(folder: Path) -> None:
     """Behind a fault; a Conv would be suspected."""
     recorded = run_nodes(folder, "second")

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 from fixtures import converted
-from subgraph.types import Array
+from subgraph.types import Array, Strings
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.run_command import subcut
@@ -88,22 +88,29 @@ def write_models(folder: Path, make: Net, seed: int, fault: str = "") -> None:
 
 COMMANDS = ("compare", "bisect")
 WORDS = ("model.onnx", "-i", "x.npy", *EXACT, "--candidate-model", "other.onnx", "--json")
+# of which nodes do not run alone, or only one
+PARTS = pytest.mark.parametrize(
+    "part", [(), *(pytest.param(p, marks=SLOW) for p in (("--in-place",), ("--at", "y")))]
+)
 
 
-def test_steps_that_add_up_are_inconclusive(tmp_path: Path) -> None:
+@PARTS
+def test_steps_that_add_up_are_inconclusive(part: Strings, tmp_path: Path) -> None:
     """The outputs are useless, and no node is wrong."""
     write_models(tmp_path, make_chaotic_net, 0)
-    done = subcut("compare", *WORDS, cwd=tmp_path)
+    done = subcut("compare", *WORDS, *part, cwd=tmp_path)
     assert done.code == 5 and done.document["first_bad"] is None, done
     assert has_line(done.document["says"], "no node is wrong", "these steps add up")
     assert any("bisect" in one["argv"] for one in done.document["next"])
 
 
-def test_tensors_that_steps_move_are_no_errors(tmp_path: Path) -> None:
+@PARTS
+def test_tensors_that_steps_move_are_no_errors(part: Strings, tmp_path: Path) -> None:
     write_models(tmp_path, make_vision_net, 1)
-    done = subcut("compare", *WORDS, cwd=tmp_path)
+    done = subcut("compare", *WORDS, *part, cwd=tmp_path)
     assert done.code == 0 and done.document["first_bad"] is None, done
-    assert has_line(done.document["notes"], "no node adds", "quantizers")
+    if "--at" not in part:
+        assert has_line(done.document["notes"], "no node adds", "quantizers")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ def test_tensors_that_steps_move_are_no_errors(tmp_path: Path) -> None:
 )
 def test_fault_among_steps_is_wrong(make: Net, fault: str, tmp_path: Path) -> None:
     write_models(tmp_path, make, 1, fault)
-    done = subcut("compare", *WORDS, cwd=tmp_path)
+    done = subcut("compare", *WORDS, "--in-place", cwd=tmp_path)
     assert done.code == 1, done
     assert done.document["first_bad"]["node"] in ("pw2", "pw2_relu", "mm3")
 
