@@ -26,6 +26,7 @@ from subgraph.inspection import lint
 from subgraph.recordings.compare_recording import ALL, Choice, compare_run
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.reports import join_with_and
 from subgraph.results.compare import Departure
 from subgraph.trials.judge import Judge
 from subgraph.types import StringMap, Strings, frozen
@@ -257,7 +258,7 @@ def summarize_runs(
     parts = []
     if right:
         verb = "agrees" if len(right) == 1 else "agree"
-        parts.append(f"{join_names(right)} {verb} with the reference")
+        parts.append(f"{join_with_and(right)} {verb} with the reference")
     is_shared = len(found) == 1 and all(map(_is_inherited, wrong[1:]))
     if len(comparisons) == len(wrong) > 1 and is_shared:
         shared = "another input, preprocessing or model"
@@ -306,7 +307,7 @@ def _describe_departure(departure: Departure, is_told: bool) -> str:
     whom = "" if is_told and departure.before == REFERENCE else f" from {before}"
     silent = ""
     if departure.skipped:
-        silent = f", of which {join_names(departure.skipped)} tells nothing"
+        silent = f", of which {join_with_and(departure.skipped)} tells nothing"
     return f"{departure.run} departs{whom} first at {_describe_place(departure)}{silent}"
 
 
@@ -322,9 +323,3 @@ def _is_inherited(comparison: RunComparison) -> bool:
     """Is every wrong tensor as wrong in an earlier recording?"""
     rows = [comparison.rows[name] for name in comparison.failing]
     return all(row.beside is not None and row.beside.agrees for row in rows)
-
-
-def join_names(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

@@ -20,7 +20,7 @@ from subgraph.graph.graph import Graph
 from subgraph.reach import reach
 from subgraph.recordings.device_runs import AXIS_ORDERS, RecordedRun
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, capture_tensors, read_reference_value
+from subgraph.recordings.matching.align import capture_tensors, read_reference_value
 from subgraph.recordings.matching.match import match_sample
 from subgraph.recordings.matching.matched import (
     EXACT,
@@ -33,7 +33,7 @@ from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, BlockSums
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_inputs
 from subgraph.types import StringMap, Strings, frozen

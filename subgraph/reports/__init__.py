@@ -45,6 +45,7 @@ from subgraph.reports._words import cleaned as cleaned
 from subgraph.reports._words import describe_sweep as describe_sweep
 from subgraph.reports._words import error as error
 from subgraph.reports._words import is_proven as is_proven
+from subgraph.reports._words import join_with_and as join_with_and
 from subgraph.reports._words import listed as listed
 from subgraph.reports._words import percent as percent
 from subgraph.reports._words import region as region

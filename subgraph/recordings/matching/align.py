@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from subgraph.errors import Inconclusive, InputError
-from subgraph.reach import group_values
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.storage.tensors import np_dtype
-from subgraph.trials.matching.match_tensors import profile_of
+from subgraph.trials.matching.match_tensors import SLACK
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array, Shape, frozen
-
-Key = TypeVar("Key", bound=Hashable)
 
 IMAGE_RANK = 4
 CODES = frozenset(("int8", "uint8"))
 MAX_OFF = 0.5  # of a tensor's codes, that requantization moves by one
 MAX_ONE_SIDED = 0.1  # of them, net in one direction
 COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
-SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC = "as NHWC"
 PADDED = "padding cut off"
 
@@ -198,35 +193,6 @@ def has_same_numbers(a: Array, b: Array) -> bool:
     return a.size == b.size and bool(
         np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0)
     )
-
-
-def replace_nan(distance: float) -> float:
-    """A distance to sort by: unknown ones come last."""
-    return math.inf if math.isnan(distance) else distance
-
-
-class BlockSums(Generic[Key]):
-    """Finds which arrays may be near another one, in any order of axes, by a profile of each."""
-
-    def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
-        by_size = group_values(
-            (array.size, (key, profile_of(array)))
-            for key, array in arrays
-            if array.dtype.kind in "fiubV"
-        )
-        self._rows = {
-            size: ([key for key, _ in rows], np.stack([profile for _, profile in rows]))
-            for size, rows in by_size.items()
-        }
-
-    def near(self, array: Array, share: float) -> list[Key]:
-        """The arrays that may differ from `array` by at most this share of their own length."""
-        keys, profiles = self._rows.get(array.size, ([], None))
-        if profiles is None or array.dtype.kind not in "fiubV" or not share:
-            return []
-        apart = np.linalg.norm(profiles - profile_of(array), axis=1)
-        limits = share * np.linalg.norm(profiles, axis=1) * (1 + SLACK)
-        return [key for key, is_near in zip(keys, apart <= limits, strict=True) if is_near]
 
 
 # ------------------------------------------------------------ values of the reference

@@ -19,7 +19,7 @@ from subgraph.errors import InputError
 from subgraph.reach import group_values
 from subgraph.recordings.device_runs import RecordedRun
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import CODES, BlockSums, capture_tensors, replace_nan
+from subgraph.recordings.matching.align import CODES, capture_tensors
 from subgraph.recordings.matching.matched import (
     EXACT,
     Fit,
@@ -38,7 +38,7 @@ from subgraph.recordings.matching.names import (
 )
 from subgraph.recordings.matching.unnamed import Unnamed
 from subgraph.trials.judge import Judge
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR, is_varied
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, BlockSums, is_varied
 from subgraph.types import Array, Strings
 
 
@@ -109,7 +109,7 @@ class _Matching:
             if nearest := self._nearest(tensor, entries, free):
                 match = self._corrected(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
-                self.matches[match.tensor] = min(rivals, key=lambda m: replace_nan(m.distance))
+                self.matches[match.tensor] = min(rivals, key=get_distance)
         self._separate()
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
         self._tell_exchanged()
@@ -219,7 +219,7 @@ class _Matching:
             key=lambda m: (
                 m.entry.role != "output",
                 (m.entry is read) == is_exact,
-                replace_nan(m.distance),
+                m.distance,
             ),
         ) or (None,)
         return replace(best, forms=tuple(m for m in forms if m.alignment)) if best else None
@@ -242,18 +242,18 @@ class _Matching:
 
             def order(match: TensorMatch, written: str = written) -> tuple[bool, float, bool]:
                 other_name = match.tensor != written
-                return match.distance > NEAR and other_name, replace_nan(match.distance), other_name
+                return match.distance > NEAR and other_name, match.distance, other_name
 
             best, *others = sorted(group, key=order)
             for match in others:
                 del self.matches[match.tensor]
-            if others and replace_nan(best.distance) > NEAR and best.tensor != written:
+            if others and best.distance > NEAR and best.tensor != written:
                 alternatives = tuple(m.tensor for m in others)
                 self.matches[best.tensor] = replace(best, alternatives=alternatives)
 
     def _tell_exchanged(self) -> None:
         """Tell which other tensor entries hold that are far from their names' tensors."""
-        far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
+        far = {n: m for n, m in self.matches.items() if m.distance > NEAR and m.how != "map"}
         values = ((n, self._fit.reference(n)) for n in far)
         floats = ((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
         sums = BlockSums((n, a) for n, a in floats if is_varied(a))

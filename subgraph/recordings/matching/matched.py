@@ -82,7 +82,7 @@ class TensorMatch:
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         is_order_unknown: Whether its shape admits other alignments, and nothing tells which is
             meant.
-        distance: from the reference's value, |a − b| / |a|; NaN if unknown.
+        distance: from the reference's value, |a − b| / |a|; infinite if unknown.
         name_says: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value
             confirms none.
@@ -101,7 +101,7 @@ class TensorMatch:
     how: str = "name"
     alignment: Alignment | None = None
     is_order_unknown: bool = False
-    distance: float = math.nan
+    distance: float = math.inf
     name_says: str = ""
     alternatives: Strings = ()
     twins: Strings = ()
@@ -333,7 +333,7 @@ class Fit:
         if reference is None:
             return TensorMatch(entry, tensor)
         value = self.value(entry)
-        best = TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
+        best = TensorMatch(entry, tensor, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the
         # layers.
         is_input = tensor in self.judge.model.graph.inputs
@@ -345,7 +345,7 @@ class Fit:
                 best = replace(best, alignment=way, distance=away)
             if away <= SURELY:
                 break
-        if self.some_last and not is_input and len(ways) > 1 and not best.distance <= NEAR:
+        if self.some_last and not is_input and len(ways) > 1 and best.distance > NEAR:
             as_voted = self.channels_last and reference.ndim == IMAGE_RANK
             voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
             away = _measure_distance(value, reference, voted, best.scale)

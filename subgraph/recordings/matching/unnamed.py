@@ -19,7 +19,7 @@ from subgraph.graph import region as regions
 from subgraph.precision import Precision
 from subgraph.reach import group_values
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import BlockSums, has_same_numbers, replace_nan
+from subgraph.recordings.matching.align import has_same_numbers
 from subgraph.recordings.matching.matched import (
     COPY,
     EXACT,
@@ -39,6 +39,7 @@ from subgraph.trials.matching.match_tensors import (
     MIN_EXACT,
     NEAR,
     SURELY,
+    BlockSums,
     is_varied,
 )
 from subgraph.trials.matching.name_forms import list_likely_names
@@ -142,7 +143,7 @@ class Unnamed:
     def _find_nearest(self, entries: Iterable[DumpEntry], name: str) -> TensorMatch | None:
         """Return the entry that is clearly nearer to a tensor's value than the others."""
         matches = [self.fit.aligned(entry, name) for entry in entries]
-        best = min(matches, key=lambda m: replace_nan(m.distance), default=None)
+        best = min(matches, key=get_distance, default=None)
         rivals = (match for match in matches if match is not best)
         return best if best and all(is_clearer(best, match) for match in rivals) else None
 
@@ -368,7 +369,7 @@ class _Following:
                 if known
                 else self._find_held(name, value)
             )
-            if not held or not held.distance <= self.computed or held.entry == match.entry:
+            if not held or held.distance > self.computed or held.entry == match.entry:
                 continue
             if not known and held.entry not in self.unnamed.find_alike(match.entry):
                 return True

@@ -10,12 +10,12 @@ is not matched, and the regions on its two sides are run as one.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -26,12 +26,13 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.nested import attribute
 from subgraph.graph.properties import COPIES, FOLDED_IN_TFLITE, MIXES_AXES
 from subgraph.graph.quantization import TFLITE, scales_of
+from subgraph.reach import group_values
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.layouts import iter_axis_orders
 from subgraph.text import nearest
 from subgraph.trials.matching.matched_tensor import Axes, MatchedTensor, Matches
 from subgraph.trials.matching.name_forms import ENDINGS, expand_map
-from subgraph.types import Array, Shape, StringMap, frozen
+from subgraph.types import Array, StringMap, frozen
 
 NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
@@ -42,6 +43,10 @@ SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, where they differ by rounding alone
+SLACK = 1e-6  # of rounding, where profiles are compared
+
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @frozen
@@ -107,7 +112,8 @@ def match_tensors(
             fitted = _fit(match, expected, value, order)
             # Another order of axes is a fault, not a layout, where the shape does not show it, in
             # an output, or if the tensors above do not have it.
-            is_unseen = target == name and _have_same_shape(expected, value)
+            shapes = {None if a is None else a.shape for a in (expected, value)}
+            is_unseen = target == name and len(shapes) == 1
             is_inside = name not in reference.graph.outputs
             is_layout = order and (is_inside or any(m.perm for m in matches.values()))
             layout = _turn(order) if is_layout else ()
@@ -119,17 +125,11 @@ def match_tensors(
             if (name in misshapen or is_shifted) and value is not None:
                 shifted.add(name)
                 fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
-            if (
-                target == name
-                and name in reference.graph.outputs
-                and name in candidate.graph.outputs
-            ):
-                matches[name] = (
-                    fitted or match
-                )  # an output is the output, however far off its values are
-                break
-            if fitted:
-                matches[name] = fitted
+            # an output is the output, however far off its values are
+            graphs = (reference.graph, candidate.graph)
+            is_output = target == name and all(name in graph.outputs for graph in graphs)
+            if fitted or is_output:
+                matches[name] = fitted or match
                 break
         if expected is not None and (name in matches or order):
             orders[name] = (
@@ -280,23 +280,17 @@ def _find_by_name(
         yield places[name]
         return
     graph = reference.graph
+    other = candidate.graph
     before = graph.skip(name, FOLDED_IN_TFLITE)
-    if before != name and before in targets and _has_fused_activation(candidate.graph, before):
-        yield before, "name"
+    codes = _find_codes(other, name)
+    words = [before] if before != name and _has_fused_activation(other, before) else []
+    words += [] if codes in graph.maker else [codes]
     is_activated = any(graph.ops[i] in FOLDED_IN_TFLITE for i in graph.readers.get(name, ()))
-    codes = _find_codes(candidate.graph, name)
-    if codes in targets and codes not in graph.maker:
-        yield codes, "name"
-    for target in (name, *(name + ending for ending in ENDINGS)):
-        if target in targets and not (
-            is_activated and _has_fused_activation(candidate.graph, target)
-        ):
-            yield target, "name"
+    own = (name, *(name + ending for ending in ENDINGS))
+    words += [n for n in own if not (is_activated and _has_fused_activation(other, n))]
     before = graph.skip(name, WORK_OF_QUANTIZERS)
-    if before != name:
-        for target in (before + suffix for suffix in ENDINGS):
-            if target in targets:
-                yield target, "name"
+    words += [before + ending for ending in ENDINGS] if before != name else []
+    yield from ((target, "name") for target in words if target in targets)
 
 
 def _is_taken(graph: Graph, name: str, target: str, matches: Matches) -> bool:
@@ -379,10 +373,6 @@ def _are_plain_transposes(ours: Graph, name: str, theirs: Graph, matches: Matche
     return before is not None and not before.perm
 
 
-def _have_same_shape(expected: Array | None, value: Array | None) -> bool:
-    return expected is not None and value is not None and expected.shape == value.shape
-
-
 def _turn(order: Axes) -> Axes:
     """Return an order of axes as `MatchedTensor.perm`: () if it changes nothing."""
     return () if order == tuple(range(len(order))) else order
@@ -432,50 +422,31 @@ Near = tuple[float, MatchedTensor]  # a possible match and its distance
 
 def _near_values(
     reference: ModelValues,
-    names: Iterable[str],
+    names: Collection[str],
     candidate: ModelValues,
     free: Iterable[MatchedTensor],
     own: Mapping[str, Scale],
 ) -> dict[str, list[Near]]:
     """By tensor of the reference's model, the matches whose values are near."""
-    by_sizes: dict[Shape, list[MatchedTensor]] = {}
-    profiles: dict[Axes, list[Array]] = {}
+    known = ((name, reference.value(name)) for name in names)
+    floats = ((n, a) for n, a in known if a is not None and a.dtype.kind == "f")
+    sums = BlockSums((n, a) for n, a in floats if is_varied(a))
+    near: dict[str, list[Near]] = {name: [] for name in names}
     for match in free:
         value = candidate.value(match.name)
-        if value is not None and value.dtype.kind in "fiuV":
-            sizes = tuple(sorted(value.shape))
-            by_sizes.setdefault(sizes, []).append(match)
-            profiles.setdefault(sizes, []).append(profile_of(match.to_real(value)))
-    near: dict[str, list[Near]] = {}
-    for name in names:
-        expected = reference.value(name)
-        if expected is None or expected.dtype.kind != "f" or not is_varied(expected):
-            continue
-        sizes = tuple(sorted(expected.shape))
-        for k in _similar(profile_of(expected), profiles.get(sizes, ())):
-            match = by_sizes[sizes][k]
-            value = candidate.value(match.name)
+        alike = [] if value is None else sums.near(match.to_real(value), NEAR)
+        for name in alike:
+            expected = reference.value(name)
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
-            apart = (
-                relative_l2(expected, fitted.to_real(value))
-                if fitted and value is not None
-                else math.inf
-            )
-            if fitted and apart <= NEAR:
-                near.setdefault(name, []).append((apart, fitted))
-    return near
+            if fitted and expected is not None and value is not None:
+                apart = relative_l2(expected, fitted.to_real(value))
+                near[name] += [(apart, fitted)] if apart <= NEAR else []
+    return {name: options for name, options in near.items() if options}
 
 
 def is_varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
     """Return whether a tensor holds enough different numbers, `least`, to be identified by them."""
     return value.size >= least and np.unique(value.reshape(-1)[: 1 << 16]).size >= least
-
-
-def _similar(profile: Array, others: Sequence[Array]) -> Iterator[int]:
-    """The positions of the profiles whose tensors may be near."""
-    if others:
-        apart = np.sqrt(np.square(np.stack(others) - profile).sum(1))
-        yield from map(int, np.flatnonzero(apart <= (NEAR + SURELY) * norm(profile)))
 
 
 def profile_of(value: Array) -> Array:
@@ -494,6 +465,30 @@ def profile_of(value: Array) -> Array:
     means = np.add.reduceat(flat, starts) / lengths
     rest = norm(flat - np.repeat(means, lengths))
     return np.append(means * np.sqrt(lengths), rest)
+
+
+class BlockSums(Generic[Key]):
+    """Finds which arrays may be near another one, in any order of axes, by a profile of each."""
+
+    def __init__(self, arrays: Iterable[tuple[Key, Array]]) -> None:
+        by_size = group_values(
+            (array.size, (key, profile_of(array)))
+            for key, array in arrays
+            if array.dtype.kind in "fiubV"
+        )
+        self._rows = {
+            size: ([key for key, _ in rows], np.stack([profile for _, profile in rows]))
+            for size, rows in by_size.items()
+        }
+
+    def near(self, array: Array, share: float) -> list[Key]:
+        """The arrays that may differ from `array` by at most this share of their own length."""
+        keys, profiles = self._rows.get(array.size, ([], None))
+        if profiles is None or array.dtype.kind not in "fiubV" or not share:
+            return []
+        apart = np.linalg.norm(profiles - profile_of(array), axis=1)
+        limits = share * np.linalg.norm(profiles, axis=1) * (1 + SLACK)
+        return [key for key, is_near in zip(keys, apart <= limits, strict=True) if is_near]
 
 
 # ------------------------------------------------------------ uniqueness

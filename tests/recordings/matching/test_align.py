@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subgraph.recordings.matching import align
+from subgraph.trials.matching.match_tensors import BlockSums
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())
@@ -38,7 +39,7 @@ def test_block_sums_leave_out_nothing_that_is_near() -> None:
     arrays = {
         f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)
     }
-    sums = align.BlockSums(arrays.items())
+    sums = BlockSums(arrays.items())
     for name, value in arrays.items():
         near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)
         assert name in sums.near(near, 0.1)
