@@ -81,13 +81,14 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     with np.errstate(all="ignore"):
         relative = relative_errors(*pair.values)
         spread = f"{_format_spread(pair.candidate)},{_format_spread(pair.reference)}"
-        return {
+        values: dict[str, float | str] = {
             **{column: found[metric] for metric, column in METRICS.items()},
             "AccumulatedRelativeError": float(relative.sum()),
             "MaxRelativeError": float(relative.max()),
             "StandardDeviation": spread,
             REASON: "",
         }
+    return {name: values[name] for name in (*ALGORITHMS, REASON)}
 
 
 def _explain_incomparable(mine: Array, golden: Array) -> str:

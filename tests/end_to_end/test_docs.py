@@ -100,20 +100,35 @@ WALKS = {
 }
 
 
+# How `compare` reads the recording, if a page shows nothing but an option of it.
+RECORDED = {
+    "mindstudio": "compare MODEL --recorded DUMP -i INPUT",
+    "tnn": "compare MODEL --recorded DUMP",
+    "horizon": "compare MODEL --recorded DUMP -i INPUT",
+    "tpu-mlir": "compare MODEL --recorded NET_tpu_outputs.npz -i in.npz",
+}
+LINE = re.compile(r"subcut .*|--(?:criterion|precision|align) \S.*", re.DOTALL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", WALKS)
-def test_each_command_of_a_table_runs(tool: str, recorded: Path, tmp_path: Path) -> None:
-    """The rows "you do today" of those who come from another tool."""
+def test_each_command_of_a_table_or_sentence_runs(
+    tool: str, recorded: Path, tmp_path: Path
+) -> None:
+    """What those who come from another tool paste; the console blocks run elsewhere."""
     shutil.copytree(recorded / tool, tmp_path, dirs_exist_ok=True)
     page = (DOCS / f"from-{tool}.md").read_text(encoding="utf-8")
-    rows = "\n".join(re.findall(r"^\|.*", page, re.MULTILINE))
-    lines = [line for line in re.findall(r"`subcut ([^`…]*)`", rows) if "samples/" not in line]
+    texts = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+    lines = [text for text in texts if LINE.fullmatch(text) and not re.search("…|samples/", text)]
     files = sorted(f for f in tmp_path.glob("dump/*") if f.suffix != ".json")
     for number, line in enumerate(lines):
+        is_option = line.startswith("--")
+        words = shlex.split(f"{RECORDED[tool]} {line}" if is_option else line.partition(" ")[2])
         known = {"DUMP": "dump", "INPUT": "data.bin", "DIR": f"exported-{number}", **WALKS[tool]}
-        known["FILE"] = str(files[0]) if line.startswith("export FILE") else "rows.csv"
-        ended = subcut(*(known.get(word, word) for word in line.split()), cwd=tmp_path)
-        assert ended.code in (0, 1), (line, ended.err)
+        known["FILE"] = str(files[0]) if "export" in words else "rows.csv"
+        known |= {"digits:N": "digits:2", "cmd:./run.sh {model} {inputs} {outputs}": "board.py"}
+        ended = subcut(*(known.get(word, word) for word in words), cwd=tmp_path)
+        assert ended.code in (0, 1), (words, ended.err)
     assert len(lines) >= 2
 
 
