@@ -286,7 +286,18 @@ def agreement(
         parts = [f"outputs {agree}", moved]
     else:
         parts = [f"outputs and {tensors} {agree}{where}"]
-    return "; ".join([*parts, *(f"this input tells nothing about '{name}'" for name in mute)])
+    silent = list(mute)
+    return "; ".join([*parts, explain_mute_outputs(silent)] if silent else parts)
+
+
+def explain_mute_outputs(names: Sequence[str]) -> str:
+    """Return which outputs say nothing about the candidate.
+
+    >>> explain_mute_outputs(["boxes", "scores"])
+    "this input tells nothing about 'boxes', 'scores'"
+    """
+    quoted = [f"'{name}'" for name in names]
+    return f"this input tells nothing about {list_some(quoted, 3)}"
 
 
 def short_path(path: str) -> str:

@@ -8,7 +8,8 @@ from dataclasses import field
 from enum import StrEnum
 
 from subgraph.documents import Number, absent, to_json
-from subgraph.text import count
+from subgraph.reach import group_values
+from subgraph.text import count, explain_mute_outputs
 from subgraph.types import Fields, JsonObject, StringMap, frozen
 
 
@@ -279,7 +280,8 @@ def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
             f"--may-be-empty '{next(iter(mute))}' accepts this one"
         )
     elif verdict.agrees:
-        yield from (f"this input tells nothing about '{name}': {why}" for name, why in mute.items())
+        names = group_values((why, name) for name, why in mute.items())
+        yield from (f"{explain_mute_outputs(alike)}: {why}" for why, alike in names.items())
 
 
 def explain_silence(mute: StringMap) -> str:

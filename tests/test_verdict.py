@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.verdict import NOTHING, NUMBERS, Judgement, Signature, Status, Verdict, joined
+from subgraph.verdict import (
+    NOTHING,
+    NUMBERS,
+    Judgement,
+    Signature,
+    Status,
+    Verdict,
+    iter_mute_notes,
+    joined,
+)
 
 FAILURES = st.builds(
     Judgement,
@@ -81,3 +90,11 @@ def test_the_worst_output_is_the_failing_one_with_the_largest_error() -> None:
     )
     worst = Verdict(Status.FAIL, Signature.MISMATCH, outputs=outputs).worst
     assert worst is outputs[2]
+
+
+def test_outputs_that_tell_nothing_for_one_reason_have_one_note() -> None:
+    agreeing = Judgement("y", Status.AGREE, None, "agrees", "close")
+    mute = [Judgement(name, Status.UNRESOLVED, None, NOTHING, "all NaN") for name in "abcd"]
+    verdict = Verdict(Status.AGREE, None, "close", (agreeing, *mute))
+    note = "this input tells nothing about 'a', 'b', 'c' and 1 more: all NaN"
+    assert list(iter_mute_notes(verdict)) == [note]
