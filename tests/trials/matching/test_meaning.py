@@ -77,6 +77,22 @@ def test_name_that_a_folded_normalization_leaves_is_matched_with_its_output(tmp_
     assert found.refuted == {("a", "a")}
 
 
+def test_fault_that_a_relu_hides_but_for_one_element_does_not_refute_a_name(tmp_path: Path) -> None:
+    text = (
+        "g (float[1,1,64,64] x) => (float[1,1,64,64] y)"
+        " { [conv] a = Conv(x, w)  [relu] c = Relu(a)  [last] y = Conv(c, u) }"
+    )
+    x = np.ones((1, 1, 64, 64), np.float32)
+    x[0, 0, 0, 0] = -0.1
+    np.save(tmp_path / "x.npy", x)
+    w = np.array([-1, 1], np.float32).reshape(2, 1, 1, 1)
+    u = np.ones((1, 2, 1, 1), np.float32)
+    text_models.save(tmp_path / "model.onnx", text, w=w, u=u)
+    w[0] = -1.5
+    text_models.save(tmp_path / "other.onnx", text, w=w, u=u)
+    assert not pair(tmp_path, f"x={tmp_path / 'x.npy'}").refuted
+
+
 def test_fault_downstream_does_not_hide_a_name_that_moved(tmp_path: Path) -> None:
     save_folded(tmp_path, lambda weights: weights.update(u=weights["u"][:, ::-1].copy()))
     assert pair(tmp_path).refuted == {("a", "a")}
