@@ -417,33 +417,28 @@ def test_project_file_serves_the_folders_below(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "there"),
+    ("key", "words", "there"),
     [
-        ("random:7", "random:7"),
-        ("random", "random"),
-        ("random.caffemodel", "{here}/random.caffemodel"),
+        ("weights", "random:7", "random:7"),
+        ("weights", "random", "random"),
+        ("weights", "random.caffemodel", "{here}/random.caffemodel"),
+        ("criterion", "noise", "noise"),
+        ("criterion", "mine.py", "{here}/mine.py"),
+        ("criterion", "./mine.py:tight", "{here}/mine.py:tight"),
+        (
+            "criterion",
+            "threshold:cosine>0.9,a/mine.py<1",
+            "threshold:cosine>0.9,{here}/a/mine.py<1",
+        ),
+        ("criterion", "/its/own.py", "/its/own.py"),
     ],
 )
-def test_weights_in_a_project_file_lie_beside_it(words: str, there: str, tmp_path: Path) -> None:
-    (tmp_path / "subcut.toml").write_text(f"weights = {words!r}\n")
+def test_file_in_a_project_file_lies_beside_it(
+    key: str, words: str, there: str, tmp_path: Path
+) -> None:
+    (tmp_path / "subcut.toml").write_text(f"{key} = {words!r}\n")
     (tmp_path / "below").mkdir()
-    assert project.load(tmp_path / "below").get("weights") == there.format(here=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "there"),
-    [
-        ("noise", "noise"),
-        ("mine.py", "{here}/mine.py"),
-        ("./mine.py:tight", "{here}/mine.py:tight"),
-        ("threshold:cosine>0.9,a/mine.py<1", "threshold:cosine>0.9,{here}/a/mine.py<1"),
-        ("/its/own.py", "/its/own.py"),
-    ],
-)
-def test_criterion_in_a_project_file_lies_beside_it(words: str, there: str, tmp_path: Path) -> None:
-    (tmp_path / "subcut.toml").write_text(f"criterion = {words!r}\n")
-    (tmp_path / "below").mkdir()
-    assert project.load(tmp_path / "below").get("criterion") == there.format(here=tmp_path)
+    assert project.load(tmp_path / "below").get(key) == there.format(here=tmp_path)
 
 
 def test_pyproject_without_settings_is_passed_over(here: Path) -> None:

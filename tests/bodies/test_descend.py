@@ -5,7 +5,6 @@ Covers `bodies.descend`, `bodies.iterations`, `bodies.model` and `bodies.truncat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,6 @@ LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,
         on = Less(i, lim)
     }>
 }"""  # noqa: E501
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
-    with Reference() as running:
-        yield running
 
 
 def feeding(folder: Path, **values: Any) -> Feeding:

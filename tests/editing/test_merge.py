@@ -6,7 +6,6 @@ Covers `editing.merge`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +28,6 @@ from tests.helpers.runs import evaluate
 RUNNABLE = [
     c for c in CASES if c.refused is None and c.runs and not c.options and "missing" not in c.title
 ]
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
-    with Reference() as started:
-        yield started
 
 
 def chain(path: Path, ops: dict[str, str], *, rows: int = 2, opset: int = 17) -> Graph:

@@ -38,12 +38,6 @@ LIGHT = (
 PIECES = 3  # per kind of model: the table's, and two more
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
-    with Reference() as started:
-        yield started
-
-
 def some_cuts(
     graph: Graph, seed: int, *first: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> Iterator[Region]:

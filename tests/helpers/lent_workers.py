@@ -1,9 +1,9 @@
 """Workers, and children for onnx, that outlive the command that started them: the next command of
 this test process is lent them.
 
-To start one takes longer than most tests. That of the fake candidate is lent once per test: its
-faults may hang on how many processes there were. Tests that are about starting have the fixture
-`own_workers`.
+To start one takes longer than most tests. Those of the candidates with faults are lent once per
+test: faults may hang on how many processes there were. Tests that are about starting have the
+fixture `own_workers`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
-from tests.helpers import fake_candidate
+from tests.helpers import fake_candidate, mistaken_candidate
 
-BACKENDS = ("ort", "onnx-reference", fake_candidate.HERE)
+ONCE_PER_TEST = (fake_candidate.HERE, mistaken_candidate.HERE)
+BACKENDS = ("ort", "onnx-reference", *ONCE_PER_TEST)
 
 State = dict[str, Any]  # of a `Worker`
 T = TypeVar("T")
 _idle: dict[str, list[State]] = defaultdict(list)  # by backend
 _onnx: list[Answering] = []
-_used: list[State] = []  # of the fake candidate, in this test
+_used: dict[str, list[State]] = defaultdict(list)  # of `ONCE_PER_TEST`, in this test
 
 
 def lend(on: bool = True) -> None:
@@ -51,7 +52,8 @@ def lend(on: bool = True) -> None:
 
 def next_test() -> None:
     """What this test has used may be used again."""
-    _idle[fake_candidate.HERE] += _used
+    for backend, states in _used.items():
+        _idle[backend] += states
     _used.clear()
 
 
@@ -162,6 +164,6 @@ class LentWorker(Worker):
             except SubcutError:
                 super().close()
                 return
-            kept = _used if self._backend == fake_candidate.HERE else _idle[self._backend]
-            kept.append(dict(vars(self)))
+            kept = _used if self._backend in ONCE_PER_TEST else _idle
+            kept[self._backend].append(dict(vars(self)))
             self._ended = self._closed = True

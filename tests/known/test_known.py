@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.lint import LintContext, run_rules
 from subgraph.runtime import devices
+from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -419,24 +421,32 @@ def test_fault_that_only_values_show_is_listed_without_a_hint(tmp_path: Path) ->
     assert has_line(subcut("known", "tanh-large", cwd=tmp_path).out, "opencv: Tanh", "NaN")
 
 
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Worker]:
+    """The process of all cases that run: its start takes longer than a case."""
+    with known_case.open_evaluator() as worker:
+        yield worker
+
+
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
 def test_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(
-    entry: known.Entry, tmp_path: Path
+    entry: known.Entry, tmp_path: Path, evaluator: Worker
 ) -> None:
-    ((_, example),) = known_case.examples([entry], tmp_path)
+    assert entry.case
+    example = known_case.example_of(evaluator, entry, entry.case, tmp_path / "case")
     assert all(np.isfinite(record.array()).all() for record in example.outputs)
     fitting = [hint for hint in hints(example.model, entry.runtime) if entry.says in hint]
     assert bool(fitting) != ("values" in entry.when)
 
 
-def test_case_with_quantizers_of_an_older_opset_runs(tmp_path: Path) -> None:
+def test_case_with_quantizers_of_an_older_opset_runs(tmp_path: Path, evaluator: Worker) -> None:
     """The evaluator has them from opset 19 on."""
     text = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
         { c = QuantizeLinear (x, s, z) y = DequantizeLinear (c, s, z) }"""
     case = known.KnownCase(f'<ir_version: 8, opset_import: ["": 13]> {text}')
     entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="old", runtime="toy")
-    ((_, example),) = known_case.examples([entry], tmp_path)
+    example = known_case.example_of(evaluator, entry, case, tmp_path / "case")
     assert not (2 * example.outputs[0].array() % 1).any()
 
 
@@ -569,12 +579,12 @@ def test_the_list_and_one_entry(tmp_path: Path) -> None:
         assert subcut("known", *asked.split(), cwd=tmp_path).code == 2
 
 
-def test_weights_are_drawn_and_values_are_taken(tmp_path: Path) -> None:
+def test_weights_are_drawn_and_values_are_taken(tmp_path: Path, evaluator: Worker) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[2, 3] x, float[2, 4] z) => (float[2, 4] y) <float[3, 4] w> { p = MatMul (x, w) y = Add (p, z) }"""  # noqa: E501
     case = known.KnownCase(text, ranges={"w": (5.0, 6.0)}, values={"x": (1, 2, 3, 4, 5, 6.5)})
     entry = known.Entry("MatMul", "x", ("1",), "2026-01-01", case=case, name="own", runtime="toy")
-    ((_, example),) = known_case.examples([entry], tmp_path)
+    example = known_case.example_of(evaluator, entry, case, tmp_path / "case")
     x, z = (record.array() for record in example.inputs)
     assert x.tolist() == [[1, 2, 3], [4, 5, 6.5]] and (abs(z) <= 1).all()
     (weight,) = onnx.load(example.model).graph.initializer

@@ -84,12 +84,6 @@ def compare(reference: Reference, folder: Path) -> ComparedDump:
     return compare_dump(reference, folder / "m.onnx", folder / "dump", folder / "x.npy")
 
 
-@pytest.fixture(scope="module")
-def reference() -> Any:
-    with Reference() as running:
-        yield running
-
-
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(15))
 def test_healthy_recording_has_no_interval(seed: int, reference: Reference, tmp_path: Path) -> None:

@@ -178,19 +178,12 @@ def save_misdeclared(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_candidate_model_with_a_wrong_declaration_does_not_load(
-    command: str, tmp_path: Path
+@pytest.mark.parametrize("words", ["b.onnx", "a.onnx --candidate-model b.onnx"])
+def test_file_with_a_wrong_declaration_blames_no_node(
+    words: str, command: str, tmp_path: Path
 ) -> None:
     save_misdeclared(tmp_path)
-    words = ("a.onnx", "--candidate-model", "b.onnx", "--shape", "x=3x8", "--json")
-    done = subcut(command, *words, cwd=tmp_path)
-    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
-
-
-@pytest.mark.parametrize("command", ["bisect", "compare"])
-def test_file_with_a_wrong_declaration_blames_no_node(command: str, tmp_path: Path) -> None:
-    save_misdeclared(tmp_path)
-    done = subcut(command, "b.onnx", "--shape", "x=3x8", "--json", cwd=tmp_path)
+    done = subcut(command, *words.split(), "--shape", "x=3x8", "--json", cwd=tmp_path)
     assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
 
 

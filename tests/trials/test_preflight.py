@@ -107,7 +107,7 @@ def net(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 @pytest.mark.parametrize(
     ("returned", "told"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -70,12 +70,6 @@ class Board(Workers):
             said = drop_if_changed(trials)
             act(trials)
             return [said, age(trials)]
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
-    with Reference() as running:
-        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -23,9 +22,8 @@ from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
 from subgraph.precision import Precision
-from subgraph.runtime.reference import Reference
 from subgraph.verdict import Signature, Status
-from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
+from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal
 from tests.helpers.examples import examples
 from tests.helpers.facts import has_line
 
@@ -42,11 +40,6 @@ UNRESOLVED = Status.UNRESOLVED
 NAN = np.nan
 INF = np.inf
 LOST = "fail, precision"
-
-
-@pytest.fixture
-def make(tmp_path: Path, reference: Reference) -> Make:
-    return region_maker(tmp_path, reference)
 
 
 @dataclass

@@ -5,7 +5,6 @@ Covers `comparison.noise.instrument` and `comparison.noise.element_types`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from onnx import parser
 from subgraph.comparison.noise.instrument import element_types
 from subgraph.errors import ModelError
 from subgraph.precision import Precision
-from subgraph.runtime.reference import Reference
 from subgraph.verdict import Status
-from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
+from tests.helpers.captured_region import Make, f32, largest_deviation, normal
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
@@ -37,11 +35,6 @@ SCAN = """g (float[5,16] x) => (float[16] s, float[5,16] y) {
 IF = """g (float[8,16] x, bool c) => (float[8,16] y) {
     y = If (c) <then_branch = t () => (float[8,16] p) { a = MatMul(x, w) q = Mul(a, a) p = Softmax(q) },
                 else_branch = e () => (float[8,16] r) { r = Identity(x) }> }"""  # noqa: E501
-
-
-@pytest.fixture
-def make(tmp_path: Path, reference: Reference) -> Make:
-    return region_maker(tmp_path, reference)
 
 
 # ------------------------------------------------------------ NaN

@@ -39,7 +39,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.storage.store import Store
 from tests.helpers import text_models
-from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
+from tests.helpers.captured_region import Make, f32, largest_deviation, normal
 from tests.helpers.examples import examples
 from tests.helpers.refusals import raises
 
@@ -53,11 +53,6 @@ LAW = settings(max_examples=examples(60), deadline=None, database=None, derandom
 CLAIMS = st.sampled_from([FP32, FP16, BF16, INT8])
 TYPES = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
 ANY = nps.arrays(np.float32, nps.array_shapes(max_side=6), elements=st.floats(width=32))
-
-
-@pytest.fixture
-def make(tmp_path: Path, reference: Reference) -> Make:
-    return region_maker(tmp_path, reference)
 
 
 def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
