@@ -27,7 +27,8 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ import subgraph
 from benchmarks import trained
 from benchmarks.trained import Array, Trained
 from fixtures import unequal
+from subgraph.types import frozen
 
 FOLDER = Path("build/plans")
 ANSWERS = FOLDER / "answers.json"
@@ -69,6 +71,24 @@ NOT_FLOAT = (
 )  # quantized already, or all of it in an If
 
 Answer = dict[str, Any]
+
+
+@frozen
+class Kind:
+    """A kind of network with channels of very different sizes."""
+
+    title: str
+    build: Callable[..., onnx.ModelProto]
+    draw: Callable[[int, int], Array]
+    planted: bool
+
+
+KINDS = (
+    Kind("planted", unequal.build, unequal.draw_input, planted=True),
+    Kind("large channels count more", unequal.build, unequal.draw_input, planted=False),
+    Kind("tokens, planted", unequal.build_tokens, unequal.draw_tokens, planted=True),
+    Kind("tokens, large channels", unequal.build_tokens, unequal.draw_tokens, planted=False),
+)
 
 
 def write_samples(model: Trained) -> Path:
@@ -259,12 +279,12 @@ def beside(known: dict[str, Answer]) -> Iterator[str]:
             )
 
 
-def measure_unequal(seed: int, to: str, *, planted: bool, rescale: bool) -> float:
+def measure_unequal(seed: int, to: str, kind: Kind, *, rescale: bool) -> float:
     """Return the signal to noise ratio of a quantized network in dB, of four samples."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.onnx"
-        onnx.save(unequal.build(seed, planted=planted), path)
-        inputs = [unequal.draw_input(seed, k) for k in range(SAMPLES)]
+        onnx.save(kind.build(seed, planted=kind.planted), path)
+        inputs = [kind.draw(seed, k) for k in range(SAMPLES)]
         found = subgraph.plan(
             path,
             to=to,
@@ -283,19 +303,15 @@ def tabulate_unequal(number: int) -> Iterator[str]:
     """A row per network, then the medians."""
     yield "| network | type | without, dB | `--rescale`, dB |"
     yield "|---|---|--:|--:|"
-    for planted, to in ((True, "int8"), (False, "int8"), (True, "int16")):
+    for kind, to in product(KINDS, ("int8", "int16")):
         rows = []
-        kind = "planted" if planted else "large channels count more"
         for seed in range(FIRST_SEED, FIRST_SEED + number):
-            row = [
-                measure_unequal(seed, to, planted=planted, rescale=rescale)
-                for rescale in (False, True)
-            ]
+            row = [measure_unequal(seed, to, kind, rescale=rescale) for rescale in (False, True)]
             rows.append(row)
-            yield f"| {seed}, {kind} | {to} | {row[0]:.1f} | {row[1]:.1f} |"
+            yield f"| {seed}, {kind.title} | {to} | {row[0]:.1f} | {row[1]:.1f} |"
         before, after = (statistics.median(column) for column in zip(*rows, strict=True))
         lower = sum(b < a for a, b in rows)
-        yield f"| median, {kind}; {lower} lower | {to} | {before:.1f} | {after:.1f} |"
+        yield f"| median, {kind.title}; {lower} lower | {to} | {before:.1f} | {after:.1f} |"
 
 
 def main() -> None:

@@ -167,6 +167,10 @@ class Verdict(Graded):
         one."""
         return max(self.outputs, key=gravity, default=None)
 
+    def largest_error(self, metric: str = "max_rel", unknown: float = 0.0) -> float:
+        """Return the largest error of an output by a metric; `unknown` for one without it."""
+        return max((judged.errors.get(metric, unknown) for judged in self.outputs), default=0.0)
+
     def document(self) -> VerdictDocument:
         """The verdict as a document has it."""
         return VerdictDocument(

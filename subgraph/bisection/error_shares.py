@@ -145,11 +145,9 @@ class ErrorShares:
 
     def of_prefix(self, verdict: Verdict) -> PrefixError | None:
         """The largest error of a prefix, relative to that of the whole."""
-        error, whole = (
-            max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0)
-            for v in (verdict, self._trials.verdict(self._trials.full_model))
-        )
-        return PrefixError(error / whole) if whole and verdict.outputs else None
+        whole = self._trials.verdict(self._trials.full_model).largest_error()
+        is_known = whole and verdict.outputs
+        return PrefixError(verdict.largest_error() / whole) if is_known else None
 
 
 def answer_of(verdict: Verdict) -> Answer:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 from subgraph.blame.attributes import describe_node
@@ -31,12 +31,12 @@ from subgraph.results.blame import (
     BlamedRegion,
     BlamedRuntime,
     Cure,
+    TriedRelease,
     Versions,
 )
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
 from subgraph.text import clean, count
-from subgraph.types import StringMap
 from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
@@ -147,16 +147,16 @@ def _head(found: BlameDocument) -> str:
 
 def history(versions: Versions) -> str:
     """`1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`, as it is."""
-    said = states([{"version": tried.version, "state": tried.state} for tried in versions.tried])
-    return f"{said} ({len(versions.tried)} of {count(versions.releases, 'release')} tried)"
+    tried = f"{len(versions.tried)} of {count(versions.releases, 'release')} tried"
+    return f"{states(versions.tried)} ({tried})"
 
 
-def states(tried: Sequence[StringMap]) -> str:
+def states(tried: Sequence[TriedRelease]) -> str:
     """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one
     span."""
     spans = []
-    for state, group in groupby(tried, key=itemgetter("state")):
-        names = [t["version"] for t in group]
+    for state, group in groupby(tried, key=attrgetter("state")):
+        names = [t.version for t in group]
         ends = " … ".join(dict.fromkeys((names[0], names[-1])))
         outcome = "cannot be tried" if state == "unknown" else state
         spans.append(f"{ends} {outcome}")

@@ -8,11 +8,10 @@ right where it gives the same values.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,8 @@ from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.other_attributes import read_value
-from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
-from subgraph.verdict import NUMBERS, Signature, Status, Verdict
+from subgraph.verdict import NUMBERS, Signature, Verdict
 
 MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes and pairs of them
@@ -79,7 +77,7 @@ class Attributes:
         """
         trials = self.trials
         region = fix_parameters(self.trials.graph, self.region)
-        if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
+        if trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         end = time.monotonic() + MAX_SECONDS
         folder = trials.model.new_folder()
@@ -94,8 +92,7 @@ class Attributes:
         with OnnxProcess(trials.graph.path) as onnx:
             original = _copy_with_own_shapes(model, onnx)
             as_it_is = self._verdict(original, fed, folder / "as-it-is.onnx")
-            refuses = as_it_is.signature is Signature.REFUSED
-            if not as_it_is.fails and not refuses:
+            if not as_it_is.fails and as_it_is.signature is not Signature.REFUSED:
                 return
             found = False
             single = ((place,) for place in places)
@@ -103,7 +100,7 @@ class Attributes:
                 if found and len(left_out) > 1:
                     return
                 if tried == MAX_TRIED or time.monotonic() > end:
-                    self.notes.append(_tried(tried, len(places)))
+                    self.notes.append(f"no more than {tried} attributes and pairs were left out")
                     return
                 other = _copy_with_own_shapes(model, onnx, left_out)
                 if self._is_right(other, fed, folder / f"without{tried}.onnx", as_it_is):
@@ -129,7 +126,7 @@ class Attributes:
         if not verdict.agrees:
             return False
         # the same error may be small beside larger values
-        is_smaller = _error(verdict) * SMALLER <= _error(as_it_is)
+        is_smaller = verdict.largest_error("max_abs") * SMALLER <= as_it_is.largest_error("max_abs")
         return as_it_is.signature not in NUMBERS or is_smaller
 
     def _verdict(
@@ -144,39 +141,17 @@ class Attributes:
         path.write_bytes(model.SerializeToString())
         self.tried += 1
         setup = replace(
-            self.setup, candidate=self.trials.runtime.candidate, feeding=Feeding(records=tuple(fed))
+            self.setup,
+            candidate=self.trials.runtime.candidate,
+            feeding=Feeding(records=tuple(fed)),
+            needs_evidence=True,
         )
         with open_trials(load(path), setup, self.reference, self.trials.runtime.workers) as trials:
             whole = trials.model.whole()
             verdict = trials.verdict(whole)
             if not verdict.agrees:
                 return verdict
-            if not _tells(trials.model):
-                return replace(verdict, status=Status.UNRESOLVED)
             return trials.verdict(whole, repetition=1, fresh=True)
-
-
-def _tried(tried: int, places: int) -> str:
-    if tried < places:
-        return f"{tried} of {places} attributes were left out, one at a time"
-    return (
-        f"attributes were left out one at a time, and {tried - places} of {math.comb(places, 2)}"
-        " pairs of them"
-    )
-
-
-def _error(verdict: Verdict) -> float:
-    return max((judged.errors.get("max_abs", 0.0) for judged in verdict.outputs), default=0.0)
-
-
-def _tells(model: ReferenceModel) -> bool:
-    """Return whether an output of the model has different elements. Equal ones, as a Softmax over
-    one element returns, show nothing."""
-    outputs = [
-        record[name] for record, name in product(model.values.records, model.whole().outputs)
-    ]
-    arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
-    return any(bool((array != array[0]).any()) for array in arrays if array.size)
 
 
 def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:

@@ -91,9 +91,8 @@ def parse_maker(text: str) -> Candidate:
         named = replace(candidates.parse(f"{BACKEND}:{words},maker={maker}"), name=maker)
     settings = dict(named.options)
     python = str(settings.pop("python", ""))
-    given = {"maker": settings.pop("maker"), "settings": settings, "made": "", "skip": ()}
-    given["samples"] = ()
-    return replace(named, options=given, python=python)
+    given = {"maker": settings.pop("maker"), "settings": settings}
+    return replace(named, options={**given, "made": "", "skip": (), "samples": ()}, python=python)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class Rewriter:
         """
         trials = self.trials
         region = fix_parameters(self.trials.graph, self.region)
-        if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
+        if trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
         deadline = trials.model.reference.deadline
         proven = 0

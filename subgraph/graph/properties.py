@@ -14,7 +14,7 @@ And                      bool broadcasts choice commutes exact
 ArgMax                   choice exact int64 ranks
 ArgMin                   choice exact int64 ranks
 AveragePool              approximated float keeps-type pool requantizes sums window
-BatchNormalization       float keeps-shape keeps-type weighted
+BatchNormalization       features:1 float keeps-shape keeps-type weighted
 Bernoulli                random
 BitShift                 exact
 BitwiseAnd               exact
@@ -28,13 +28,13 @@ CenterCropPad            exact setting:1
 Clip                     exact folded folded-in-tflite keeps-shape keeps-type parameter:1,2 picks
 Col2Im                   setting:1,2
 Compress                 choice exact value-sized
-Concat                   exact keeps-type requantizes same-inputs
+Concat                   axis-wise exact keeps-type requantizes same-inputs
 ConcatFromSequence       exact
 Constant                 tensor typed
 ConstantOfShape          exact setting:0 tensor typed
-Conv                     approximated channel:0 float one-type sums weighted window
+Conv                     approximated channel:0 features:1 float one-type sums weighted window
 ConvInteger              window
-ConvTranspose            approximated channel:1 float one-type sums weighted window
+ConvTranspose            approximated channel:1 features:1 float one-type sums weighted window
 CumSum                   keeps-type setting:1
 DFT                      setting:1,2
 DeformConv               window
@@ -55,28 +55,28 @@ EyeLike                  exact
 Flatten                  exact keeps-type mixes-axes rearranges
 Floor                    exact step
 GRU                      approximated coarse float weighted
-Gather                   exact keeps-type mixes-axes picks
+Gather                   axis-wise exact keeps-type mixes-axes picks
 GatherElements           exact keeps-type
 GatherND                 exact keeps-type
 Gelu                     approximated coarse keeps-shape keeps-type
-Gemm                     channel:-1 mixes-axes one-type sums weighted
+Gemm                     channel:-1 features:-1 mixes-axes one-type sums weighted
 GlobalAveragePool        approximated float keeps-type pool requantizes sums
 GlobalLpPool             keeps-type pool
 GlobalMaxPool            exact keeps-type pool requantizes
 Greater                  bool broadcasts choice exact overflows same-inputs
 GreaterOrEqual           bool choice exact overflows same-inputs
-GroupNormalization       weighted
+GroupNormalization       features:1 weighted
 HardSigmoid              folded keeps-shape keeps-type squashes
 HardSwish                folded keeps-shape keeps-type
 Hardmax                  choice exact
 Identity                 copies exact keeps-shape keeps-type rearranges
 If                       bodies
-InstanceNormalization    float keeps-shape keeps-type weighted
+InstanceNormalization    features:1 float keeps-shape keeps-type weighted
 IsInf                    bool exact
 IsNaN                    bool exact
 LRN                      keeps-shape keeps-type
 LSTM                     approximated coarse float weighted
-LayerNormalization       coarse weighted
+LayerNormalization       coarse features:-1 weighted
 LeakyRelu                folded keeps-shape keeps-type
 Less                     bool broadcasts choice exact overflows same-inputs
 LessOrEqual              bool choice exact overflows same-inputs
@@ -84,7 +84,7 @@ Log                      float keeps-shape keeps-type
 LogSoftmax               coarse float keeps-shape keeps-type squashes
 Loop                     bodies
 LpPool                   keeps-type pool window
-MatMul                   channel:-1 mixes-axes one-type overflows sums weighted
+MatMul                   channel:-1 features:-1 mixes-axes one-type overflows sums weighted
 MatMulNBits              dynamic
 Max                      broadcasts commutes exact one-type overflows
 MaxPool                  choice:1 exact keeps-type pool requantizes window
@@ -92,7 +92,7 @@ MaxUnpool                exact setting:2
 MelWeightMatrix          parameter:0,1,2,3,4
 Min                      broadcasts commutes exact one-type overflows
 Mod                      step
-Mul                      broadcasts commutes one-type overflows weighted
+Mul                      broadcasts commutes features:-1 one-type overflows weighted
 Multinomial              random
 Neg                      exact keeps-shape keeps-type overflows
 NonMaxSuppression        choice exact parameter:2,3,4 setting:2,3,4 value-sized
@@ -104,7 +104,7 @@ OptionalGetElement       exact
 OptionalHasElement       exact
 Or                       bool broadcasts choice commutes exact
 PRelu                    broadcasts one-type weighted
-Pad                      exact keeps-type parameter:1,2,3 picks setting:1,3
+Pad                      axis-wise exact keeps-type parameter:1,2,3 picks setting:1,3
 Pow                      broadcasts parameter:1
 QGemm                    scale:7,8 step weight:3,4,5
 QLinearAdd               scale:6,7 step
@@ -118,7 +118,7 @@ QLinearMul               scale:6,7 step
 QLinearSigmoid           scale:3,4 step
 QLinearSoftmax           scale:3,4 step
 QuantizeLinear           exact keeps-shape scale:1,2 step typed weighted
-RMSNormalization         weighted
+RMSNormalization         features:-1 weighted
 RNN                      coarse float weighted
 RandomNormal             random
 RandomNormalLike         random
@@ -161,13 +161,13 @@ Slice                    exact keeps-type picks setting:1,2,3,4
 Softmax                  approximated coarse float keeps-shape keeps-type squashes
 Softplus                 float keeps-shape keeps-type
 SpaceToDepth             exact keeps-type
-Split                    exact keeps-type picks setting:1
+Split                    axis-wise exact keeps-type picks setting:1
 SplitToSequence          exact
 Sqrt                     float keeps-shape keeps-type
 Squeeze                  exact keeps-type rearranges setting:1
 StringSplit              value-sized
 Sub                      broadcasts one-type overflows requantizes
-Sum                      commutes one-type requantizes
+Sum                      axis-wise commutes one-type requantizes
 Tanh                     approximated coarse float folded-in-tflite keeps-shape keeps-type squashes
 ThresholdedRelu          exact
 Tile                     exact keeps-type picks setting:1
@@ -177,7 +177,7 @@ Trilu                    exact setting:1
 Unique                   choice:0,1,2,3 exact value-sized
 Unsqueeze                exact keeps-type rearranges setting:1
 Upsample                 parameter:1 requantizes setting:1
-Where                    exact
+Where                    axis-wise exact
 Xor                      bool choice commutes exact
 ZipMap                   exact
 """
@@ -206,6 +206,9 @@ def _positions(word: str) -> dict[str, tuple[int, ...]]:
 # Its kernels deviate by more than rounding: of 16,110 tensors of healthy nodes on five
 # runtimes, those beyond 1e-5 were of these operators.
 APPROXIMATED = _operators("approximated")
+# An index of an axis of its output has values of its inputs at that index, unless the axis has
+# another size, or is missing because an attribute or an input names it.
+AXIS_WISE = _operators("axis-wise")
 # It holds bodies, whose nodes compute.
 BODY_OPS = _operators("bodies")
 # Its first output is bool, for inputs of any type.
@@ -290,3 +293,5 @@ OUTPUT_SCALES = _positions("scale")
 QUANTIZED_WEIGHTS = _positions("weight")
 # The number is the axis of the channels in the weight.
 CHANNEL_AXES = _positions("channel")
+# The number is the axis of its output along which its constants hold a factor per index.
+FEATURE_AXES = _positions("features")

@@ -19,8 +19,8 @@ one equation per word: of the exponents of its inputs, by position, and of its o
 An input without an equation has exponent 0. With `any` and `epsilon`, input 0 has any exponent; an
 epsilon follows its square. A demand that is not met becomes a Mul by a power of two.
 
-Each channel of a tensor, along axis 1, may have its own exponent: an array. Few operators pass such
-exponents on; weights take them by row and column.
+The channels of a tensor may have different exponents: an array that is broadcast to the tensor.
+Operators pass it on axis by axis; weights take it by row and column.
 """
 
 from __future__ import annotations
@@ -39,7 +39,18 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.nested import attribute, list_captured
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.properties import CHANNEL_AXES, POOLS, REARRANGES
+from subgraph.graph.properties import (
+    AXIS_WISE,
+    BROADCASTS,
+    CHANNEL_AXES,
+    FEATURE_AXES,
+    KEEPS_SHAPE,
+    NESTS,
+    POOLS,
+    REARRANGES,
+    SHAPE_OPS,
+    WINDOWS,
+)
 from subgraph.inspection.ranges import MeasuredTensors, Range, measure_weight
 from subgraph.precision import Precision
 from subgraph.reach import invert
@@ -67,10 +78,8 @@ RULE_OF = invert(
     (words.split(","), ops) for words, *ops in map(str.split, RULES.strip().splitlines())
 )
 FREE = frozenset(op for op, rule in RULE_OF.items() if rule[0] in ("any", "epsilon"))
-# Operators that pass the exponents of channels on, and those in whose weights they go.
-BY_CHANNEL = frozenset("Abs Add Dropout LeakyRelu Max Mean Min Neg PRelu Relu Sub Sum".split())
-BY_CHANNEL |= POOLS | REARRANGES - {"Transpose"}
-FOLDS_CHANNELS = frozenset((*CHANNEL_AXES, "BatchNormalization"))
+# Operators that pass the exponents of channels on.
+PASSES_AXES = AXIS_WISE | KEEPS_SHAPE | BROADCASTS | POOLS | NESTS | REARRANGES
 WITH_OLD_ATTRIBUTES = ("Clip", "Pad")  # limits of older opsets, which are not scaled
 Equation = tuple[dict[int, float], int]  # factors of inputs, by position, and of the output
 Exponent: TypeAlias = Any  # an int, or an array of those of channels
@@ -82,6 +91,7 @@ MAX_TRIES = 16  # exponents of one tensor
 BOUNDED = ("Clip", "Erf", "HardSigmoid", "Sigmoid", "Tanh")
 DIVIDES = ("Log", "Reciprocal")
 WIDE = "float32"
+LARGEST = float(np.finfo(np.float32).max)
 SUMS = frozenset(op for op, rule in RULE_OF.items() if rule == ["*"])
 CARRIERS = frozenset(op for op, rule in RULE_OF.items() if rule[0].isdigit() or rule == ["*"])
 MASK_PATH = CARRIERS | {"Mul", "Div", "Cast"}  # between a mask's constant and its Softmax
@@ -144,16 +154,16 @@ class Overflow:
     def _judge(self, name: str, exponent: int = 0) -> TroubleKind | None:
         """Return how a tensor leaves the type, divided by 2 to the power of an exponent."""
         measured = self._ranges[name]
-        ops = [self._graph.ops[i] for i in self._graph.readers.get(name, [])]
+        ops = {self._graph.ops[i] for i in self._graph.readers.get(name, [])}
         largest = _divide(measured.largest, exponent)
         if largest > self._precision.largest:
-            if ops and all(op in BOUNDED for op in ops):
+            if ops and ops.issubset(BOUNDED):
                 return None
             is_mask = self.is_mask(name) and name in self._made_of_large
             return TroubleKind.MASK if is_mask else TroubleKind.OVERFLOW
-        is_lost = 0 < _divide(measured.least or 0.0, exponent) <= self._precision.half_step
-        is_added = bool(ops) and name not in self._graph.outputs
-        if not is_lost or (is_added and all(op in SUMS for op in ops)):
+        is_lost = 0 < _divide(measured.least, exponent) <= self._precision.half_step
+        is_added = bool(ops) and ops <= SUMS and name not in self._graph.outputs
+        if not is_lost or is_added:
             return None
         vanishes = largest <= self._precision.half_step or self._is_divisor(name)
         return TroubleKind.VANISHES if vanishes else None
@@ -181,15 +191,17 @@ class Overflow:
         found = set[str]()
         for i in graph.order:
             is_path = graph.ops[i] in MASK_PATH
-            if is_path and any(n in found or self._is_large(n) for n in graph.reads[i]):
+            largest = self._precision.largest
+            reads = graph.reads[i] if is_path else ()
+            if any(n in found or self._measure_constant(n) > largest for n in reads):
                 found.update(graph.makes[i])
         return found
 
-    def _is_large(self, name: str) -> bool:
+    def _measure_constant(self, name: str) -> float:
+        """Return the largest finite magnitude of a float32 constant; 0 for other tensors."""
         weight = measure_weight(self._graph, name)
-        if weight is None or weight.range is None or weight.dtype != WIDE:
-            return False
-        return weight.range.largest > self._precision.largest
+        is_float = weight is not None and weight.dtype == WIDE
+        return weight.range.largest if weight and weight.range and is_float else 0.0
 
     # ------------------------------------------------------------ exponents
 
@@ -215,17 +227,9 @@ class Overflow:
         needs another exponent."""
         outputs = [(name, 0) for name in exponents if name in self._graph.outputs]
         read = [(name, k) for _, _, name, k in self.scaling.iter_demands(exponents)]
-        if any(self._is_beyond(name, k) for name, k in read):
+        if any(_divide(self._measure_constant(name), k) > LARGEST for name, k in read):
             return False
         return not any(self._is_wrong(name, k) for name, k in (*exponents.items(), *outputs, *read))
-
-    def _is_beyond(self, name: str, exponent: int) -> bool:
-        """Return whether a constant leaves float32 when it takes the factor."""
-        tensor = self._graph.constant(name)
-        if tensor is None:
-            return False
-        values = np.abs(protobuf.to_array(tensor, self._graph.path).astype(np.float64))
-        return _divide(float(values.max(initial=0.0)), exponent) > float(np.finfo(np.float32).max)
 
     def _iter_needed(self, name: str) -> Iterator[int]:
         """Yield the exponents that bring a tensor into range, and further ones for the tensors that
@@ -233,7 +237,7 @@ class Overflow:
         measured = self._ranges[name]
         first = math.ceil(math.log2(measured.largest * HEADROOM / self._precision.largest))
         if self._judge(name) is TroubleKind.VANISHES:
-            first = round(math.log2(measured.largest * (measured.least or 1)) / 2)
+            first = round(math.log2(measured.largest * measured.least) / 2)
         sign = 1 if first > 0 else -1
         return (first + sign * k for k in range(MAX_TRIES))
 
@@ -295,14 +299,13 @@ class Scaling:
                 found += [({0: power}, 1)] if power else []
             elif first.isdigit():
                 factors = {int(k): 1.0 if "+" in word else -1.0 for k in other} | {int(first): 1.0}
-                found += [(factors, int("=" not in word))] if max(factors) < len(node.input) else []
-        return found
+                found.append((factors, int("=" not in word)))
+        reads = dict(enumerate(node.input))
+        return [one for one in found if all(map(reads.get, one[0]))]
 
     def _read_power(self, node: protobuf.NodeProto) -> float:
-        tensor = self.graph.constant(node.input[1])
-        if tensor is None or protobuf.element_count(tensor) != 1:
-            return 0.0
-        return float(protobuf.to_array(tensor, self.graph.path).reshape(()))
+        value = self.graph.array(node.input[1])
+        return 0.0 if value is None or value.size != 1 else float(value.item())
 
     def is_constant(self, name: str) -> bool:
         """Return whether the values of a tensor are stored in the model."""
@@ -346,6 +349,8 @@ class Scaling:
             name = pending.pop()
             for i, other, factor in self._links.get(name, ()):
                 if other not in known:
+                    if factor != 1 and isinstance(known[name], np.ndarray):
+                        raise ValueError(self.graph.ops[i])
                     known[other] = self.lay(i, known[name] * factor, name, other)
                     pending.append(other)
         if any(np.any(value % 1) for value in known.values()):
@@ -364,7 +369,7 @@ class Scaling:
         for i, node in enumerate(self.graph.nodes):
             own = {k: exponents.get(name, 0) for k, name in enumerate(node.input)}
             wanted = dict.fromkeys(own, 0)
-            free = FREE if isinstance(own.get(0), int) else ("BatchNormalization", "Shape")
+            free = FREE if isinstance(own.get(0), int) else ("BatchNormalization", *SHAPE_OPS)
             if node.op_type in free and self._rules[i]:
                 wanted[0] = own[0]
             for factors, output in self._equations[i]:
@@ -381,7 +386,7 @@ class Scaling:
                     )
                 wanted[last] = _round(total / factors[last])
             for k, exponent in wanted.items():
-                if node.input[k] and np.any(exponent != own[k]):
+                if np.any(exponent != own[k]):
                     yield i, k, node.input[k], exponent
 
     def lay(self, i: int, exponent: Exponent, source: str, target: str) -> Exponent:
@@ -393,30 +398,56 @@ class Scaling:
         if not isinstance(exponent, np.ndarray) or source == target:
             return exponent
         node = self.graph.nodes[i]
+        op = node.op_type
+        value = self.graph.array(target)
+        if value is not None and op in FEATURE_AXES and op not in BROADCASTS:
+            return _fold(node, exponent, value.shape, source, target)
+        if value is not None and not value.any():
+            return 0
+        shape = self.shapes.get(target, ()) if value is None else value.shape
+        laid = self._move(node, exponent, source, shape)
+        if value is not None and op in BROADCASTS:
+            return laid
+        is_batch = len(shape) > 1 and len(laid) > 1
+        if is_batch or np.broadcast_shapes(laid.shape, shape) != tuple(shape):
+            raise ValueError(op)
+        return laid
+
+    def _move(
+        self, node: protobuf.NodeProto, exponent: Array, source: str, shape: Sequence[int]
+    ) -> Array:
+        """Return exponents along the axes of another tensor of a node, which has a shape."""
+        op = node.op_type
         own = self.shapes[source]
-        constant = self.graph.constant(target)
-        if constant is not None:
-            if node.op_type in BY_CHANNEL:
-                return exponent.reshape(-1, *[1] * (len(own) - 2))
-            return _fold(node, exponent, len(own), constant.dims, source, target)
-        shape = self.shapes.get(target, ())
-        is_same = node.op_type in REARRANGES or len(shape) == len(own)
-        if node.op_type not in BY_CHANNEL or not is_same or shape[:1] != own[:1]:
-            raise ValueError(node.op_type)
-        # a Flatten puts the elements of a channel one after the other
-        rows = np.repeat(exponent, shape[1]).reshape(shape[1], -1)
-        if (rows != rows[:, :1]).any():
-            raise ValueError(node.op_type)
-        return rows[:, 0]
+        is_output = source in node.output
+        is_window = op in POOLS and exponent.size != exponent.shape[1]
+        if is_window or op not in PASSES_AXES:
+            raise ValueError(op)
+        if op == "Transpose":
+            order = attribute(node, "perm", [*range(len(own))[::-1]])
+            return exponent.transpose(np.argsort(order) if is_output else order)
+        if op in REARRANGES:
+            return _merge_equal(np.broadcast_to(exponent, own).reshape(shape))
+        if op not in BROADCASTS and len(own) != len(shape):
+            named = attribute(node, "axes", [attribute(node, "axis", 0)])
+            given = self.graph.array(node.input[-1]) if op in NESTS else None
+            axes = tuple(named if given is None else given)
+            return np.expand_dims(exponent, axes) if is_output else exponent.squeeze(axes)
+        first = int(np.argmax(np.asarray(exponent.shape) > 1))
+        kept = exponent.shape[first:]
+        return exponent.reshape((1,) * (len(shape) - len(kept)) + kept)
+
+
+def _merge_equal(exponent: Array) -> Array:
+    """Return exponents with one element along each axis along which they are equal."""
+    for axis in range(exponent.ndim):
+        first = exponent.take([0], axis)
+        exponent = first if (exponent == first).all() else exponent
+    return exponent
 
 
 def _fold(
-    node: protobuf.NodeProto,
-    exponent: Array,
-    rank: int,
-    dims: Sequence[int],
-    source: str,
-    target: str,
+    node: protobuf.NodeProto, exponent: Array, dims: Sequence[int], source: str, target: str
 ) -> Array:
     """Return the exponents of the channels of a node's input or output by row and column of its
     weights; by channel for its bias and the like.
@@ -426,18 +457,20 @@ def _fold(
     """
     op = node.op_type
     is_matrix = op in CHANNEL_AXES and target == node.input[1]
-    is_other = attribute(node, "transA", 0) or (op == "MatMul" and not is_matrix)
-    if op not in FOLDS_CHANNELS or is_other or len(dims) != (rank if is_matrix else 1):
+    channels = exponent.ravel()
+    has_rows = exponent.shape[FEATURE_AXES[op][0]] == len(channels)
+    is_vector = target != node.input[0] and list(dims) == [len(channels)]
+    if not has_rows or attribute(node, "transA", 0) or not (is_matrix or is_vector):
         raise ValueError(op)
     if not is_matrix:
-        return exponent
+        return channels
     # The channels of the input, and not of the output, are along the first axis.
     is_transposed = (CHANNEL_AXES[op] != (0,)) != bool(attribute(node, "transB", 0))
-    laid = exponent.reshape(-1, 1)
+    laid = channels.reshape(-1, 1)
     if is_transposed != (source == node.input[0]):
         groups = attribute(node, "group", 1)
-        laid = np.repeat(exponent.reshape(groups, -1), dims[0] // groups, 0)
-    return laid.reshape(*laid.shape, *[1] * (rank - 2))
+        laid = np.repeat(channels.reshape(groups, -1), dims[0] // groups, 0)
+    return laid.reshape(*laid.shape, *[1] * (len(dims) - 2 if op in WINDOWS else 0))
 
 
 def _round(value: Any) -> Exponent:

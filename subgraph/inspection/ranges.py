@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -44,6 +44,7 @@ FIRST_UNKNOWN = (
 SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean known size
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
 PIECE = 1 << 20  # elements read at a time
+MAX_EXPONENT = 1100  # of float64, in magnitude
 MAX_VALUES = 16  # elements of an integer tensor whose values are given, a shape for example
 
 Shape = tuple[int | None, ...]  # None: a dimension that differs between samples
@@ -67,57 +68,60 @@ class Range:
     """Statistics of the elements of a tensor; of complex numbers, of their magnitudes.
 
     `low`, `high` and `total` (the sum) are over finite elements only. `least` is the smallest
-    magnitude above 0. `sizes`: by e, the number of elements with 2**(e - 1) <= |v| < 2**e.
+    magnitude above 0. Without such elements, `low` and `least` are infinite, and `high` minus
+    infinity. `sizes`: by e, the number of elements with 2**(e - 1) <= |v| < 2**e.
     """
 
     elements: int = 0
-    low: float | None = None
-    high: float | None = None
+    low: float = math.inf
+    high: float = -math.inf
     total: float = 0.0
     nan: int = 0
     inf: int = 0
     zeros: int = 0
-    least: float | None = None
+    least: float = math.inf
     sizes: Mapping[int, int] = field(default_factory=dict)
 
     def __add__(self, other: Range) -> Range:
         return Range(
             self.elements + other.elements,
-            _choose(min, self.low, other.low),
-            _choose(max, self.high, other.high),
+            min(self.low, other.low),
+            max(self.high, other.high),
             self.total + other.total,
             self.nan + other.nan,
             self.inf + other.inf,
             self.zeros + other.zeros,
-            _choose(min, self.least, other.least),
+            min(self.least, other.least),
             Counter(self.sizes) + Counter(other.sizes),
         )
 
     @property
     def largest(self) -> float:
         """The largest finite magnitude, 0 without one."""
-        return max(abs(self.low or 0), abs(self.high or 0))
+        return max(-self.low, self.high, 0)
 
-    def share_below(self, size: float) -> float:
-        """The share of the finite elements other than 0 whose magnitude is below a size, counted by
+    @property
+    def nonzero(self) -> int:
+        """The number of finite elements other than 0."""
+        return sum(self.sizes.values())
+
+    def count_below(self, size: float) -> int:
+        """Return the number of elements other than 0 whose magnitude is below a size, counted by
         powers of two and so too small rather than too large."""
-        if size <= 0:
-            return 0.0
-        below = sum(count for e, count in self.sizes.items() if e <= math.log2(size))
-        return below / max(sum(self.sizes.values()), 1)
+        return sum(count for e, count in self.sizes.items() if 2.0 ** (e - 1) <= size / 2)
+
+    def count_beyond(self, size: float) -> int:
+        """Return the number of finite elements whose magnitude is beyond a size, counted as
+        `count_below` does; at least one if there is one."""
+        beyond = sum(count for e, count in self.sizes.items() if 2.0 ** (e - 1) > size)
+        return max(beyond, int(self.largest > size))
 
     def summary(self) -> RangeSummary:
         """The range with the mean of the finite elements."""
         finite = self.elements - self.nan - self.inf
         mean = self.total / finite if finite and math.isfinite(self.total) else None
-        return RangeSummary(
-            self.low, self.high, mean, self.nan, self.inf, self.zeros, self.elements
-        )
-
-
-def _choose(choose: Callable[..., float], *values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return choose(known) if known else None
+        low, high = (self.low, self.high) if finite else (None, None)
+        return RangeSummary(low, high, mean, self.nan, self.inf, self.zeros, self.elements)
 
 
 @frozen
@@ -333,17 +337,25 @@ def _range_of_piece(values: Array) -> Range:
         return Range(values.size, int(values.min()), int(values.max()), total, 0, 0, zeros)
     nan = int(np.count_nonzero(np.isnan(values)))
     finite = values[np.isfinite(values)]
-    low, high = (
-        (float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (None, None)
-    )  # no -0.0
+    low = float(finite.min(initial=np.inf)) + 0.0  # no -0.0
+    high = float(finite.max(initial=-np.inf)) + 0.0
     with np.errstate(over="ignore"):
         total = float(finite.sum())
     infinite = values.size - nan - finite.size
     size = np.abs(finite[finite != 0])
-    least = float(size.min()) if size.size else None
-    exponents, counts = np.unique(np.frexp(size)[1], return_counts=True)
-    sizes = dict(zip(exponents.tolist(), counts.tolist(), strict=True))
+    least = float(size.min(initial=np.inf))
+    counts = np.bincount(np.frexp(size)[1] + MAX_EXPONENT)
+    sizes = {e - MAX_EXPONENT: n for e, n in enumerate(counts.tolist()) if n}
     return Range(values.size, low, high, total, nan, infinite, zeros, least, sizes)
+
+
+def measure_tensor(tensor: protobuf.TensorProto, path: Path) -> Range:
+    """Return the range of a stored tensor of numbers, read in pieces.
+
+    Raises:
+        ModelError, OSError, ValueError, TypeError: It cannot be read.
+    """
+    return sum(map(_range_of_piece, protobuf.pieces(tensor, path, PIECE)), Range())
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
@@ -357,7 +369,7 @@ def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
         return None
     shape = tuple(map(int, tensor.dims))
     try:
-        measured = sum(map(_range_of_piece, protobuf.pieces(tensor, graph.path, PIECE)), Range())
+        measured = measure_tensor(tensor, graph.path)
         small = measured.elements <= MAX_VALUES
         value = _value(protobuf.to_array(tensor, graph.path)) if small else None
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -14,7 +14,7 @@ from tempfile import gettempdir
 
 from subgraph.bisection.items import NodeItems, items_of
 from subgraph.cases.case import ResultPlace, free_place, source_of
-from subgraph.errors import ArgumentTypeError, ModelError, UsageError
+from subgraph.errors import ArgumentTypeError, ModelError, OutOfTime, UsageError
 from subgraph.graph.graph import Graph, as_graph
 from subgraph.graph.opsets import opset_of
 from subgraph.log import log
@@ -89,7 +89,8 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         """Raise UsageError if a word is unknown, or the request contradicts itself."""
-        words = (("--to", self.to, (*SCALED, *lower.TYPES)), ("--unit", self.unit, [*Unit]))
+        words = [("--to", self.to, [*SCALED, *lower.TYPES]), ("--unit", self.unit, [*Unit])]
+        words += [("--gears", word, [*GEARS, *ENDS]) for word in self.gears]
         for option, word, known in words:
             if word is not None and word not in known:
                 raise UsageError(
@@ -99,12 +100,6 @@ class PlanRequest:
                 )
         if self.rescale and not self.to:
             raise UsageError("--rescale goes with --to", "add --to fp16", code="option.conflict")
-        if unknown := [word for word in self.gears if word not in (*GEARS, *ENDS)]:
-            raise UsageError(
-                f"--gears {unknown[0]}: unknown",
-                f"some of {', '.join(GEARS)}",
-                code="option.unknown-value",
-            )
 
 
 def plan(
@@ -209,11 +204,30 @@ def make_plan(
         document = _make_document(planner, found, began, scaled, command)
         if found is None:
             return document
+        if found.kept and request.to in lower.TYPES and not request.rescale:
+            with suppress(OutOfTime):
+                document = _suggest_scales(document, trials, request.to)
         name = request.to or Path(setup.own_model).stem or trials.runtime.candidate.name
         source = source_of(graph)
         place = ResultPlace(setup.output, f"plan-{safe_name(name)}", request.replaces)
         place = free_place(place, source, [graph.path])
         return save(planner, found, document, place, source, request.to)
+
+
+def _suggest_scales(document: PlanDocument, trials: Trials, to: str) -> PlanDocument:
+    """Return the document with a note if the quantized model is better with scales of channels.
+
+    Raises:
+        OutOfTime: The time is used up.
+    """
+    model = trials.model
+    deadline = trials.runtime.workers.deadline
+    _, tried = scales.scale_channels(model.values, to, model.new_folder(), deadline)
+    if not tried.tensors or not tried.noise:
+        return document
+    off = "off by {1:.2g} instead of {0:.2g}".format(*tried.noise)
+    note = f"channels of very different sizes: with --rescale, {to} in all places is {off}"
+    return replace(document, notes=[*document.notes, note])
 
 
 def _describe_other_error(planner: Planner) -> str:
@@ -407,10 +421,8 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
             " shows why"
         )
     if own := len(planner.twin.own):
-        is_other = "is another" if own == 1 else "are others"
-        notes.append(
-            f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew"
-        )
+        what = f"{count(own, 'weight')} with other values in the lowered model (folded, say)"
+        notes.append(f"{what}: quantized again")
     kept = found.kept if found else ()
     if len(kept) > len(planner.places) / 2:
         alone = median(map(planner.sensitivity, kept))

@@ -219,10 +219,7 @@ def read_pair(pair: CandidateModel) -> Twin:
 
 def round_nodes(graph: Graph, precision: Precision) -> Twin:
     """Every node that can be computed in a float type of 16 bits is."""
-    return Twin(
-        precision,
-        rounded={i: replace(form, dtype=precision.dtype) for i, form in narrowable(graph).items()},
-    )
+    return Twin(precision, rounded=narrowable(graph, precision.dtype))
 
 
 def lower_by_command(graph: Graph, precision: Precision) -> Twin:
@@ -340,8 +337,8 @@ def symmetric(value: Array, axis: int) -> Scale:
 # ------------------------------------------------------------ float16
 
 
-def narrowable(graph: Graph) -> dict[int, Rounded]:
-    """The nodes that may compute in float16 in place of float32, by index.
+def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
+    """The nodes that may compute in a float type of 16 bits in place of float32, by index.
 
     An output follows the inputs of its type's parameter: that of a Cast is as its attribute says. A
     node with bodies is none: what it runs would have to be changed, too. Starts a process that
@@ -370,7 +367,7 @@ def narrowable(graph: Graph) -> dict[int, Rounded]:
             k for k, n in enumerate(node.output) if n and _formal(known.outputs, k) in narrow
         )
         if inputs and outputs:
-            found[i] = Rounded("float16", inputs, outputs)
+            found[i] = Rounded(dtype, inputs, outputs)
     return found
 
 

@@ -25,7 +25,7 @@ from subgraph.log import log
 from subgraph.planning.find_plan import Planner
 from subgraph.planning.lists import Kept
 from subgraph.planning.smallest_set import Found
-from subgraph.results.plan import KeptPlace, PlanDocument, TriedList
+from subgraph.results.plan import KeptPlace, PlanDocument, PlanFiles, TriedList
 from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trials.score import Judged, not_run
@@ -61,13 +61,11 @@ def save(
         if not planner.twin.by_command:
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
-        if (scales := document.result.scales) and (scales.weights or scales.factors):
+        result = document.result
+        if (scales := result.scales) and (scales.weights or scales.factors):
             Draft(planner.trials.graph).save(work / RESCALED)
-            scaled = (place.path / RESCALED).as_posix()
-            document = replace(
-                document,
-                result=replace(document.result, scales=replace(scales, model=scaled)),
-            )
+            scales = replace(scales, model=(place.path / RESCALED).as_posix())
+            result = replace(result, scales=scales)
         (work / LISTS).mkdir()
         lists = {}
         tried = list[TriedList]()
@@ -77,21 +75,14 @@ def save(
             (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
             tried += filter(None, [judged])
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
-        document = replace(
-            document,
-            files=replace(
-                document.files,
-                model=model,
-                lists=lists,
-                tried_lists=tried,
-                path=place.path.as_posix(),
-            ),
-        )
+        files = PlanFiles(model=model, lists=lists, tried_lists=tried, path=place.path.as_posix())
+        document = replace(document, result=result, files=files)
         evidence.write_document(document, work, PLAN_JSON)
+        setup = document.setup
         request = {
-            "precision": document.setup.precision,
-            "unit": document.setup.unit,
-            "criterion": document.setup.criterion,
+            "precision": setup.precision,
+            "unit": setup.unit,
+            "criterion": setup.criterion,
         }
         manifest = EvidenceManifest(source=source, command=document.command, request=request)
         case.write_manifest(manifest, work)
@@ -100,20 +91,19 @@ def save(
 
 def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     """Describe each place that is kept."""
-    return [_describe_kept_place(planner, k, level) for k, level in found.levels.items()]
-
-
-def _describe_kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
     graph = planner.trials.graph
-    place = planner.places[k]
-    return KeptPlace(
-        name=place.name,
-        nodes=[graph.label(i) for i in place.nodes],
-        ops=[graph.ops[i] for i in place.nodes],
-        tensors=sorted({name for _, name in place.reads if name}),
-        error=planner.errors.get(k),
-        gear=planner.gear_name(level),
-    )
+    levels = found.levels.items()
+    return [
+        KeptPlace(
+            name=place.name,
+            nodes=[graph.label(i) for i in place.nodes],
+            ops=[graph.ops[i] for i in place.nodes],
+            tensors=sorted({name for _, name in place.reads if name}),
+            error=planner.errors.get(k),
+            gear=planner.gear_name(level),
+        )
+        for k, level, place in ((k, level, planner.places[k]) for k, level in levels)
+    ]
 
 
 def try_list(

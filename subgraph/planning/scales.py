@@ -25,10 +25,9 @@ from onnx import helper, numpy_helper
 from subgraph.editing.draft import Draft
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.nested import assign, attribute
-from subgraph.graph.properties import CHANNEL_AXES
+from subgraph.graph.properties import CHANNEL_AXES, FEATURE_AXES
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.overflow import (
-    FOLDS_CHANNELS,
     RULE_OF,
     Exponent,
     Overflow,
@@ -49,6 +48,7 @@ from subgraph.types import Array
 
 EPSILON = 1e-5  # of a normalization that names none
 MIN_SIZE = 2.0**-12  # of the largest channel; smaller ones are not told apart
+MIN_EXPONENT = 2  # of a channel; of 7 networks with equal channels, no scale was larger than 2^1
 MAX_NOISE = 0.9  # of that without scales: they are kept for a clear gain only
 BIAS = "bias"
 PARTS = ("weight", BIAS)  # of a Conv into which a BatchNormalization is folded
@@ -126,19 +126,19 @@ def scale_channels(
     }
     scaling = Scaling(graph, shapes)
     exponents = find_channel_exponents(values, scaling)
+    if max((each.max() for each in exponents.values()), default=0) < MIN_EXPONENT:
+        return graph, PlanScales([])
     tensors = [
         ScaledTensor(
             name,
             "unequal channels",
-            float(_measure_channels(values, name).max()),
+            float(_measure_channels(values, name, each).max()),
             int(each.max()),
-            each.tolist(),
+            each.ravel().tolist(),
         )
         for name, each in exponents.items()
     ]
     scaled, scales = _save_scaled(scaling, exponents, PlanScales(tensors), folder)
-    if scaled is graph:
-        return graph, scales
     noise = []
     for word, model in (("without", graph), ("with", scaled)):
         made = quantize(model, values, to, folder / word, deadline)
@@ -165,9 +165,12 @@ def find_channel_exponents(values: ReferenceValues, scaling: Scaling) -> dict[st
     for i in graph.order:
         name = graph.nodes[i].output[0]
         shape = scaling.shapes[name] if scaling.is_free(name) else ()
-        if graph.ops[i] in FOLDS_CHANNELS and len(shape) > 1 and name not in found:
-            members = _find_members(scaling, name, np.arange(shape[1]))
-            powers = _even_out(values, scaling, members, shape[1])
+        if graph.ops[i] in FEATURE_AXES and len(shape) > 1 and name not in found:
+            axis = FEATURE_AXES[graph.ops[i]][0]
+            numbers = np.arange(shape[axis])
+            along = np.moveaxis(numbers.reshape(-1, *[1] * (len(shape) - 1)), 0, axis)
+            members = _find_members(scaling, name, along)
+            powers = _even_out(values, scaling, members, len(numbers))
             found |= {name: powers[its] for name, its in members.items() if powers.any()}
     return found
 
@@ -193,9 +196,9 @@ def _even_out(
     sizes = np.full(number, MIN_SIZE)
     reads = np.zeros(number)
     for name, numbers in members.items():
-        peaks = _measure_channels(values, name)
+        peaks = _measure_channels(values, name, numbers)
         np.maximum.at(sizes, numbers, peaks / (peaks.max() or 1))
-        for i in graph.readers[name]:
+        for i in graph.readers.get(name, ()):
             node = graph.nodes[i]
             weight = graph.array(node.input[1]) if node.op_type in CHANNEL_AXES else None
             if weight is not None and weight.shape[1] > 1:
@@ -208,10 +211,11 @@ def _even_out(
     return np.asarray(np.round(powers - powers.min()), int)
 
 
-def _measure_channels(values: ReferenceValues, name: str) -> Array:
-    """Return the largest finite magnitude of each channel of a tensor."""
+def _measure_channels(values: ReferenceValues, name: str, numbers: Array) -> Array:
+    """Return the largest finite magnitude of each channel, along the axes of their numbers."""
+    others = tuple(axis for axis, size in enumerate(numbers.shape) if size == 1)
     arrays = (records[name].array() for records in values.records)
-    peaks = [np.abs(array).max((0, *range(2, array.ndim))) for array in arrays]
+    peaks = [np.abs(array).max(others, keepdims=True) for array in arrays]
     return np.asarray(np.nan_to_num(np.maximum.reduce(peaks)))
 
 

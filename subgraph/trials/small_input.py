@@ -148,10 +148,8 @@ class SmallInputProgress:
 
     def _is_same(self) -> bool:
         """Return whether the candidate fails as on the given input."""
-        verdict = self.verdict
-        is_same_kind = verdict.signature is self._base.signature
-        is_failure = verdict.fails and is_same_kind
-        return is_failure and fails_alike(verdict, self._base)
+        is_same_kind = self.verdict.signature is self._base.signature
+        return self.verdict.fails and is_same_kind and fails_alike(self.verdict, self._base)
 
     def _try(self, changed: Arrays) -> bool:
         """Return whether the candidate fails as before if these inputs change; they are kept then.
@@ -253,12 +251,9 @@ def fails_alike(found: Verdict, verdict: Verdict) -> bool:
     if verdict.signature not in WITH_OUTPUTS:
         return (found.status, found.signature) == (verdict.status, verdict.signature)
     fails = found.fails and found.signature in WITH_OUTPUTS
-    is_smaller = _error(found) * SMALLER < _error(verdict)  # not so of NaN
+    error, before = (one.largest_error(unknown=math.inf) for one in (found, verdict))
+    is_smaller = error * SMALLER < before  # not so of NaN
     return fails and not is_smaller
-
-
-def _error(verdict: Verdict) -> float:
-    return max((judged.errors.get("max_rel", math.inf) for judged in verdict.outputs), default=0.0)
 
 
 def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Region:

@@ -91,6 +91,7 @@ def test_the_attribute_that_does_it(
         chosen,
         Feeding(tuple(f"{name}={tmp_path / name}.npy" for name in SHAPES[text])),
         tmp_path / "out",
+        needs_evidence=False,
     )
     with open_trials(graph, setup, reference, workers) as trials:
         assert list(Attributes(trials, trials.model.whole(), setup, reference).deciding()) == found

@@ -586,9 +586,9 @@ def test_infinite_weights_are_no_overflow(tmp_path: Path) -> None:
 def test_weights_in_another_file_are_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from subgraph.inspection.lint import _places
+    from subgraph.inspection import ranges
 
-    monkeypatch.setattr(_places, "PIECE", 1000)
+    monkeypatch.setattr(ranges, "PIECE", 1000)
     values = np.ones(100_000, np.float32)
     values[[7, 54_321]] = 1e6, -1e7
     made = text_models.model(

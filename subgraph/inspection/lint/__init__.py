@@ -174,7 +174,7 @@ class LintContext:
     @cached_property
     def numbers(self) -> list[Numbers]:
         """Statistics of the constants. Reads every weight once."""
-        return list(chain.from_iterable(numbers_of(scope, self.precision) for scope in self.scopes))
+        return list(chain.from_iterable(map(numbers_of, self.scopes)))
 
     @cached_property
     def measured(self) -> MeasuredTensors:

@@ -1,13 +1,13 @@
 """Graph → `LintNode`: every node, also in bodies and local functions, with the values in its scope.
 
 Unknown values (a shape, a constant, an attribute that a function takes from its caller) are None,
-and the rule that reads them is silent. `numbers_of` counts the values of constants that are too
-large or too small for a precision."""
+and the rule that reads them is silent. `numbers_of` measures the values of constants."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,10 +21,10 @@ from subgraph.graph.nested import attribute, bodies, iter_named_bodies, list_cap
 from subgraph.graph.opsets import STANDARD, canonical_domain, read_imports, schema
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.value_types import tensor_type
-from subgraph.precision import Precision
+from subgraph.inspection.ranges import Range, measure_tensor
 from subgraph.reach import invert
 from subgraph.storage import dtypes
-from subgraph.types import Array
+from subgraph.types import Array, frozen
 
 if TYPE_CHECKING:
     from subgraph.graph.protobuf import NodeProto, TensorProto, TypeProto
@@ -53,8 +53,6 @@ UNREADABLE = (
 NodePath = tuple[
     int, ...
 ]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
-SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
-PIECE = 1 << 20  # elements read at a time
 FLOATS = frozenset(("float32", "float64", "bfloat16", "float16"))
 
 
@@ -135,7 +133,7 @@ class Scope:
     def constant(self, name: str) -> Array | None:
         """The value of a small weight, or of a Constant node."""
         if maker := self.makers.get(name):
-            return _constant_value(maker) if maker.is_op("Constant") else None
+            return _small_array(_value(maker) if maker.is_op("Constant") else None, self.graph)
         if name in self.weights:
             return _small_array(self.weights[name], self.graph)
         return self.outer.constant(name) if self.outer and name not in self.inputs else None
@@ -224,26 +222,15 @@ class LintNode:
 # ------------------------------------------------------------ constants
 
 
-def _constant_value(node: LintNode) -> Array | None:
-    """The value of a Constant; None for strings, or more than `MAX_CONSTANT` elements."""
-    tensor = _value(node)
-    return None if tensor is None else _small_array(tensor, node.scope.graph)
-
-
-def _small_array(tensor: TensorProto, graph: Graph) -> Array | None:
+def _small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
     """The numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be read."""
+    if tensor is None or not dtypes.bits_of_number(tensor.data_type):
+        return None
     try:
         is_small = protobuf.element_count(tensor) <= MAX_CONSTANT
-        return number_array(tensor, graph) if is_small else None
+        return protobuf.to_array(tensor, graph.path) if is_small else None
     except UNREADABLE:
         return None
-
-
-def number_array(tensor: TensorProto, graph: Graph) -> Array:
-    """The numbers of a tensor, all in memory. Raises one of UNREADABLE."""
-    if not dtypes.bits_of_number(tensor.data_type):
-        raise ValueError(tensor.data_type)
-    return protobuf.to_array(tensor, graph.path)
 
 
 # ------------------------------------------------------------ scopes
@@ -302,62 +289,25 @@ def _iter_scopes(
             yield from _iter_scopes(inner, body_path, body_types)
 
 
-@dataclass
+@frozen
 class Numbers:
-    """Statistics of one constant.
+    """The values of one constant.
 
     Attributes:
         name: The name of the constant.
         dtype: The element type.
         readers: The nodes of its scope that read it; at least one.
-        nonzero: The number of elements that are finite and not zero.
-        over: The number of these that are infinite in the precision.
-        lost: The number of these that are zero in the precision.
-        denormal: The number of these that are denormal in float32.
-        largest: The magnitude of the largest finite element.
-        nan: The number of NaN.
-        infinite: The number of infinities.
+        values: The range of its elements.
     """
 
     name: str
     dtype: str
     readers: tuple[LintNode, ...]
-    nonzero: int = 0
-    over: int = 0
-    lost: int = 0
-    denormal: int = 0
-    largest: float = 0.0
-    nan: int = 0
-    infinite: int = 0
-
-    def count(self, tensor: protobuf.TensorProto, graph: Graph, precision: Precision) -> bool:
-        """Count the elements of the constant; return whether it can be read."""
-        try:
-            for values in protobuf.pieces(tensor, graph.path, PIECE):
-                self._add(values, precision)
-        except UNREADABLE:
-            return False
-        return True
-
-    def _add(self, values: Array, precision: Precision) -> None:
-        size = np.abs(values if values.dtype.itemsize > 2 else values.astype(np.float32))
-        if not np.isfinite(size.max(initial=0)):  # not the fault of a conversion
-            self.nan += int(np.isnan(size).sum())
-            self.infinite += int(np.isinf(size).sum())
-            size = size[np.isfinite(size)]
-        self.largest = max(self.largest, float(size.max(initial=0)))
-        self.nonzero += int(np.count_nonzero(size))
-        self.over += int(np.count_nonzero(size > precision.largest))
-        small = size[size <= max(precision.half_step, SMALLEST_NORMAL)]
-        tiny = small[small > 0]
-        self.lost += int(np.count_nonzero(tiny <= precision.half_step))
-        if values.dtype.itemsize == 4:
-            self.denormal += int(np.count_nonzero(tiny < SMALLEST_NORMAL))
+    values: Range
 
 
-def numbers_of(scope: Scope, precision: Precision) -> Iterator[Numbers]:
+def numbers_of(scope: Scope) -> Iterator[Numbers]:
     """The constants of a scope that are floats: initializers, Constant and ConstantOfShape."""
-    graph = scope.graph
     tensors = [(t.name, t) for t in scope.weights.values()]
     tensors += [(s.values.name, s.values) for s in getattr(scope.proto, "sparse_initializer", ())]
     tensors += [
@@ -370,9 +320,9 @@ def numbers_of(scope: Scope, precision: Precision) -> Iterator[Numbers]:
     for name, tensor in tensors:
         dtype = dtypes.name_of(tensor.data_type)
         readers = tuple(scope.readers.get(name, ()))
-        numbers = Numbers(name, dtype, readers)
-        if dtype in FLOATS and readers and numbers.count(tensor, graph, precision):
-            yield numbers
+        if dtype in FLOATS and readers:
+            with suppress(*UNREADABLE):
+                yield Numbers(name, dtype, readers, measure_tensor(tensor, scope.graph.path))
 
 
 def _value(node: LintNode) -> protobuf.TensorProto | None:

@@ -41,10 +41,10 @@ def check(context: LintContext) -> Issues:
         is_exempt = place is not None and graph.ops[place] in {"Constant", *SQUASHES}
         if values is None or not values.sizes or is_exempt:
             continue
-        high = max(values.high or 0.0, 0.0)
-        low = min(values.low or 0.0, 0.0)
+        high = max(values.high, 0.0)
+        low = min(values.low, 0.0)
         step = high / STEPS - low / STEPS  # their difference may be infinite
-        share = values.share_below(step / 2)
+        share = values.count_below(step / 2) / values.nonzero
         if share >= SHARE:
             what = f"its output '{name}' reaches {values.largest:.3g}, so that a step of int8 is"
             reason = f"{what} {step:.2g}: at least {100 * share:.0f} % of its values become 0"

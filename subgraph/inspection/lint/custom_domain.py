@@ -66,7 +66,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
         )
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
-        has = _imports(f"{domain}.{node.op}", backend)
+        has = _imports(node.op if domain == MICROSOFT[0] else "", backend)
         fix = "export without onnxruntime's optimizations (or quantize in the QDQ form)"
         return (
             warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix)
@@ -83,11 +83,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
 
 def _imports(op: str, backend: str) -> str:
     """Return the runtimes that import an operator of onnxruntime; "" if this backend does."""
-    importing = [
-        release
-        for release, ops in IMPORTED.items()
-        if op in {f"{MICROSOFT[0]}.{o}" for o in ops.split()}
-    ]
+    importing = [release for release, ops in IMPORTED.items() if op in ops.split()]
     own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
     if own:
         return "" if own[0] in importing else f"{own[0]} does not import it"

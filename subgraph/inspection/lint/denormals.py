@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 
+SMALLEST_NORMAL = 2.0**-126  # of float32
 SHARE = 0.5  # of a weight's values; fewer come from dead channels
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
@@ -11,10 +12,9 @@ FIX = "set magnitudes below 1.2e-38 to zero before converting"
 def check(context: LintContext) -> Issues:
     """Each float32 constant with denormal values; a note if they are the minority."""
     for n in context.numbers:
-        if n.denormal:
-            share = n.denormal / n.nonzero
-            reason = (
-                f"{n.denormal} of {n.nonzero} nonzero values of constant '{n.name}' are denormal"
-            )
+        small = n.values.count_below(SMALLEST_NORMAL) if n.dtype == "float32" else 0
+        if small:
+            share = small / n.values.nonzero
+            reason = f"{small} of {n.values.nonzero} nonzero values of '{n.name}' are denormal"
             reason += ": zero on targets that flush them, and slow on those that do not"
             yield (warning if share >= SHARE else note)(n.readers[0], reason, FIX, n.name)

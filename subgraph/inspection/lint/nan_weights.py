@@ -16,13 +16,13 @@ def check(context: LintContext) -> Issues:
     variance."""
     for n in context.numbers:
         layer = next((node for node in n.readers if node.is_op(*WEIGHTED)), None)
-        if n.nan:
+        if n.values.nan:
             yield warning(
-                n.readers[0], f"{n.nan} values of constant '{n.name}' are NaN", FIX, n.name
+                n.readers[0], f"{n.values.nan} values of constant '{n.name}' are NaN", FIX, n.name
             )
-        elif n.infinite and layer:
+        elif n.values.inf and layer:
             yield warning(
-                layer, f"{n.infinite} values of weight '{n.name}' are infinite", FIX, n.name
+                layer, f"{n.values.inf} values of weight '{n.name}' are infinite", FIX, n.name
             )
     for node in context.nodes("BatchNormalization"):
         variance = node.constant(4)

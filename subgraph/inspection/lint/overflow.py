@@ -29,14 +29,15 @@ def check(context: LintContext) -> Issues:
     precision = context.precision
     for n in context.numbers:
         readers = [node for node in n.readers if not node.is_op(*BOUNDED)]
-        if not n.over or not readers:
+        over = n.values.count_beyond(precision.largest)
+        if not over or not readers:
             continue
         if readers[0].scope is context.scopes[0] and context.overflow.is_mask(n.name):
-            words = MASK.format(largest=n.largest, type=precision.dtype)
+            words = MASK.format(largest=n.values.largest, type=precision.dtype)
             yield note(readers[0], f"constant '{n.name}' {words}", PURPOSE, n.name)
         else:
             reason = (
-                f"constant '{n.name}' reaches {n.largest:.3g}: {count(n.over, 'value')} beyond"
+                f"constant '{n.name}' reaches {n.values.largest:.3g}: {count(over, 'value')} beyond"
                 f" {precision.largest:.6g}, infinite in"
             )
             fix = WEIGHT.format(largest=precision.largest)

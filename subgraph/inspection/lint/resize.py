@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subgraph.inspection.lint import Issues, LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import Issues, LintContext, note, warning
 from subgraph.inspection.lint._places import LintNode
 
 # what targets compute for linear and cubic; the others differ from half_pixel for few sizes only
@@ -24,6 +24,8 @@ HALF_PIXEL = (
     "export with half_pixel (PyTorch: align_corners=False; TensorFlow: half_pixel_centers=True), or"
     " compare"
 )
+LINEAR = "compare this node on the target, or use linear"
+CROP = "crop with Slice first, then Resize with half_pixel"
 PLAIN = (
     "use a whole scale with asymmetric and floor, which all targets compute alike, or compare this"
     " node there"
@@ -40,7 +42,8 @@ def check(context: LintContext) -> Issues:
         if is_old or mode is None or coordinates is None or (scales and set(scales) == {1.0}):
             continue
         if coordinates not in (*COMMON, *BILINEAR):
-            yield _special(node, coordinates)
+            reason = f"coordinate mode {coordinates}, which few targets have: others resize"
+            yield warning(node, f"{reason} the whole input", CROP)
         elif mode == "nearest":
             yield from _nearest(node, coordinates, scales)
         elif coordinates not in COMMON:
@@ -50,7 +53,9 @@ def check(context: LintContext) -> Issues:
             )
             yield warning(node, reason, HALF_PIXEL)
         if mode == "cubic":
-            yield _cubic(node)
+            a = node.attribute("cubic_coeff_a", -0.75)
+            reason = f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75"
+            yield note(node, f"{reason}, TensorFlow and PIL -0.5", LINEAR)
 
 
 def _scales(node: LintNode) -> list[float] | None:
@@ -83,16 +88,3 @@ def _nearest(node: LintNode, mode: str, scales: Sequence[float] | None) -> Issue
         return
     reason = f"{title}: targets with plain nearest (asymmetric, floor) pick other cells"
     yield warning(node, reason, PLAIN)
-
-
-def _special(node: LintNode, mode: str) -> LintIssue:
-    reason = f"coordinate mode {mode}, which few targets have: others resize the whole input"
-    return warning(node, reason, "crop with Slice first, then Resize with half_pixel")
-
-
-def _cubic(node: LintNode) -> LintIssue:
-    a = node.attribute("cubic_coeff_a", -0.75)
-    reason = (
-        f"cubic with cubic_coeff_a={a:g}: PyTorch and OpenCV take -0.75, TensorFlow and PIL -0.5"
-    )
-    return note(node, reason, "compare this node on the target, or use linear")

@@ -32,8 +32,6 @@ def check(context: LintContext) -> Issues:
 
 def _whole(node: LintNode) -> bool:
     """Return whether all scales are known whole numbers."""
-    attribute = node.attribute("scales")
-    scales = attribute if attribute is not None else node.constant(1)
-    values = np.asarray([] if scales is None else scales)
+    values = np.asarray(node.attribute("scales", node.constant(1)))
     known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
     return bool(known and np.all((values >= 1) & (values == np.floor(values))))
