@@ -315,7 +315,7 @@ def _fail(e: SubcutError, worker: Worker, build: float, run: float) -> RunResult
     """
     status = Status.FAIL
     signature = Signature.THROWS
-    process = process_end(worker.last_lines())
+    process = process_end(worker.process.last_lines())
     if isinstance(e, WorkerDied):
         signature = Signature(e.signature)
         process = e.process

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,4 +167,6 @@ class LentWorker(Worker):
                 return
             kept = _used if self._backend in ONCE_PER_TEST else _idle
             kept[self._backend].append(dict(vars(self)))
-            self._ended = self._closed = True
+            gone = copy(self.process)
+            gone.has_ended = gone._is_closed = True
+            self.process = gone

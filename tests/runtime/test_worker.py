@@ -1,7 +1,8 @@
 """A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on,
 and leaves nothing.
 
-Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system.posix` and `children`.
+Covers `runtime.worker`, `runtime.worker_process`, `runtime.worker_main`, `runtime.protocol`,
+`system.posix` and `children`.
 Each test runs real processes. They inherit a mark in the environment; no process that carries the
 mark may live when its test ends.
 """
@@ -36,7 +37,7 @@ from subgraph.errors import (
     WorkerDied,
 )
 from subgraph.precision import Precision
-from subgraph.runtime import worker
+from subgraph.runtime import worker, worker_process
 from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.run_result import Job, run_model
@@ -172,9 +173,11 @@ def test_only_the_words_of_the_last_request_and_of_them_the_last(
     said = "; ".join(f"print('line {i}')" for i in range(20))
     one = start(top="print('imported')", load="print('loaded')", run=said)
     ask(one, tmp_path)
-    assert one.last_lines() == [f"line {i}" for i in range(20 - worker.SHOWN_LINES, 20)]
+    assert one.process.last_lines() == [
+        f"line {i}" for i in range(20 - worker_process.SHOWN_LINES, 20)
+    ]
     build(one)
-    assert one.last_lines() == ["loaded"]
+    assert one.process.last_lines() == ["loaded"]
 
 
 def test_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
@@ -214,15 +217,15 @@ def test_answer_that_was_sent_counts_though_the_process_ended_then(
     one = start(
         top=ENDS_ON_SEEING, run=f"threading.Thread(target=watch, args=({str(answered)!r},)).start()"
     )
-    receive = one._receive
+    receive = one.process._receive
 
     def received() -> None:
         receive()
-        if b"tensors" in one._received:
+        if b"tensors" in one.process._received:
             answered.touch()
-            until(lambda: one._process.has_exited())
+            until(lambda: one.process._process.has_exited())
 
-    one._receive = received  # type: ignore[method-assign]
+    one.process._receive = received  # type: ignore[method-assign]
     assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
     assert not one.alive
     with pytest.raises(WorkerDied) as e:
@@ -389,11 +392,11 @@ def test_flood_of_words_goes_by(then: str, start: Start, tmp_path: Path) -> None
     before = held()
     if then == "pass":
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
-        assert one.last_lines()[-1] == "the end"
+        assert one.process.last_lines()[-1] == "the end"
     else:
         assert died(one, tmp_path).process["stderr"][-1] == "the end"
     assert held() - before < 20 * MIB
-    assert sum(map(len, one.last_lines())) <= worker.KEPT_BYTES
+    assert sum(map(len, one.process.last_lines())) <= worker_process.KEPT_BYTES
 
 
 def test_text_printed_between_requests_does_no_harm(start: Start, tmp_path: Path) -> None:
@@ -666,9 +669,9 @@ def test_child_of_a_worker_has_the_users_environment(
         if key in given:
             monkeypatch.setenv(key, given[key])
     one = start(run="print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
-    monkeypatch.setattr(worker, "SHOWN_LINES", 1000)
+    monkeypatch.setattr(worker_process, "SHOWN_LINES", 1000)
     ask(one, tmp_path)
-    theirs = dict(line.split("=", 1) for line in one.last_lines() if "=" in line)
+    theirs = dict(line.split("=", 1) for line in one.process.last_lines() if "=" in line)
     assert {k: theirs[k] for k in ("PYTHONPATH", "OPENBLAS_NUM_THREADS") if k in theirs} == given
 
 
@@ -741,7 +744,7 @@ def test_closing_one_that_has_only_started(start: Start) -> None:
     assert time.monotonic() - begin < SOON
     with raises(WorkerDied, "worker.stopped"):
         build(one)
-    assert one.last_lines() == []
+    assert one.process.last_lines() == []
 
 
 def test_answer_that_was_not_waited_for_is_nobody_elses(start: Start, tmp_path: Path) -> None:
