@@ -209,7 +209,9 @@ def _reshape(new: Substitution, x: str, y: str, element: int) -> None:
 
 
 def _subtract(new: Substitution, x: str, y: str, element: int) -> None:
-    new.node("Sub", [x, new.zeros(x, element)], y)
+    # computed at run time: no value is less than itself
+    zeros = new.node("Cast", [new.node("Less", [x, x])], to=element)
+    new.node("Sub", [x, zeros], y)
 
 
 def _where(new: Substitution, x: str, y: str, element: int) -> None:

@@ -257,13 +257,6 @@ class Substitution:
         """Add an initializer of int64 in one dimension; its name."""
         return self.weight(np.array(values, np.int64))
 
-    def pad(self, x: str, pads: Sequence[int], value: float) -> str:
-        """A Pad node; `pads`: begins, then ends, of all axes."""
-        if self.opset < 11:
-            return self.node("Pad", [x], pads=list(pads), value=float(value), mode="constant")
-        constant = self.weight(np.array(value), self.source.element(x))
-        return self.node("Pad", [x, self.integers(pads), constant])
-
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
         """A Reshape node."""
         return self.node("Reshape", [x, self.integers(shape)], output)
@@ -291,10 +284,6 @@ class Substitution:
     def other(self, element: int) -> str:
         """A number that no other node reads: equal nodes would be merged."""
         return self.weight(len(self._weights) % 100 + 1, element)
-
-    def zeros(self, x: str, element: int) -> str:
-        """Append zeros of x's shape, computed at run time: no value is less than itself."""
-        return self.node("Cast", [self.node("Less", [x, x])], to=element)
 
     def model(self) -> ModelProto:
         """The copy, without constants that nothing reads any more."""

@@ -232,7 +232,13 @@ def _pad_before(
     **others: int,
 ) -> NodeProto:
     """Append a Pad of the spatial axes and a copy of the node that reads it without padding."""
-    padded = new.pad(node.input[0], [0, 0, *begins, 0, 0, *ends], value)
+    x = node.input[0]
+    pads = [0, 0, *begins, 0, 0, *ends]
+    if new.opset < 11:
+        padded = new.node("Pad", [x], pads=pads, value=float(value), mode="constant")
+    else:
+        constant = new.weight(np.array(value), new.source.element(x))
+        padded = new.node("Pad", [x, new.integers(pads), constant])
     copied = new.copy(node)
     copied.input[0] = padded
     _set(copied, [0] * len(begins + ends), **others)

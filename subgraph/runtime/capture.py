@@ -186,7 +186,7 @@ def load_ancestors(
     They stay loaded: a later block that needs no others runs the same session. The model's file is
     in a folder of `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
-    held = reference.ancestors
+    held = reference.process.ancestors
     if held and not types and held.covers(graph, above, tensors):
         yield held.needed
         return
@@ -199,10 +199,10 @@ def load_ancestors(
     folder = into / "above"
     folder.mkdir()
     try:
-        reference.ancestors = None
+        reference.process.ancestors = None
         reference.load_model(KEY, model, graph.path, folder)
         if not types:
-            reference.ancestors = LoadedAncestors(
+            reference.process.ancestors = LoadedAncestors(
                 graph, frozenset(above.nodes), frozenset(outputs), needed
             )
         yield needed

@@ -30,6 +30,7 @@ from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches import Feeds, StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.system import cores, free_memory
+from subgraph.system.shared import Closable
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 
 PLAIN = "ort"  # the reference where none is named
@@ -108,7 +109,134 @@ class LoadedAncestors:
         return graph is self.graph and bool(produced) and is_fed_alike and is_same
 
 
-class Reference:
+def write_model(
+    model: protobuf.ModelProto, source: Path, folder: Path, *, in_place: bool
+) -> tuple[Path, StringMap]:
+    """Write a model whose large weights are still in a file, as of `Reference.load_model`.
+
+    Args:
+        model: The model, which is changed.
+        source: The file that it was read from.
+        folder: The folder for the written model.
+        in_place: Whether the runtime reads weights at aligned offsets in place.
+
+    Returns:
+        The written file, and the options that find its weights.
+    """
+    path = folder / "model.onnx"
+    weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+    blobs = [protobuf.locate(tensor, source) for tensor in weights]
+    is_aligned = all(b.file != source and b.offset % KERNEL_ALIGN == 0 for b in blobs)
+    if weights and in_place and is_aligned:
+        path.write_bytes(model.SerializeToString())
+        return path, {"weights": str(source.parent.resolve())}
+    protobuf.write(model, source, path, external=True)
+    return path, {}
+
+
+class ReferenceProcess:
+    """The process of a reference, and the models that it holds.
+
+    Attributes:
+        worker: The process; another one after a restart.
+        deadline: The end of the last request of each process.
+        ancestors: The nodes that are loaded to capture tensors (`runtime.capture`), if any.
+    """
+
+    def __init__(
+        self, start: Callable[..., Worker], deadline: Deadline, limit: int | None, *, fixed: bool
+    ) -> None:
+        """Start the process.
+
+        Args:
+            start: The constructor of a worker.
+            deadline: As of the class.
+            limit: As of `Reference`.
+            fixed: As of `Reference`.
+        """
+        self.deadline = deadline
+        self.ancestors: LoadedAncestors | None = None
+        self._start = start
+        self._limit = limit
+        self._fixed = fixed
+        self._held: object = None  # what the process has under the key `HELD`
+        self.worker = self._start_worker()
+
+    def _start_worker(self) -> Worker:
+        bounded = None
+        if self._fixed:
+            free = free_memory()  # a damaged size in a model must not take the machine down
+            bounded = self._bound = min(self._limit + STACKS, free) if self._limit else free
+        worker = self._start(bounded=bounded)
+        worker.deadline = self.deadline
+        return worker
+
+    @contextmanager
+    def report_memory_limit(self) -> Iterator[None]:
+        """Report it as an error if the process meets its limit in the block.
+
+        Raises:
+            OutOfMemory: The process met its limit in the block.
+        """
+        try:
+            yield
+        except ModelError as e:
+            if not (self._fixed and lacks_memory(e)):
+                raise
+            raise OutOfMemory(
+                f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
+                f" may use: {e.what}",
+                "is the model damaged? else give smaller inputs (--shape, -i), or free some memory",
+                code="memory.exceeded",
+            ) from e
+
+    def ensure_alive(self) -> None:
+        """Start another process if the present one has ended; its models are lost."""
+        if not self.worker.alive:
+            self.worker.close()
+            self.worker = self._start_worker()
+            self._held = None
+            self.ancestors = None
+
+    def load(self, key: str, model: Path, options: Fields) -> None:
+        """Build the model in a file under a name."""
+        with self.report_memory_limit():
+            self.worker.load(key, model, options)
+
+    def hold(
+        self,
+        token: object,
+        build: Callable[[], protobuf.ModelProto],
+        source: Path,
+        folder: Path,
+        options: Fields,
+    ) -> None:
+        """Load the model that `build` returns in place of the stretch that the process holds.
+
+        Nothing is loaded if that has the same token. `source`, `folder`: as of `load_model`.
+        """
+        if self._held == token and self.worker.alive:
+            return
+        self.release()
+        self.ensure_alive()
+        # the process has its files open
+        with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:
+            path, more = write_model(build(), source, Path(inner), in_place=self._fixed)
+            self.load(HELD, path, {**options, **more})
+        self._held = token
+
+    def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
+        """Run the stretch that the process holds, as `Reference.run`."""
+        return self.worker.run(HELD, into, outputs, feeds)
+
+    def release(self) -> None:
+        """Forget the stretch that the process holds, so that its memory is free again."""
+        if self._held is not None and self.worker.alive:
+            self.worker.drop(HELD)
+        self._held = None
+
+
+class Reference(Closable):
     """The reference process: onnxruntime on the CPU, optimizations off, a fixed number of threads.
 
     The process starts with the constructor, so that the runtime is imported while the caller still
@@ -127,8 +255,8 @@ class Reference:
         python: The interpreter of a separate release; None for that of subcut.
         limit: Bytes of memory that the process may use; None for the free memory.
         exceeded: Whether there was a model that did not fit.
-        ancestors: The nodes that are loaded to capture tensors (`runtime.capture`), if any.
         deadline: The end of the last request, as of `Workers`; `share` sets it.
+        process: The process.
     """
 
     def __init__(
@@ -159,49 +287,20 @@ class Reference:
         self.fixed = bool(capabilities(backend).reference)
         self.options = {**find_fixed_options(backend), **(options or {})}
         self.exceeded = False
-        self.ancestors: LoadedAncestors | None = None
         self.deadline = Deadline()
+        self.python = python
         self._restart = restart
         most = memory or limit or (None if self.fixed else free_memory())
-        self._start = partial(Worker, backend, timeout=timeout, memory=most, python=python)
-        self.python = python
-        self._worker = self._start_worker()
+        start = partial(Worker, backend, timeout=timeout, memory=most, python=python)
+        self.process = ReferenceProcess(start, self.deadline, limit, fixed=self.fixed)
         self._lock = threading.RLock()
         self._version = ""
         self._stretched: dict[str, StretchedModel] = {}
-        self._held: object = None  # what the process has under the key `HELD`
-
-    def _start_worker(self) -> Worker:
-        bounded = None
-        if self.fixed:
-            free = free_memory()  # a damaged size in a model must not take the machine down
-            bounded = self._bound = min(self.limit + STACKS, free) if self.limit else free
-        worker = self._start(bounded=bounded)
-        worker.deadline = self.deadline
-        return worker
 
     def share(self, deadline: Deadline) -> None:
         """Take this deadline from now on."""
-        self.deadline = self._worker.deadline = deadline
-
-    @contextmanager
-    def _report_memory_limit(self) -> Iterator[None]:
-        """Report it as an error if the process meets its limit in the block.
-
-        Raises:
-            OutOfMemory: The process met its limit in the block.
-        """
-        try:
-            yield
-        except ModelError as e:
-            if not (self.fixed and lacks_memory(e)):
-                raise
-            raise OutOfMemory(
-                f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it"
-                f" may use: {e.what}",
-                "is the model damaged? else give smaller inputs (--shape, -i), or free some memory",
-                code="memory.exceeded",
-            ) from e
+        self.deadline = self.process.deadline = deadline
+        self.process.worker.deadline = deadline
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
@@ -216,7 +315,7 @@ class Reference:
         """
         size = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
         if not self._stretch(key, size, lambda: Graph(protobuf.read(model)), reuse):
-            self._load(key, model, None, reuse)
+            self._load(key, model, self._options(reuse))
 
     def load_model(
         self,
@@ -242,37 +341,20 @@ class Reference:
 
         on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.on_disk(t))
         if not self._stretch(key, on_disk, graph, reuse):
-            self._place(key, model, source, folder, reuse)
+            path, more = write_model(model, source, folder, in_place=self.fixed)
+            self._load(key, path, {**self._options(reuse), **more})
 
-    def _place(
-        self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, reuse: bool
-    ) -> None:
-        path = folder / "model.onnx"
-        weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        blobs = [protobuf.locate(tensor, source) for tensor in weights]
-        in_place = all(b.file != source and b.offset % KERNEL_ALIGN == 0 for b in blobs)
-        if weights and self.fixed and in_place:
-            path.write_bytes(model.SerializeToString())
-            self._load(key, path, source.parent.resolve(), reuse)
-        else:
-            protobuf.write(model, source, path, external=True)
-            self._load(key, path, None, reuse)
+    def _options(self, reuse: bool) -> JsonObject:
+        """Return the options of a model; `reuse`: as of `load`."""
+        return self.options if reuse or not self.fixed else {**self.options, "reuse": False}
 
-    def _load(self, key: str, model: Path, weights: Path | None, reuse: bool) -> None:
-        """`weights`: the folder of its external data, if it is another one."""
-        options = {**self.options, **({"weights": str(weights)} if weights else {})}
-        if not reuse and self.fixed:
-            options["reuse"] = False
+    def _load(self, key: str, model: Path, options: Fields) -> None:
         with self._lock:
             self._stretched.pop(key, None)
-            may_restart = self._restart or self.limit or self._stretched or self._worker.is_late
-            if may_restart and not self._worker.alive:
-                self._worker.close()
-                self._worker = self._start_worker()
-                self._held = None
-                self.ancestors = None
-            with self._report_memory_limit():
-                self._worker.load(key, model, options)
+            is_late = self.process.worker.is_late
+            if self._restart or self.limit or self._stretched or is_late:
+                self.process.ensure_alive()
+            self.process.load(key, model, options)
 
     def run(self, key: str, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
         """Run `key` once; write `outputs` (name → file stem) into the folder.
@@ -290,8 +372,8 @@ class Reference:
                 if stretched := self._stretched.get(key):
                     run = stretched.run(into, outputs, feeds)
                 else:
-                    with self._report_memory_limit():
-                        run = self._worker.run(key, into, outputs, feeds)
+                    with self.process.report_memory_limit():
+                        run = self.process.worker.run(key, into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
@@ -315,7 +397,7 @@ class Reference:
         if not plugins.defines("backends", self.backend, "tensors"):
             return None
         with self._lock:
-            known = frozenset(self._worker.names("tensors", model, self.options))
+            known = frozenset(self.process.worker.names("tensors", model, self.options))
         self.options[WHOLE] = str(model.resolve())
         return known
 
@@ -323,14 +405,14 @@ class Reference:
         """Return backend, options and version, on which its values depend."""
         if not self._version:
             with self._lock:
-                self._version = self._worker.about(self.options).version
+                self._version = self.process.worker.about(self.options).version
         return {"backend": self.backend, "options": dict(self.options), "version": self._version}
 
     def drop(self, key: str) -> None:
         """Forget a model, so that its memory is free again."""
         with self._lock:
             if self._stretched.pop(key, None) is None:
-                self._worker.drop(key)
+                self.process.worker.drop(key)
 
     # ------------------------------------------------------------ stretches
 
@@ -340,7 +422,7 @@ class Reference:
         if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
-        model = StretchedModel(graph(), self, space, reuse=reuse)
+        model = StretchedModel(graph(), self.process, space, self._options(reuse))
         fits = model.fits()
         self.exceeded = self.exceeded or not fits
         if fits and not self.limit:
@@ -349,43 +431,10 @@ class Reference:
             self._stretched[key] = model
         return True
 
-    def hold(
-        self,
-        token: object,
-        build: Callable[[], protobuf.ModelProto],
-        source: Path,
-        folder: Path,
-        *,
-        reuse: bool,
-    ) -> None:
-        """Load the model that `build` returns in place of the stretch that the process holds.
-
-        Nothing is loaded if that has the same token. `source`, `folder`: as of `load_model`.
-        """
-        if self._held == token and self._worker.alive:
-            return
-        self.release()
-        # the process has its files open
-        with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:
-            self._place(HELD, build(), source, Path(inner), reuse)
-        self._held = token
-
-    def release(self) -> None:
-        """Forget the stretch that the process holds, so that its memory is free again."""
-        if self._held is not None and self._worker.alive:
-            self._worker.drop(HELD)
-        self._held = None
-
-    def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
-        """Run the stretch that the process holds, as `run`."""
-        return self._worker.run(HELD, into, outputs, feeds)
-
     def exclusive(self) -> AbstractContextManager[object]:
         """Keep other threads out of a block: a load and the runs that follow it."""
         return self._lock
 
-    def __enter__(self) -> Reference:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.close()
+    def close(self) -> None:
+        """End the process."""
+        self.process.worker.close()

@@ -34,7 +34,7 @@ from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, Records, RecordTuple, copied
 from subgraph.system import KILLED
 from subgraph.text import clean
-from subgraph.types import StringMap, frozen
+from subgraph.types import Fields, StringMap, frozen
 
 Feeds = Iterable[Record] | Sample
 
@@ -46,7 +46,7 @@ NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|Cannot allocate")
 
 
 class Process(Protocol):
-    """The parts of `Reference` that hold one model at a time."""
+    """The parts of `ReferenceProcess` that hold one model at a time."""
 
     def hold(
         self,
@@ -54,16 +54,15 @@ class Process(Protocol):
         build: Callable[[], protobuf.ModelProto],
         source: Path,
         folder: Path,
-        *,
-        reuse: bool,
+        options: Fields,
     ) -> None:
-        """See `Reference.hold`."""
+        """See `ReferenceProcess.hold`."""
 
     def run_held(self, into: Path, outputs: StringMap, feeds: Feeds) -> ModelRun:
-        """See `Reference.run_held`."""
+        """See `ReferenceProcess.run_held`."""
 
     def release(self) -> None:
-        """See `Reference.release`."""
+        """See `ReferenceProcess.release`."""
 
 
 @frozen
@@ -89,11 +88,11 @@ class RunState:
 class StretchedModel:
     """A model that is run within `limit` bytes; several threads must take turns."""
 
-    def __init__(self, graph: Graph, process: Process, limit: int, *, reuse: bool) -> None:
+    def __init__(self, graph: Graph, process: Process, limit: int, options: Fields) -> None:
         self.graph = graph.prepare()
         self.process = process
         self.limit = limit
-        self.reuse = reuse
+        self.options = options
         self._files = set(external_files(graph).values())
         weights = graph.model.graph.initializer
         if any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in weights):
@@ -173,7 +172,7 @@ class StretchedModel:
 
         used = nodes.requested | nodes.last_read.keys()
         stems = {name: f"in{k}" for k, name in enumerate(names) if name in used}
-        self.process.hold((self, None), build, self.graph.path, folder, reuse=self.reuse)
+        self.process.hold((self, None), build, self.graph.path, folder, self.options)
         run = self.process.run_held(folder, stems, feeds)
         return RunState(0, run.by_name, run.fed, run.origins)
 
@@ -224,7 +223,7 @@ class StretchedModel:
             return build_model(graph, region, entering, leaving, types, {})[0]
 
         token = (self, start, end, tuple(leaving), tuple(state.records[n].shapes for n in entering))
-        self.process.hold(token, build, graph.path, folder, reuse=self.reuse)
+        self.process.hold(token, build, graph.path, folder, self.options)
         stems = {name: f"s{start}-{k}" for k, name in enumerate(leaving)}
         run = self.process.run_held(
             folder, stems, [state.records[n].within(folder) for n in entering]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -125,7 +126,7 @@ class ViewSession:
         self.sizes = options.sizes(graph)
         drawn = network(graph, sizes=self.sizes)
         self.drawer = Drawer(drawn, inner_networks(self.whole), weight_notes(graph))
-        self.runs = Runs(self.find_links)
+        self.runs = Runs(partial(find_links, self))
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, int]] = {}  # run → its folder, and the node
         # a recording and the words for its inputs → the folder of its values
@@ -445,60 +446,60 @@ class ViewSession:
             raise UsageError("there is no such file in the output folder", code="view.unknown-file")
         return path
 
-    def find_links(self, document: object, words: Sequence[str]) -> JsonObject:
-        """Return folders and reports of a result, as names for `file`, and its first lines.
 
-        Of a result that may belong to another model, return only that it is `stale`; of several
-        candidates, return the links of each as `comparisons`. `prefix` comes before the names of
-        tensors in a body.
+def find_links(session: ViewSession, document: object, words: Sequence[str]) -> JsonObject:
+    """Return folders and reports of a result, as names for `file`, and its first lines.
 
-        Args:
-            document: The result.
-            words: The words of the run.
-        """
-        linked = from_json(LinkedResult, document)
-        if linked.comparisons:
-            links = [self.find_links(one, words) for one in linked.comparisons]
-            return {"comparisons": links, "stale": any("stale" in one for one in links)}
-        about = linked.model
-        structure = about.structure_sha256 if isinstance(about, LinkedModel) else None
-        at = next(
-            (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
-        )
-        prefix = find_part(self.parts, at)[0].prefix
-        # the model of a run in a body is that body
-        same = bool(prefix) or structure in (None, self._structure)
-        if linked.error is None and (not self.opened.is_current or not same):
-            return {"stale": True}
-        inner = [list(_chain(f.inside)) for f in linked.findings]
-        ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
-        places: list[tuple[str | None, Sequence[str]]] = [
-            (one.path, ends) for one in linked.results
-        ]
-        places += [(f.case, ()) for f in linked.findings]
-        found_inside = [list(chain.from_iterable(i.findings for i in of)) for of in inner]
-        places += [(f.case, f.nodes) for f in chain(*found_inside)]
-        found = _parse_result(document)
-        for path, names in places:
-            if path and _find_relative_path(self, path):
-                self.show_case(Path(path), names)
-        return {
-            "folders": [
-                rel for path, _ in places if path and (rel := _find_relative_path(self, path))
-            ],
-            "report": _find_relative_path(self, linked.report or ""),
-            "kept": _number_nodes(
-                self, chain.from_iterable(place.nodes for place in linked.kept or ())
-            ),
-            "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
-            "said": first_lines(found) if found else None,
-            "prefix": prefix,
-            "inner_reports": [
-                [rel for i in of if (rel := _find_relative_path(self, i.report or ""))]
-                for of in inner
-            ],
-            "inside": [[_number_nodes(self, f.nodes) for f in of] for of in found_inside],
-        }
+    Of a result that may belong to another model, return only that it is `stale`; of several
+    candidates, return the links of each as `comparisons`. `prefix` comes before the names of
+    tensors in a body.
+
+    Args:
+        session: The reading of the model.
+        document: The result.
+        words: The words of the run.
+    """
+    linked = from_json(LinkedResult, document)
+    if linked.comparisons:
+        links = [find_links(session, one, words) for one in linked.comparisons]
+        return {"comparisons": links, "stale": any("stale" in one for one in links)}
+    about = linked.model
+    structure = about.structure_sha256 if isinstance(about, LinkedModel) else None
+    at = next(
+        (w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), ""
+    )
+    prefix = find_part(session.parts, at)[0].prefix
+    # the model of a run in a body is that body
+    same = bool(prefix) or structure in (None, session._structure)
+    if linked.error is None and (not session.opened.is_current or not same):
+        return {"stale": True}
+    inner = [list(_chain(f.inside)) for f in linked.findings]
+    ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
+    places: list[tuple[str | None, Sequence[str]]] = [(one.path, ends) for one in linked.results]
+    places += [(f.case, ()) for f in linked.findings]
+    found_inside = [list(chain.from_iterable(i.findings for i in of)) for of in inner]
+    places += [(f.case, f.nodes) for f in chain(*found_inside)]
+    found = _parse_result(document)
+    for path, names in places:
+        if path and _find_relative_path(session, path):
+            session.show_case(Path(path), names)
+    return {
+        "folders": [
+            rel for path, _ in places if path and (rel := _find_relative_path(session, path))
+        ],
+        "report": _find_relative_path(session, linked.report or ""),
+        "kept": _number_nodes(
+            session, chain.from_iterable(place.nodes for place in linked.kept or ())
+        ),
+        "curve": plan_curve(found) if isinstance(found, PlanDocument) else "",
+        "said": first_lines(found) if found else None,
+        "prefix": prefix,
+        "inner_reports": [
+            [rel for i in of if (rel := _find_relative_path(session, i.report or ""))]
+            for of in inner
+        ],
+        "inside": [[_number_nodes(session, f.nodes) for f in of] for of in found_inside],
+    }
 
 
 def list_swappable(session: ViewSession, start: str, end: str) -> bool:

@@ -69,4 +69,4 @@ def test_reference_without_fixed_options_is_bounded_as_well(
 ) -> None:
     monkeypatch.setattr("subgraph.runtime.reference.free_memory", lambda: 5 << 30)
     with Reference(backend) as reference:
-        assert reference._worker.memory == 5 << 30
+        assert reference.process.worker.memory == 5 << 30

@@ -124,14 +124,14 @@ class Watched:
 
     def __init__(self, real: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
         self.real, self.stretches, self.kept = real, 0, list[list[str]]()
-        run = real.run_held
+        run = real.process.run_held
 
         def watched(into: Path, *args: Any) -> Any:
             self.kept.append(sorted(p.name for p in into.glob("*.npy")))
             self.stretches += 1
             return run(into, *args)
 
-        monkeypatch.setattr(real, "run_held", watched)
+        monkeypatch.setattr(real.process, "run_held", watched)
 
 
 @pytest.fixture
@@ -166,13 +166,13 @@ def test_file_that_changes_meanwhile_is_an_error(
     watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g = make_chain(tmp_path / "m")
-    run: Callable[..., Any] = watch.real.run_held
+    run: Callable[..., Any] = watch.real.process.run_held
 
     def changing(*args: Any) -> Any:
         os.utime(tmp_path / "m/w.data")
         return run(*args)
 
-    monkeypatch.setattr(watch.real, "run_held", changing)
+    monkeypatch.setattr(watch.real.process, "run_held", changing)
     with raises(ModelError, "weight.changed", "weights"):
         values(watch.real, g, ["h8"], tmp_path / "out")
 
@@ -187,7 +187,7 @@ def test_stretch_that_takes_too_much_is_halved(
     stretches."""
     g = text_models.load(tmp_path, LINE)
     monkeypatch.setattr(watch.real, "limit", 1 << 40)
-    run = watch.real.run_held
+    run = watch.real.process.run_held
     asked = list[int]()
 
     def refusing(into: Path, outputs: Any, feeds: Any) -> Any:
@@ -196,7 +196,7 @@ def test_stretch_that_takes_too_much_is_halved(
             raise OutOfMemory("running the model needs more memory than is free")
         return run(into, outputs, feeds)
 
-    monkeypatch.setattr(watch.real, "run_held", refusing)
+    monkeypatch.setattr(watch.real.process, "run_held", refusing)
     found = values(watch.real, g, ["y"], tmp_path / "out")
     with Reference() as plain:
         assert same(found["y"], values(plain, g, ["y"], tmp_path / "plain")["y"])

@@ -52,7 +52,7 @@ from subgraph.results.plan import (
 )
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
-from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession
+from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession, find_links
 from subgraph.view.server import ViewServer
 from subgraph.view.values import open_model
 from tests.helpers import text_models
@@ -255,7 +255,7 @@ def test_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> Non
     node = INNER.replace("body", "body@2")
     found = InnerFinding("culprit", None, [node], ["Neg"], certified=True, case=None)
     inside = to_json(InsideDocument(LOOP.path[0], 2, 3, findings=[found]))
-    links = loop.find_links({"findings": [{"case": None, "inside": inside}]}, ())
+    links = find_links(loop, {"findings": [{"case": None, "inside": inside}]}, ())
     assert links["inside"] == [[[loop.about()["labels"].index(INNER)]]]
 
 
@@ -266,8 +266,8 @@ def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     loop.run({"kind": "values", "node": node, "candidate": "ort"})
     assert f"--at={INNER}" in started[0]
     of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
-    assert loop.find_links(of_body, ()) == {"stale": True}
-    assert "stale" not in loop.find_links(of_body, started[0])
+    assert find_links(loop, of_body, ()) == {"stale": True}
+    assert "stale" not in find_links(loop, of_body, started[0])
 
 
 def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
@@ -287,11 +287,11 @@ def test_plan_marks_what_stays_in_float(session: ViewSession) -> None:
         ),
         files=PlanFiles(model=None),
     )
-    links = session.find_links(to_json(plan), ())
+    links = find_links(session, to_json(plan), ())
     assert (
         links["kept"] == [1] and links["said"]["headline"] == plan.says and "<svg" in links["curve"]
     )
-    assert session.find_links({"findings": []}, ())["curve"] == ""
+    assert find_links(session, {"findings": []}, ())["curve"] == ""
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ def test_compare_is_of_what_lies_between_start_and_end(
 
 def test_tensors_of_a_run_in_a_body_have_its_prefix(loop: ViewSession) -> None:
     of_body = {"model": {"structure_sha256": "of the body"}}
-    assert loop.find_links(of_body, ("compare", "m.onnx", f"--end={INNER}"))["prefix"] == PREFIX
-    assert loop.find_links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
+    assert find_links(loop, of_body, ("compare", "m.onnx", f"--end={INNER}"))["prefix"] == PREFIX
+    assert find_links(loop, {}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
 
 
 def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
@@ -344,8 +344,8 @@ def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     assert [
         pair["source"] for pair in session.tensor({"run": len(started), "pair": 1})["pairs"]
     ] == ["a.py", "b.py"]
-    links = session.find_links(
-        {"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ()
+    links = find_links(
+        session, {"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ()
     )
     assert links["stale"] and links["comparisons"][0]["folders"] == []
     session.close()
