@@ -41,7 +41,6 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, QueryKind
 from subgraph.search.oracle import ErrorShare, Items, Query
 from subgraph.trials.reference_model import ReferenceCache, ReferenceModel
-from subgraph.types import Array
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 WHOLE_KINDS = (QueryKind.WHOLE, QueryKind.CLAIMED)
@@ -255,13 +254,7 @@ def open_rewriter(
     Raises:
         ModelError: The model cannot be rewritten.
     """
-    values = oracle.trials.values
-
-    def value(name: str) -> Array:
-        values.need([name])
-        return values.records[0][name].array()
-
-    with open_full_model(oracle.graph, value) as model:
+    with open_full_model(oracle.graph, oracle.trials.values.compute_first) as model:
         yield kind(oracle.trials, oracle.groups, model)
 
 

@@ -140,9 +140,7 @@ def _inside(folder: Path, file: str) -> Path | None:
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
-def save_document(
-    document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()
-) -> T:
+def save_document(document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path]) -> T:
     """Write a comparison's document and its reports into a folder without cases; return it with the
     page's path.
 

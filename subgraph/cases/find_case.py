@@ -125,11 +125,10 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
             {t.name: _make_records(place, t, len(manifest.samples)) for t in tensors or ()}
             for tensors in (manifest.inputs, manifest.outputs)
         )
-        found_with = (
-            None
-            if around is None
-            else _check_limits(from_json(EvidenceRequest, around, what, hint))
-        )
+        found_with = None if around is None else from_json(EvidenceRequest, around, what, hint)
+        identity = found_with.identity if found_with else None
+        if identity and not min(identity.timeout, identity.memory or 1) > 0:
+            raise ValueError("a limit of nothing")
     except (ValueError, KeyError) as e:
         raise UsageError(f"{what} is damaged: {e}", hint, code="case.damaged") from e
     labels = tuple(sample.label for sample in manifest.samples)
@@ -259,17 +258,6 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
         )
         for stored in tensor.samples[:samples]
     )
-
-
-def _check_limits(request: EvidenceRequest) -> EvidenceRequest:
-    """Check the limits of a request.
-
-    Raises:
-        ValueError: a limit is nothing.
-    """
-    if not min(request.identity.timeout, request.identity.memory or 1) > 0:
-        raise ValueError("a limit of nothing")
-    return request
 
 
 # ------------------------------------------------------------ candidate

@@ -47,8 +47,9 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
         others: The reference's values for other inputs.
     """
     if isinstance(reference, list) and isinstance(candidate, list):
+        lists = [other for other in others if isinstance(other, list)]
         reasons = [
-            explain_mute(expected, given, _find_elements(others, k))
+            explain_mute(expected, given, [other[k] for other in lists if k < len(other)])
             for k, (expected, given) in enumerate(zip(reference, candidate, strict=True))
         ]
         return "" if "" in reasons else next(iter(reasons), "it is empty")
@@ -63,11 +64,6 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
     if pair.kind != "float":
         return _explain_mute_codes(pair, tensors)
     return _explain_mute_floats(pair, tensors)
-
-
-def _find_elements(others: Sequence[Value], k: int) -> list[Value]:
-    """Return element `k` of each sequence that has one."""
-    return [other[k] for other in others if isinstance(other, list) and k < len(other)]
 
 
 def _explain_mute_codes(pair: Pair, others: Sequence[Array]) -> str:

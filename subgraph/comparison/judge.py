@@ -197,6 +197,6 @@ def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement
     return Judgement(name, Status.FAIL, signature, LABELS[Status.FAIL], why, sample=sample)
 
 
-def judge_nothing(name: str, why: str, sample: str = "") -> Judgement:
+def judge_nothing(name: str, why: str, sample: str) -> Judgement:
     """The judgement of an output of which nothing is compared."""
     return Judgement(name, Status.UNRESOLVED, None, NOTHING, why, sample=sample)

@@ -212,7 +212,7 @@ class Tree:
         return self.groups[member].leaves if member in self.groups else (member,)
 
     def level_order(
-        self, number: int, members: Sequence[int]
+        self, members: Sequence[int]
     ) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
         """Members in topological order, and their edges: (from, to) → tensors. Long fan-outs are
         left out.
@@ -272,7 +272,7 @@ def _follows_data(tree: Tree, number: int) -> bool:
     """Return whether the quotient of a group by its scopes is nearly acyclic and each scope is
     connected."""
     group = tree.groups[number]
-    order, edges = tree.level_order(number, group.members)
+    order, edges = tree.level_order(group.members)
     place = {m: k for k, m in enumerate(order)}
     total = sum(map(len, edges.values()))
     backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
@@ -312,7 +312,7 @@ def _split(tree: Tree, number: int) -> None:
     if len(members) <= limit:
         return
     tree._gather(number)
-    order, edges = tree.level_order(number, members)
+    order, edges = tree.level_order(members)
     parts = segments(order, edges)
     if len(parts) == 1 and len(order) <= MAX_FLAT:
         return

@@ -195,7 +195,7 @@ def crossing(tree: Tree, number: int) -> Crossing:
     """Return the tensors between the members of a group. Linear in the group's leaves."""
     sources = tree.network.sources
     wide = tree.network.wide
-    order, edges = tree.level_order(number, tree.groups[number].members)
+    order, edges = tree.level_order(tree.groups[number].members)
     at = map_leaves(tree, order)
     entering: dict[str, list[int]] = {}
     named: NamedTensors = {}

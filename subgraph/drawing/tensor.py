@@ -118,7 +118,7 @@ class MapCells:
     equal: int = 0
 
 
-def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> MapCells:
+def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells:
     """One plane of both sides and their difference, for a page that paints it."""
     matrix = _plane(_numbers(reference), plane)
     if not matrix.size:

@@ -53,7 +53,7 @@ def replace(
             code="edit.unknown-tensor",
         )
     connected = _connect(graph, region, piece, ours)
-    _require_types(graph, region, piece, connected)
+    _require_types(graph, piece, connected)
     draft = Draft(graph)
     inputs = list(draft.model.graph.input)
     infos = list(draft.model.graph.value_info)
@@ -118,7 +118,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     return connected | {given[name]: name for name in region.outputs}
 
 
-def _require_types(graph: Graph, region: Region, piece: Graph, connected: StringMap) -> None:
+def _require_types(graph: Graph, piece: Graph, connected: StringMap) -> None:
     """
     Raises:
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as

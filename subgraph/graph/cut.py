@@ -298,7 +298,7 @@ def build_model(
     order = graph.in_order((*region.nodes, *region.pulled))
     out.node.extend(graph.nodes[i] for i in order)
     protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
-    renamed = _distinct_names(graph, order, out)
+    renamed = _distinct_names(order, out)
     inside = set(graph.iter_outputs(order))
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
         add_weight(graph, name, out)
@@ -354,7 +354,7 @@ def copy_without(message: T, fields: frozenset[str]) -> T:
     return copy
 
 
-def _distinct_names(graph: Graph, order: Sequence[int], out: GraphProto) -> dict[str, str]:
+def _distinct_names(order: Sequence[int], out: GraphProto) -> dict[str, str]:
     """Rename nodes that share a name within the cut, because onnxruntime refuses those. Returns new
     name → old."""
     renamed = {}

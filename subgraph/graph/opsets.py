@@ -197,7 +197,7 @@ def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Ite
 
 
 def find_next_version(
-    node: protobuf.NodeProto, version: int, types: StringMap, domain: str = ""
+    node: protobuf.NodeProto, version: int, types: StringMap, domain: str
 ) -> int | None:
     """The first later version of the domain in which a node fits its operator; None if there is
     none."""

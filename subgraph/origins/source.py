@@ -211,7 +211,7 @@ class _Text:
     in_metadata: bool
 
 
-def _remove_texts(message: Any, every: bool = False) -> Iterator[_Text]:
+def _remove_texts(message: Any, every: bool) -> Iterator[_Text]:
     """Remove texts about source code from a message and all inside it; yield traces and paths.
 
     `every`: remove and yield all metadata and documentation.

@@ -333,7 +333,7 @@ def _iter_proof(finding: FindingDocument) -> Iterator[str]:
         yield f"so {verb} {listed(ends)}"
 
 
-def insides(found: InsideDocument | None, signature: Signature | None = None) -> Iterator[str]:
+def insides(found: InsideDocument | None, signature: Signature | None) -> Iterator[str]:
     """Yield what a search in a node's body found, from outside to inside.
 
     Args:

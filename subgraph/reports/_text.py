@@ -210,7 +210,7 @@ def _whole(whole: WholeDocument) -> list[str]:
     return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
 
 
-def format_table(shown: View, *, every: bool = True) -> list[str]:
+def format_table(shown: View, *, every: bool) -> list[str]:
     """Return a line per tensor, with a column per way in which it was compared.
 
     Args:

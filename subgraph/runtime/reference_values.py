@@ -19,7 +19,7 @@ from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, Records, copied
-from subgraph.types import StringMap
+from subgraph.types import Array, StringMap
 
 
 class ReferenceValues:
@@ -104,6 +104,11 @@ class ReferenceValues:
     def labels(self) -> list[str]:
         """The samples' names; [""] if there is only one sample."""
         return [s.label for s in self.samples]
+
+    def compute_first(self, name: str) -> Array:
+        """Return a tensor's value for the first sample; raises as `need` does."""
+        self.need([name])
+        return self.records[0][name].array()
 
     def need(self, names: Collection[str], *, near: bool = False) -> None:
         """Capture the tensors that have no values yet, in one run of their ancestors.

@@ -256,7 +256,7 @@ class SearchState:
     # ------------------------------------------------------------ regions
 
     def probe_all(
-        self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False
+        self, purpose: Purpose, regions: Sequence[Items], *, explain: bool
     ) -> Search[list[RegionOutcome]]:
         """Outcome of each region: one failure is enough, a pass takes `repeats` passes."""
         outcomes = dict.fromkeys(regions, RegionOutcome.AGREE)

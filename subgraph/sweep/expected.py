@@ -36,7 +36,7 @@ from subgraph.runtime.run_result import Job, RunResult, keys_to_try, load_or_run
 from subgraph.runtime.worker_pool import NO_TURNS, Turns, Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Records, Value, list_arrays, shape_text
+from subgraph.storage.tensors import Value, list_arrays, shape_text
 from subgraph.sweep.operator_tests import Example
 from subgraph.trials.doubt import (
     Decision,
@@ -263,11 +263,6 @@ class ExpectedOutputs:
                 example, self._plain.run(example)
             )
         return self._reference_results[example.key]
-
-    def compute_plain(self, example: Example) -> Records:
-        """Return the outputs of plain onnxruntime for an example; empty if it does not run it."""
-        result = self._plain.run(example)
-        return {} if result.failure else result.tensors[0]
 
     def _judge_reference(self, example: Example, result: RunResult) -> ReferenceResult:
         """Return `differs` if both the default criterion and the example's own tolerance fail.

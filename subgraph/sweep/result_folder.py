@@ -68,7 +68,7 @@ from subgraph.verdict import Verdict
 
 
 def make_document(
-    sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = ""
+    sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str
 ) -> SweepDocument:
     """Return the document of a sweep whose cases go to `places`, one per candidate."""
     numbers = range(len(sweep.candidates))
@@ -224,7 +224,7 @@ class ExpectedEntry:
 
 
 def choose_place(
-    candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False
+    candidate: Candidate, only: Sequence[str], output: Path, *, force: bool
 ) -> ResultPlace:
     """Return the place of a candidate's cases: a separate folder for each choice of tests."""
     name = folders.safe_name(candidate.name)[:MAX_NAME]

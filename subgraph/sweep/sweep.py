@@ -201,7 +201,7 @@ def open_sweep(
     candidates: Sequence[Candidate],
     output: Path,
     *,
-    only: Sequence[str] | None = (),
+    only: Sequence[str] | None,
     criterion: str = "noise",
     stored: bool = True,
 ) -> Iterator[Sweep]:

@@ -37,7 +37,7 @@ from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Processes, Trials
-from subgraph.types import Array, StringMap, frozen
+from subgraph.types import StringMap, frozen
 
 STORE = ".store"  # within the folder of results
 
@@ -233,12 +233,7 @@ def _measure_quantization(
 def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> StringMap:
     """Casts to a narrow type of a translated model that the module has not, whose values these
     are."""
-
-    def value(name: str) -> Array:
-        values.need([name])
-        return values.records[0][name].array()
-
-    return find_unrounded(values.graph, known & values.graph.maker.keys(), value)
+    return find_unrounded(values.graph, known & values.graph.maker.keys(), values.compute_first)
 
 
 def _find_shared_tensors(

@@ -101,9 +101,9 @@ def parse_drop(text: str) -> tuple[float, bool]:
 
 def make_wanted(
     score: str | None,
-    drop: str | None = None,
-    at_least: float | None = None,
-    labels: str | Path | None = None,
+    drop: str | None,
+    at_least: float | None,
+    labels: str | Path | None,
 ) -> Wanted | None:
     """Return the score that judges, with its limit; None where the criterion does.
 

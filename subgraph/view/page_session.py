@@ -479,7 +479,8 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
     places += [(f.case, ()) for f in linked.findings]
     found_inside = [list(chain.from_iterable(i.findings for i in of)) for of in inner]
     places += [(f.case, f.nodes) for f in chain(*found_inside)]
-    found = _parse_result(document)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    found = results.parse(document) if schema in results.KNOWN else None
     for path, names in places:
         if path and _find_relative_path(session, path):
             session.show_case(Path(path), names)
@@ -677,12 +678,6 @@ class LinkedResult:
     results: Sequence[LinkedPlace] = ()
     kept: Sequence[LinkedPlace] | None = None
     report: str | None = None
-
-
-def _parse_result(document: object) -> results.Document | None:
-    """Return the document of a result that has a report; None for any other result."""
-    schema = document.get("schema") if isinstance(document, dict) else None
-    return results.parse(document) if schema in results.KNOWN else None
 
 
 def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:

@@ -88,7 +88,7 @@ class RoundingSites:
 
 
 def find_rounding_sites(
-    graph: Graph, region: Region, records: Records, unrounded: Collection[str] = ()
+    graph: Graph, region: Region, records: Records, unrounded: Collection[str]
 ) -> RoundingSites:
     """Find the places of rounding. `records`: of the region's inputs at least; `unrounded`: as of
     `find_unrounded`. Complexity: linear in the upstream nodes.

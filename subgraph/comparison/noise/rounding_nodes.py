@@ -208,7 +208,7 @@ def write_rounded(
     y: str,
     dtype: str,
     claim: Precision,
-    channels: ChannelRange | None = None,
+    channels: ChannelRange | None,
 ) -> None:
     """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are
     the type's own."""

@@ -93,7 +93,7 @@ def _parse_float(word: bytes) -> float:
     return float(word)
 
 
-def _read_beginning(files: Files, name: str, skip: int = 0) -> bytes:
+def _read_beginning(files: Files, name: str, skip: int) -> bytes:
     """The first whole lines, or the first words of a line that is longer, without comments."""
     head = _COMMENT.sub(b"", b"\n".join(files.head(name).split(b"\n")[skip:])).lstrip()
     return head[: _find_last_separator(head)] if files.sizes[name] > HEAD_BYTES else head
@@ -116,7 +116,7 @@ def is_whole(files: Files, name: str, skip: int = 0) -> bool:
     return not any(c in b".eEnNaAiI" for c in _read_beginning(files, name, skip))
 
 
-def measure_step(files: Files, name: str, skip: int = 0) -> float:
+def measure_step(files: Files, name: str, skip: int) -> float:
     """Return what the last digit is worth, if all first numbers have as many behind the point.
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.

@@ -124,7 +124,7 @@ def _drop_ones(shape: Shape) -> Shape:
     return tuple(s for s in shape if s != 1)
 
 
-def convert_to_reference_type(array: Array, reference: Array, scale: Scale | None = None) -> Array:
+def convert_to_reference_type(array: Array, reference: Array, scale: Scale | None) -> Array:
     """Convert to the reference's element type; values beyond its range become infinite or wrap.
 
     Codes become the real numbers that they stand for, where the reference holds these. Texts stay.

@@ -207,9 +207,7 @@ class _Commands:
 # ------------------------------------------------------------ commands
 
 
-def _run_command(
-    step: str, words: Sequence[str], places: StringMap, cwd: str | None = None
-) -> None:
+def _run_command(step: str, words: Sequence[str], places: StringMap, cwd: str | None) -> None:
     first, *rest = (fill(word, places) for word in words)
     command = [system.program(first, cwd), *rest]
     for wait in (*RETRY_SECONDS, None):
