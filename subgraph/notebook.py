@@ -74,8 +74,8 @@ def _(cut: Cut) -> str:
     region = cut.region
     return _draw_around(
         cut.graph,
-        (*region.nodes, *region.pulled),
-        (*region.inputs, *region.shapes, *region.outputs),
+        region.all_nodes,
+        region.boundary,
     )
 
 
@@ -108,7 +108,7 @@ def _(cut: Cut) -> str:
 @html.register
 def _(region: Region) -> str:
     ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
-    inputs = (*region.inputs, *region.shapes)
+    inputs = region.entering
     size = f"{count(len(region.nodes), 'node')}, in {_words(inputs)}; out {_words(region.outputs)}"
     return f"<p>{ends}{size}</p>"
 

@@ -445,7 +445,7 @@ def _rename(records: Iterable[Record], names: Iterable[str]) -> dict[str, Record
 def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:
     """Return the types of the inputs of node `i` except weights and constants."""
     region = regions.build_region(graph, [i])
-    names = [*region.inputs, *region.shapes]
+    names = region.entering
     values.need(names)
     return boundary_types(graph, names, values.records, {})
 

@@ -210,9 +210,9 @@ def write_region(
     captured now. `device`: the same from a recording; the tensors inside go to `dump_data`.
     """
     source = device or values
-    names = [*region.inputs, *region.shapes, *region.outputs]
+    names = region.boundary
     if request.dump_all:
-        names += list(graph.iter_outputs(region.nodes))
+        names = (*names, *graph.iter_outputs(region.nodes))
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.find_upstream(graph, stems)
     feeding = feeding or request.feeding

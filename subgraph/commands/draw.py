@@ -158,7 +158,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
     )
     region = _find_region(graph, marked, sorted(found))
     inside = region.nodes if region else ()
-    boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
+    boundary = region.boundary if region else ()
     at = {i: k for k, i in enumerate(kept)}
     wholly = {at[i] for i in whole.add_constants(inside) if i in at} | (
         {*part.iter_inner(inside)} if drawer.bodies else set()
@@ -197,7 +197,7 @@ def _draw(part: Part, shown: ShownOptions, marked: MarkOptions) -> _Drawn:
 
 def _describe_region(region: Region) -> list[str]:
     """Describe a region, with the tensors that enter and leave it."""
-    inputs = (*region.inputs, *region.shapes)
+    inputs = region.entering
     parts = (
         count(len(region.nodes), "node"),
         count(len(inputs), "input"),

@@ -253,7 +253,7 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
     if other is None:
         return None
     names = {name: match.name for name, match in other.matches.items()}
-    nodes = (*region.nodes, *region.pulled)
+    nodes = region.all_nodes
     if other.problem(region):
         made = [
             names.get(name, name)
@@ -263,7 +263,7 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
         theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
     else:
         theirs_region = other.region(region)
-        theirs_nodes = [*theirs_region.nodes, *theirs_region.pulled]
+        theirs_nodes = list(theirs_region.all_nodes)
     if max(len(nodes), len(theirs_nodes)) > MAX_NODES:
         return None
     ours = _side(trials.graph, trials.values, nodes)

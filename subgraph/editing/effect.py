@@ -118,7 +118,7 @@ def edge_values(
     """Compute the inputs of nodes and all below them, per sample, with files in a folder."""
     below = graph.descendants(chain.from_iterable(graph.select(word).nodes for word in first))
     boundary = region.build_region(graph, below, keep_random=True)
-    names = [n for n in (*boundary.inputs, *boundary.shapes) if not graph.is_weight(n)]
+    names = [n for n in boundary.entering if not graph.is_weight(n)]
     return compute_values(graph, names, feeding, reference, folder).records
 
 

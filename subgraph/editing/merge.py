@@ -236,7 +236,7 @@ def remove_tail(
     made = set(graph.iter_outputs(gone))
     assign(model.output, [v for v in model.output if v.name not in made])
     known = {v.name for v in model.output} | set(graph.inputs)
-    for name in (*region.inputs, *region.shapes):
+    for name in region.entering:
         if name not in known:
             model.output.add(name=name).type.CopyFrom(tail.types[name])
     outputs = {v.name for v in model.output}

@@ -99,7 +99,7 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
     for theirs, name in connected.items():
         is_known = name in graph.inputs or name in graph.maker or graph.is_weight(name)
         if name in within or not is_known:
-            known = [*region.inputs, *region.shapes]
+            known = region.entering
             raise UnknownName(
                 f"{piece.path.name} reads '{theirs}', which is not a tensor outside the region",
                 f"--map with a line: {[*known, 'NAME'][0]} {theirs}",

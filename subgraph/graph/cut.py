@@ -220,7 +220,7 @@ def cut_region(
     """
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
-    own = {*inputs, *graph.iter_outputs((*region.nodes, *region.pulled))}
+    own = {*inputs, *graph.iter_outputs(region.all_nodes)}
     makers = () if captured else graph.producers(inputs)
     declared = graph.value_infos(own.union(graph.iter_inputs(makers)))
     infos = {n: v for n, v in declared.items() if n in own}
@@ -295,7 +295,7 @@ def build_model(
     model = copy_without(graph.model, MODEL_PARTS)
     out = model.graph
     out.MergeFrom(copy_without(graph.model.graph, GRAPH_PARTS))
-    order = graph.in_order((*region.nodes, *region.pulled))
+    order = graph.in_order(region.all_nodes)
     out.node.extend(graph.nodes[i] for i in order)
     protobuf.load_all(tensors_in(out.node), graph.path)  # next to the cut it would be missing
     renamed = _distinct_names(order, out)
@@ -623,7 +623,7 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
     if not made:
         return {}
     above = regions.find_upstream(graph, made)
-    feeds = (*above.inputs, *above.shapes)
+    feeds = above.entering
     model, _ = build_model(graph, above, feeds, [], graph.declared_types(feeds), {})
     try:
         with OnnxProcess(graph.path) as onnx:

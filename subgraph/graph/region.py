@@ -56,6 +56,21 @@ class Region:
     outputs: Strings
     weights: Strings = field(repr=False)
 
+    @property
+    def all_nodes(self) -> tuple[int, ...]:
+        """Indices of the nodes, then of those that produce constants for them."""
+        return (*self.nodes, *self.pulled)
+
+    @property
+    def entering(self) -> Strings:
+        """The tensors that enter."""
+        return (*self.inputs, *self.shapes)
+
+    @property
+    def boundary(self) -> Strings:
+        """The tensors that enter or leave."""
+        return (*self.entering, *self.outputs)
+
 
 def find_region(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     """Return the region of all nodes on a path from a start node to an end node, both included.

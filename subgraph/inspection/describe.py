@@ -276,7 +276,7 @@ def region_document(
         InputError: the inputs do not fit the model.
     """
     region = find_region(graph, start, end)
-    facts = _facts(graph, [*region.inputs, *region.shapes, *region.outputs], feeding)
+    facts = _facts(graph, region.boundary, feeding)
     weights = [summary.weight_summary(graph, name) for name in region.weights]
     return RegionDocument(
         **vars(facts.head("region")),

@@ -345,7 +345,7 @@ def write_recorded_case(
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
     """
     region, place = write_case.find_place(graph, request, place)
-    judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
+    judge.model.values.need(region.boundary)
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
     values = RecordedValues(judge, matched, region, replace(recording, files=files))
     reference = judge.model.reference

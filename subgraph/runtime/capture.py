@@ -191,7 +191,7 @@ def load_ancestors(
         yield held.needed
         return
     fed = [n for n in tensors if n in graph.inputs]  # also inputs that no node reads
-    needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
+    needed = tuple(dict.fromkeys((*above.entering, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
     model, _ = build_model(
         graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {}
@@ -259,5 +259,5 @@ def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) 
         above: `region.find_upstream` of the tensors.
         tensors: The tensors.
     """
-    needed = {*above.inputs, *above.shapes, *tensors}
+    needed = {*above.entering, *tensors}
     return [name for name in graph.inputs if name in needed]

@@ -104,7 +104,7 @@ class LoadedAncestors:
         runs no other node."""
         produced = {name for name in tensors if name in graph.maker}
         # else values of random nodes are fed
-        is_fed_alike = {*above.inputs, *above.shapes} <= {*self.needed}
+        is_fed_alike = {*above.entering} <= {*self.needed}
         is_same = self.nodes == {*above.nodes} and produced <= self.outputs
         return graph is self.graph and bool(produced) and is_fed_alike and is_same
 

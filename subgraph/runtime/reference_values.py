@@ -159,7 +159,7 @@ class ReferenceValues:
             graph, nodes - stored_random, [(n,) for n in made], keep_random=True
         )
         types = boundary_types(
-            graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {}
+            graph, [n for n in above.entering if n in graph.maker], self.records, {}
         )
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         runs = []

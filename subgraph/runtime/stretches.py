@@ -207,7 +207,7 @@ class StretchedModel:
         graph = self.graph
         start = state.position
         region = regions.build_region(graph, nodes.order[start:end], keep_random=True)
-        entering = [*region.inputs, *region.shapes]
+        entering = region.entering
         if missing := [n for n in entering if n not in state.records]:
             raise ModelError(
                 f"the reference was given no value of '{missing[0]}'", code="reference.no-value"

@@ -158,7 +158,7 @@ class CandidateModel:
         if not self.precision or not self.precision.narrow or self.problem(region):
             return self.precision
         own = self.region(region)
-        return _find_narrow_type(self, (*own.nodes, *own.pulled))
+        return _find_narrow_type(self, own.all_nodes)
 
     def output_scales(self, region: Region) -> Mapping[str, Scale] | None:
         """Return the scales of the outputs that a region quantizes, if only their steps excuse it.
@@ -171,7 +171,7 @@ class CandidateModel:
         own = self.region(region)
         known = {n: self._find_quantizer(n) for n in region.outputs if n in self.matches}
         codes = {*own.outputs, *(name for name, _ in known.values())}
-        for node in (self.graph.nodes[i] for i in (*own.nodes, *own.pulled)):
+        for node in (self.graph.nodes[i] for i in own.all_nodes):
             is_step = makes_steps(node) or finds_scales(node)
             if node.domain == TFLITE or (is_step and node.output[0] not in codes):
                 return None

@@ -298,7 +298,7 @@ def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterat
             code="store.changed",
         ) from e
     values = judge.model.values
-    boundary = (*region.inputs, *region.shapes, *region.outputs)
+    boundary = region.boundary
     fed = chain.from_iterable(map(records.get, boundary) for records in values.records)
     files = (record.files for record in fed if record)
     if file := values.watched.find_change(chain(*files, *(result.files for result in results))):

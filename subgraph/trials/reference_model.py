@@ -141,7 +141,7 @@ class ReferenceModel:
             InputError: an input does not fit. ModelError: the reference cannot run the model.
                 WorkerDied: it crashed.
         """
-        ends = ((*region.inputs, *region.shapes, *region.outputs) for region in regions)
+        ends = (region.boundary for region in regions)
         self.values.need(list(chain.from_iterable(ends)))
 
     def values_with(self, *feeds: Feeds) -> Feeds:
@@ -232,7 +232,7 @@ class ReferenceModel:
     def others(self) -> OtherInputs:
         """The reference's outputs for other inputs."""
         whole = self.whole()
-        names = [name for name in (*whole.inputs, *whole.shapes) if name in self.graph.inputs]
+        names = [name for name in whole.entering if name in self.graph.inputs]
         return OtherInputs(self.values, names, self.outputs, self.new_folder)
 
     # ------------------------------------------------------------ noise
@@ -249,7 +249,7 @@ class ReferenceModel:
 def region_key(model: ReferenceModel, region: Region, records: Feeds, *more: str) -> str:
     """A hash of the model's structure, the region's weights, boundary and values, fed and
     frozen; and of `more`."""
-    entering = [*region.inputs, *region.shapes]
+    entering = region.entering
     return digest(
         __version__,
         model.graph.skeleton.structure,

@@ -251,7 +251,7 @@ class ViewSession:
         part, names = _find_part(self, [name for name in (start, end) if name])
         ends = iter(names)
         region = find_region(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
-        inputs = (*region.inputs, *region.shapes)
+        inputs = region.entering
         outputs = region.outputs
         drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
         # a cut has them as weights

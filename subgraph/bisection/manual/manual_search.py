@@ -301,7 +301,7 @@ class Person(JudgeProperties):
         The latter are those of the session's first command: another version, or another machine,
         may give other last bits.
         """
-        entering = [*region.inputs, *region.shapes]
+        entering = region.entering
         fed = [self.model.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
         freeze = self.model.freeze and bool(region.shapes)
         fed = fed if any(fed) else []

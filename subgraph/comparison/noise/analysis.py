@@ -96,7 +96,7 @@ def find_rounding_sites(
     Raises:
         ModelError: the graph has a cycle.
     """
-    order = tuple(graph.in_order((*region.nodes, *region.pulled)))
+    order = tuple(graph.in_order(region.all_nodes))
     floats = [
         n for n in region.inputs if records[n].dtype in FLOATS and records[n].form == "tensor"
     ]

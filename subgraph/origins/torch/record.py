@@ -272,7 +272,7 @@ class ScopedTensors:
         self._types = graph.declared_types()
         self._inside: dict[str, list[int]] = {}  # scope → nodes directly in it that carry values
         self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
-        for i in graph.in_order(range(len(graph.nodes))):
+        for i in graph.order:
             carries = any(kinds[name] == VALUE for name in graph.makes[i])
             around = _read_scopes(graph, i)
             if carries:

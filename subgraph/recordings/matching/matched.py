@@ -368,7 +368,7 @@ class Fit:
         """Tensors with an axis of channels, which all files of a tool lay out alike."""
         graph = self.judge.model.graph
         images = set(graph.inputs)
-        for i in graph.in_order(range(len(graph.nodes))):
+        for i in graph.order:
             op = graph.ops[i]
             is_mixed = op in MIXES_AXES or op == "Transpose"
             if op in WINDOWS or (not is_mixed and not images.isdisjoint(graph.reads[i])):

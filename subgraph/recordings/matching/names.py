@@ -38,7 +38,7 @@ class ModelNames:
         self._modules: dict[str, list[str]] = {}
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
         known = set(tensors)
-        for i in graph.in_order(range(len(graph.nodes))):
+        for i in graph.order:
             made = [n for n in graph.makes[i] if n in known]
             if made:
                 self._nodes.setdefault(plain(graph.label(i)), made[0])
@@ -50,7 +50,7 @@ class ModelNames:
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
-        nodes = graph.in_order(range(len(graph.nodes)))
+        nodes = graph.order
         paths = {i: parse_module_path(graph.label(i)) or self._module_of_weights(i) for i in nodes}
         for i in reversed(nodes):
             parts = paths[i].split(".") if paths[i] else []

@@ -444,7 +444,7 @@ class MeaningTests:
         fed = {**self.records, **self.fed, **other_values}
         cuts = {}
         for k, (_, region) in enumerate(pieces):
-            entering = {*region.inputs, *region.shapes} if region else set()
+            entering = {*region.entering} if region else set()
             if region and entering <= fed.keys():
                 feeds = {name: fed[name] for name in entering}
                 cuts[k] = cut_region(self.pair.graph, region, [feeds], Path("/"))
