@@ -159,7 +159,7 @@ def from_model(array: Array, layout: str, c0: int = C0) -> Array:
     )
 
 
-def compute_stored_shape(shape: Shape, layout: str, c0: int) -> Shape:
+def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
     """Return the stored shape of a tensor in NCHW or NCDHW; the same shape without such a layout.
 
     >>> compute_stored_shape((1, 3, 4, 5), "NHWC"), compute_stored_shape((1, 3, 4, 5), "NC1HWC0")
