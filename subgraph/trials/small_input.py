@@ -142,8 +142,8 @@ class SmallInputProgress:
     def _run(self, trials: Trials, *, fresh: bool = False) -> None:
         whole = trials.full_model
         trials.model.capture(whole)
-        self.runs += 1
         self.result: RunResult = trials.run_extra(whole, [{}], fresh=fresh)
+        self.runs += 1
         self.verdict = trials.judge.verdict(whole, self.result)
 
     def _is_same(self) -> bool:
@@ -174,7 +174,6 @@ class SmallInputProgress:
         except OutOfTime:
             raise
         except SubcutError:  # the reference refuses this input
-            self.runs -= 1
             return False
         is_same = self._is_same() and can_tell(trials.judge, model.whole())
         if is_same:
