@@ -428,7 +428,7 @@ class _Judging:
         if graph.operator(meant) in REQUANTIZES and np.abs(value - reference).max() <= step:
             return _excuse(judged, "precision", "within one step of another scale")
         clipped = np.clip(reference, value.min(), value.max())
-        share = np.mean(clipped != reference)
+        share = np.mean(np.abs(clipped - reference) > step)
         without = self._judge(meant, clipped, value, k, measured)
         if share > MAX_CLIPPED or without.fails:
             return judged

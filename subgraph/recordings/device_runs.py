@@ -205,7 +205,7 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
     for folder, name in zip(options.folders, _choose_names(options), strict=True):
         said = folder.precision or options.precision or ""
         try:
-            found = _split(name, _read(folder.path, graph, options.layout, options.format))
+            found = _split(name, _read(folder.path, graph, options, said))
             # a toolkit's board computes as the simulator before it
             claims = zip(found, accumulate(map(find_claim, found), _choose_coarser), strict=True)
             found = [replace(r, precision=said or c, layout=options.layout) for r, c in claims]
@@ -221,14 +221,17 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
     return runs
 
 
-def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
+def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str) -> Recording:
     """Read a recording; if the user says its layout, the shapes in it count as their own.
 
     But values decide whether channels come first or last: the user's word counts where they do not
-    tell.
+    tell. `precision`: that the user says; "" for none.
     """
-    hints = replace(recording.find_hints(graph, layout), flat_if_misfit=True)
-    recorded = recording.open(folder, format, hints)
+    layout = options.layout
+    claim = Precision(precision or Precision.FP32)
+    narrow = claim.dtype if claim.narrow else ""
+    hints = replace(recording.find_hints(graph, layout), flat_if_misfit=True, narrow=narrow)
+    recorded = recording.open(folder, options.format, hints)
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
     for entry in recorded:
@@ -306,8 +309,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     """A run of nothing but inputs is dropped; its entries join every other run."""
-    roles = ({e.role for e in chain.from_iterable(run.samples)} for run in runs)
-    inputs = [run for run, held in zip(runs, roles, strict=True) if held <= {"input"}]
+    inputs = [r for r in runs if all(e.role == "input" for e in chain.from_iterable(r.samples))]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs

@@ -214,8 +214,8 @@ def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
     own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data, *manifest.tensors)
     for tensor in own:
         stored = chain.from_iterable(sample.files for sample in tensor.samples)
-        known = {f.file: TensorSpec(f.dtype) for f in stored if f.format == "npy"}
-        specs |= {file: (tensor.name, spec) for file, spec in known.items()}
+        arrays = (f for f in stored if f.format == "npy")
+        specs |= {f.file: (tensor.name, TensorSpec(f.dtype)) for f in arrays}
     if not specs:
         what = f"{source} holds no tensors: it was cut without a capture"
         raise InputError(what, "cut again without --no-capture", code="case.no-tensors")

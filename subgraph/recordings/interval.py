@@ -13,7 +13,7 @@ the one before it is right has departed from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat, starmap
@@ -91,20 +91,20 @@ def find_intervals(
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
     further = _group_by_region(later, inside)
     ends = chain(zip(groups, repeat(True)), zip(further, repeat(False)))
-    make = partial(_make_interval, graph, rows, witnesses, weights or {})
+    make = partial(_make_interval, graph, rows, certain, witnesses, weights or {})
     return [*filter(None, starmap(make, ends))]
 
 
 def _make_interval(
     graph: Graph,
     rows: Mapping[str, TensorRow],
+    certain: Collection[str],
     witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
     names: Sequence[str],
     first: bool,
 ) -> Interval | None:
     ends = list(chain.from_iterable((n, *rows[n].match.alternatives) for n in names))
-    certain = {n for n, row in rows.items() if row.is_certain}
     region = regions.find_upstream_until(graph, ends, certain.__contains__)
     if region is None:
         return None

@@ -13,6 +13,7 @@ import shutil
 import struct
 import sys
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -568,6 +569,8 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     x, y = recording.open(tmp_path / "d", hints=known)
     assert np.array_equal(x.read(), ONE)
     assert has_line(y.missing, "48 bytes", "float32, 1×2×3×4")
+    _, y = recording.open(tmp_path / "d", hints=replace(known, layout="", narrow="float16"))
+    assert (y.dtype, y.shape) == ("float16", ONE.shape) and np.array_equal(y.read(), ONE)
     blocked = layouts.from_model(ONE, "NC1HWC0")
     blocked.tofile(tmp_path / "d/x.bin")
     entry = next(

@@ -100,3 +100,28 @@ def test_fault_has_one_interval(seed: int, reference: Reference, tmp_path: Path)
     found = compare(reference, tmp_path)
     (place,) = found.places
     assert wrong in place and len(place) <= MAX_NODES
+
+
+def test_files_whose_shape_does_not_tell_it_hold_channels_last_as_others(
+    reference: Reference, tmp_path: Path
+) -> None:
+    """Of 4 channels of 4×4 values, without names; the tensors of 6 channels tell the order."""
+    rng = np.random.default_rng(0)
+    weights = {
+        f"w{i}": rng.normal(size=s).astype(np.float32) for i, s in enumerate(((6, 4), (4, 6)))
+    }
+    x = rng.normal(size=(1, 4, 4, 4)).astype(np.float32)
+    wide = np.einsum("oi,nihw->nohw", weights["w0"], x)
+    values = [wide, np.tanh(wide), np.einsum("oi,nihw->nohw", weights["w1"], np.tanh(wide))]
+    values.append(np.tanh(values[-1] * 1.2))
+    text_models.save(
+        tmp_path / "m.onnx",
+        "g (float[1,4,4,4] x) => (float[1,4,4,4] y) { a = Conv (x, w0) b = Tanh (a)"
+        " c = Conv (b, w1) [last] y = Tanh (c) }",
+        **{name: weight[:, :, None, None] for name, weight in weights.items()},
+    )
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "dump").mkdir()
+    for k, value in enumerate(values):
+        np.save(tmp_path / "dump" / f"{k:03}.npy", value.transpose(0, 2, 3, 1))
+    assert compare(reference, tmp_path).places == [["last"]]

@@ -115,11 +115,13 @@ class DumpHints:
         layout: of files that do not store it.
         flat_if_misfit: is a headerless file whose size does not fit its tensor read as a flat
             array? After fusion it holds another tensor.
+        narrow: the type of floats in headerless files whose size does not fit the model's type.
     """
 
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     layout: str = ""
     flat_if_misfit: bool = False
+    narrow: str = ""
     _written: dict[Callable[[str], str], WrittenNames] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -61,7 +61,8 @@ def _make_entry(
     if spec.aligned:
         return _make_padded_entry(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
-    for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
+    narrow = hints.narrow if "float" in spec.dtype else ""
+    for dtype in dict.fromkeys(d for d in (default, spec.dtype, narrow) if d and d != "string"):
         shape, stored = fit_size(spec.shape, dtype, size, layout)
         known = spec.closed_shape
         if known and spec.stored and count_bytes(dtype, math.prod(spec.stored)) == size:

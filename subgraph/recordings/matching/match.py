@@ -116,7 +116,11 @@ class _Matching:
         if nameless:
             pool = dict.fromkeys(filter(self._is_read, nameless))
             unnamed = Unnamed(self._fit, pool, self._names.likely)
-            self.matches |= unnamed.find(self._floats(), self.matches)
+            found = unnamed.find(self._floats(), self.matches)
+            self.matches |= found
+            self._fit.vote({**named, **{name: [match.entry] for name, match in found.items()}})
+            if self._fit.some_last:  # files whose shapes do not tell it hold channels last as well
+                self.matches |= unnamed.find(self._floats(), self.matches)
             self.matches |= unnamed.pair_in_order(self._floats(), self.matches)
             self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
         if fused:

@@ -120,7 +120,7 @@ class TensorMatch:
     @property
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
-        notes = [self._name_note] if self._name_note else []
+        notes = [self._name_note]
         if self.confirmed_in:
             notes.append(f"as in {self.confirmed_in}")
         if self.is_order_unknown:
@@ -136,7 +136,7 @@ class TensorMatch:
             notes.append(f"it has the value of {self.holds}")
         if self.alternatives:
             notes.append(f"may hold {' or '.join(self.alternatives)} instead")
-        return "; ".join([*notes, *filter(None, [self.remark])])
+        return "; ".join(filter(None, [*notes, self.remark]))
 
     @property
     def _name_note(self) -> str:
@@ -416,9 +416,8 @@ class Fit:
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""
-        a = self.value(entry)
-        b = self.value(other)
-        return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
+        a, b = (self.value(each).reshape(-1) for each in (entry, other))
+        return relative_l2(a, b) <= SURELY
 
 
 def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
