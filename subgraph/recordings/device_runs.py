@@ -301,7 +301,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     runs = []
     for pattern, group in sides.items():
         side = group[0] if len(group) == 1 else pattern
-        run_name = name if len(sides) == 1 else f"{name}:{side}"
+        run_name = f"{name}:{side}" if side and len(sides) > 1 else name
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=split_numbers))
         runs.append(RecordedRun(run_name, recorded, samples))
     return _join_inputs(runs)

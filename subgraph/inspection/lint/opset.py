@@ -12,7 +12,7 @@ from subgraph.storage import dtypes
 SOFTMAX = 13
 MOVED = ("Softmax", "LogSoftmax", "Hardmax")
 ABSENT = "is not part of"  # how the reason begins that names the first opset itself
-CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opset N"
+CONVERT = "export it with that opset, or convert it: subcut convert MODEL --opset {}"
 
 
 def check(context: LintContext) -> Issues:
@@ -26,7 +26,7 @@ def check(context: LintContext) -> Issues:
             f"the model imports opset {own}, the target takes up to {target}: it may refuse the"
             " file as it is"
         )
-        yield note(None, reason, CONVERT)
+        yield note(None, reason, CONVERT.format(target))
     functions = context.graph.functions
     for scope in context.scopes:
         version = scope.opsets.get("", 0)
