@@ -208,15 +208,14 @@ def compare_recorded(
                 chain.from_iterable(iter_value_pairs(c, names) for c in compared),
                 require_free_folder(choice.save),
             )
-        tables = [
-            msaccucmp.make_accuracy_rows(judge.model, c, names) if npu and c.matched else []
-            for c in compared
-        ]
+        last = compared[-1]
+        measured = npu and last.matched
+        accuracy = msaccucmp.make_accuracy_rows(judge.model, last, names) if measured else []
     suffix = "-at" if choice.is_part else ""
     place = ResultPlace(asked.output, f"compare-{recordings.name}{suffix}")
     reads = [graph.path, *recordings.paths]
     saved = evidence.save_document(comparison, place, source_of(graph), reads)
-    rows = msaccucmp.format_csv(tables[-1]) if npu else render_table(saved)
+    rows = msaccucmp.format_csv(accuracy) if npu else render_table(saved)
     told = render_compared(saved, every=choice.every_row or choice.is_part).rstrip("\n")
     return table.result(to_json(saved), told, rows, csv_file)
 

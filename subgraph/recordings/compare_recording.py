@@ -116,15 +116,15 @@ def _judge_matches(
     judging = _Judging(judge, run, matched, choice)
     recorded = judging.recorded
     tensors = judge.model.tensors()
-    only = tensors if choice.only is None else choice.only
+    only = choice.only or tensors
     above = graph.ancestors(graph.maker[n] for n in only)
     every: dict[str, TensorRow] = {}
     for name in (n for n in recorded if graph.maker[n] in above):
         every[name] = judging.judge_row(name)
-        if choice.fail_fast and name in only and every[name].failing and not every[name].rounded:
+        if choice.fail_fast and name in only and every[name].is_error:
             break
     rows = {n: row for n, row in every.items() if n in only}
-    unexplained = tuple(n for n, row in every.items() if row.failing and not row.rounded)
+    unexplained = tuple(n for n, row in every.items() if row.is_error)
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
     is_part = len(set(only)) < len(tensors)
@@ -371,9 +371,9 @@ class _Judging:
         def is_certain(name: str) -> bool:
             """Return whether it is certain which value the device had there, in all samples."""
             held = [sample.matches.get(name) for sample in samples]
-            sure = [m for m in held if m and not m.alternatives]
-            is_sure = len(sure) == len(held) and name not in self.doubtful
-            return is_sure and all(m.entry.dtype not in ("string", "") for m in sure)
+            readable = (m for m in held if m and m.entry.dtype not in ("string", ""))
+            is_sure = len(held) == sum(not match.alternatives for match in readable)
+            return is_sure and name not in self.doubtful
 
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [meant], is_certain)

@@ -251,8 +251,7 @@ def _choose_names(options: RecordingOptions) -> list[str]:
     names = [folder.label or Path(os.path.realpath(folder.path)).name for folder in options.folders]
     if len(set(names)) < len(names):
         names = [folder.label or str(folder.path) for folder in options.folders]
-    if len(set(names)) < len(names):
-        twice = next(name for k, name in enumerate(names) if name in names[:k])
+    if twice := next((name for name in names if names.count(name) > 1), ""):
         what = f"--recorded: '{twice}' is given twice"
         raise UsageError(what, "a label of its own for each: LABEL=DIR", code="option.repeated")
     return names

@@ -77,7 +77,7 @@ def find_intervals(
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
-    failing = [n for n in comparison.failing if not rows[n].rounded]
+    failing = [n for n, row in rows.items() if row.is_error]
     bad = {graph.maker[n] for n in failing if n in graph.maker}
     below = graph.descendants(chain.from_iterable(graph.successors(i) for i in bad))
     behind = {n for n in rows if graph.maker.get(n) in below}

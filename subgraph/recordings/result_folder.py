@@ -147,7 +147,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
     intervals = find_intervals(comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
     run = comparison.run
-    recorded = comparison.run.recording
+    recorded = run.recording
     failing = comparison.failing
     first_bad = first.first_bad[0] if first else next(iter(failing), None)
     status = comparison.status
@@ -183,12 +183,11 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
 
 def _explain_unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
-    if comparison.run.missing or comparison.too_few:
-        return comparison.run.missing or comparison.too_few
+    known = comparison.run.missing or comparison.too_few
     if comparison.failing:
-        return NO_NODE
-    if comparison.silence:
-        return comparison.silence
+        known = known or NO_NODE
+    if why := known or comparison.silence:
+        return why
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     if not broken:
@@ -208,7 +207,7 @@ def _make_recorded_tensor(row: TensorRow | None) -> RecordedTensor | None:
     if row is None:
         return None
     match = row.match
-    entry = row.match.entry
+    entry = match.entry
     judged = (row.in_place, row.alone, row.before, row.beside, row.why)
     return RecordedTensor(entry.file, entry.name, match.how, match.note, *judged)
 

@@ -81,6 +81,11 @@ class TensorRow:
         return self.in_place is not None and self.in_place.fails
 
     @property
+    def is_error(self) -> bool:
+        """Whether it is wrong, and int8 does not explain it."""
+        return self.failing and not self.rounded
+
+    @property
     def agreeing(self) -> bool:
         """Is it right in place?"""
         return self.in_place is not None and self.in_place.agrees
@@ -141,7 +146,7 @@ class RunComparison:
     @property
     def unlike(self) -> int:
         """How many entries have a name and a value that the model has not."""
-        return sum(matched.unlike for matched in self.matched)
+        return sum(left.strange for left in self.left_out(*Reason))
 
     def needing(self, names: Sequence[str]) -> RunComparison:
         """Return the comparison that agrees only if all these tensors were compared."""

@@ -8,7 +8,6 @@ whole model's own outputs come from an undisturbed run.
 from __future__ import annotations
 
 import fnmatch
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -504,16 +503,12 @@ def compare_tensors(
 def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlement:
     """Settle what the full model does not decide; `is_partial`: only some tensors were compared
     alone."""
-    if not found.stopped:
-        settlement = settle_quantization(trials)
-        if not settlement.is_open:
-            return settlement
-    if (
-        found.stopped
-        or not found.whole.agrees
-        or not DOUBTS[Doubt.KERNELS].is_possible(trials.judge)
-    ):
+    if found.stopped:
         return UNDOUBTED
+    settlement = settle_quantization(trials)
+    can_be_kernels = found.whole.agrees and DOUBTS[Doubt.KERNELS].is_possible(trials.judge)
+    if not (settlement.is_open and can_be_kernels):
+        return settlement
     unseen = {row.index for row in found.rows if not row.alone or row.alone.is_unresolved}
     return settle_rounding(
         NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
@@ -525,8 +520,7 @@ def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlemen
 
 def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
     """Yield the nodes that agree alone, but not by rounding alone."""
-    for i, rows_of_node in itertools.groupby(rows, key=lambda row: row.index):
-        node = list(rows_of_node)
+    for i, node in group_values((row.index, row) for row in rows).items():
         error = max(error_of(row.alone) for row in node)
         if error <= MIN_REL_TOL:
             continue
@@ -545,7 +539,7 @@ def _compare(
     """
     model = trials.model
     names = select_tensors(model, at)
-    every = select_tensors(model, ())
+    every = model.tensors()
     steps = _OwnSteps.find(trials, every)
     found = _compare_nodes(trials, names, steps, jobs, fail_fast, only_in_place)
     fails = found.whole.fails or found.first_bad
@@ -646,7 +640,7 @@ class _OwnSteps:
         """Find the nodes that are judged so, among those that compute these tensors."""
         maker = trials.graph.maker
         tensors = group_values((maker[name], name) for name in names)
-        nodes = (_node_region(trials.model, i, of_node) for i, of_node in tensors.items())
+        nodes = [_node_region(trials.model, i, of_node) for i, of_node in tensors.items()]
         regions = [*filter(None, nodes)]
         exact = sum(trials.judge.output_scales(region) is not None for region in regions)
         return cls(trials.graph, exact, len(regions))

@@ -26,9 +26,8 @@ _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 def detect(files: Files) -> int:
     """By the names input_0.pb, output_0.pb, the end .tensorproto, or .pb files that are tensors."""
-    if any(_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb")):
-        return MARKED
-    if files.ending(ORT_END):
+    numbered = (_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb"))
+    if files.ending(ORT_END) or any(numbered):
         return MARKED
     return TYPED if any(_is_tensor(files, n) for n in files.ending(".pb")) else NONE
 

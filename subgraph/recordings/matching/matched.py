@@ -201,11 +201,6 @@ class MatchedSample:
     left_out: tuple[LeftOutEntry, ...] = ()
     channels_last: bool = False
 
-    @property
-    def unlike(self) -> int:
-        """How many entries have a name and a value that the model has not."""
-        return sum(left.strange for left in self.left_out)
-
     def left_out_as(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared for one of these reasons."""
         return [left for left in self.left_out if left.reason in reasons]

@@ -128,10 +128,9 @@ class Unnamed:
         for size, names in tensors.items():
             fitting = (e for e in self.pool if self.fit.value(e).size == size)
             left = [entry for entry in fitting if entry not in self._weights]
-            nearest = [self._find_nearest(left, name) for name in names]
-            if len(left) == len(names):
-                pairs = zip(left, names, strict=True)
-                nearest = [self.fit.aligned(entry, name) for entry, name in pairs]
+            is_even = len(left) == len(names)
+            choices = [[entry] for entry in left] if is_even else [left] * len(names)
+            nearest = map(self._find_nearest, choices, names)
             sure = [m for m in nearest if m and m.distance <= NEAR]
             places = [left.index(match.entry) for match in sure]
             if len(sure) == len(names) and places == sorted(set(places)):
