@@ -502,8 +502,10 @@ class MeaningTests:
         if real.dtype.kind not in "fV":
             return 0.0
         values = real.reshape(-1), match.to_real(record.array()).reshape(-1)
-        distance = max(relative_l2(*values), max_rel.of_pair(Pair(*values)))
-        return math.inf if math.isnan(distance) else distance
+        distance = relative_l2(*values)
+        if not math.isfinite(distance):
+            return math.inf
+        return max(distance, max_rel.of_pair(Pair(*values)))
 
 
 def _are_right(tests: MeaningTests, errors: Mapping[str, float], names: Collection[str]) -> bool:

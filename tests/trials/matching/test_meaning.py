@@ -93,6 +93,26 @@ def test_fault_that_a_relu_hides_but_for_one_element_does_not_refute_a_name(tmp_
     assert not pair(tmp_path, f"x={tmp_path / 'x.npy'}").refuted
 
 
+def test_name_that_moved_to_a_tensor_of_another_size_is_matched_with_that_tensor(
+    tmp_path: Path,
+) -> None:
+    ours = (
+        "g (float[1,1,4,4] x) => (float[1,2,4,4] y)"
+        " { [pad] a = Pad(x, p)  [conv] b = Conv(a, w)  [last] y = Relu(b) }"
+    )
+    theirs = (
+        "g (float[1,1,4,4] x) => (float[1,2,4,4] y)"
+        " { [conv] a = Conv<pads=[1,1,1,1]>(x, w)  [last] y = Relu(a) }"
+    )
+    w = np.ones((2, 1, 3, 3), np.float32)
+    pads = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    text_models.save(tmp_path / "model.onnx", ours, w=w, p=pads)
+    w[0] = 2
+    text_models.save(tmp_path / "other.onnx", theirs, w=w)
+    found = pair(tmp_path).matches
+    assert {n: m.name for n, m in found.items()} == {"x": "x", "b": "a", "y": "y"}
+
+
 def test_fault_downstream_does_not_hide_a_name_that_moved(tmp_path: Path) -> None:
     save_folded(tmp_path, lambda weights: weights.update(u=weights["u"][:, ::-1].copy()))
     assert pair(tmp_path).refuted == {("a", "a")}
