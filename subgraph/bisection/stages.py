@@ -338,29 +338,34 @@ def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Int
 
 
 def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Run each item alone, if the other model quantizes and no region was found.
+    """Run each item alone, if the other model quantizes and no region was found, or several.
 
-    The limits of int8 excuse a small fault in the outputs, and many steps add up to a large error
-    that no item has. Alone, an item is excused by the step of its own quantizer only.
+    The limits of int8 excuse a small fault in the outputs, many steps add up to a large error that
+    no item has, and a coarse step spoils many regions downstream. Alone, an item is excused by the
+    step of its own quantizer only.
     """
     yield from ()
     findings = interim.findings
     kinds = {f.kind for f in findings.findings}
     is_open = findings.outcome in (Outcome.AGREE, Outcome.CLAIMED) and not kinds
-    adds_up = findings.outcome is Outcome.DISAGREE and kinds == {FindingKind.ACCUMULATED}
+    is_wrong = findings.outcome is Outcome.DISAGREE
+    adds_up = is_wrong and FindingKind.ACCUMULATED in kinds
+    is_asked = is_open or adds_up or (is_wrong and len(findings.findings) > 1)
     other = interim.trials.runtime.own_model
-    if not other or not (is_open or adds_up) or findings.stopped or searcher.options.within:
+    if not other or not is_asked or findings.stopped or searcher.options.within:
         return interim
     oracle = searcher.new_oracle(interim.trials)
     pieces = oracle.judge_steps()
-    excused = "" if adds_up else CLIPPED
+    excused = CLIPPED if is_open else ""
     wrong = [k for k, verdict in pieces.items() if is_beyond_steps(verdict, excused)]
     if wrong:
         log.info("more than the steps of the quantizers: searching in %d items", len(wrong))
         found = yield from searcher.search(replace(interim, oracle=oracle), wrong, inside=True)
-        return found if found.findings.findings else interim
+        number = len(found.findings.findings)
+        is_fewer = found.findings.complete and number < len(findings.findings)
+        return found if number and (is_open or adds_up or is_fewer) else interim
     every = tuple(range(len(oracle.groups)))
-    if is_open or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
+    if not adds_up or len(pieces) < MIN_EXACT * len(every) or None in pieces.values():
         return interim
     why = explain_steps(len(pieces), len(every))
     doubt = Finding(FindingKind.UNRESOLVED, every, None, why=why)

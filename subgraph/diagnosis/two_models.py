@@ -25,6 +25,7 @@ from subgraph.graph.opsets import canonical_domain, read_imports, schema
 from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.inspection.lint.coarse_step import SHARE
 from subgraph.inspection.summary import attribute_text
 from subgraph.reach import reach
 from subgraph.results.bisect import READS, ModelDifference
@@ -469,18 +470,28 @@ def _iter_outputs(
 def _iter_clipped(
     trials: Trials, other: CandidateModel, region: Region
 ) -> Iterator[ModelDifference]:
-    """Yield outputs of the region of which the scale of their quantizer clips values."""
-    if not any(other.matches[n].scale for n in region.outputs if n in other.matches):
-        return
-    shares = measure_saturation(other, trials.values)
-    for name in region.outputs:
-        share = shares.get(name, 0.0)
+    """Yield outputs of the region of which the scale of their quantizer clips values, or is so
+    coarse that most become 0: a mask, or another range, shares it."""
+    scales = {n: other.matches[n].scale for n in region.outputs if n in other.matches}
+    shares = measure_saturation(other, trials.values) if any(scales.values()) else {}
+    for name, share in shares.items():
+        scale = scales.get(name)
+        if scale is None or not np.isfinite(scale.step).all():
+            continue
+        maker = trials.graph.maker[name]
+        value = np.abs(trials.values.records[0][name].array())
+        free = value[value > 0]
+        lost = np.count_nonzero(free < max(scale.step) / 2) / max(free.size, 1)
+        text = f"{_scale_text(scale)}, which "
         if share >= MIN_CLIPPED:
-            label = clean(trials.graph.label(trials.graph.maker[name]))
-            scale = other.matches[name].scale
-            text = f"{_scale_text(scale)}, " if scale else ""
-            text += f"which clips {100 * share:.2g} % of our values"
-            yield ModelDifference(label, f"quantizer of {clean(name)}", "", text)
+            text += f"clips {100 * share:.2g} % of our values"
+        elif lost >= SHARE:
+            text += f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
+        else:
+            continue
+        yield ModelDifference(
+            clean(trials.graph.label(maker)), f"quantizer of {clean(name)}", "", text
+        )
 
 
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:
@@ -506,18 +517,13 @@ def _scale_text(scale: Scale) -> str:
     return f"{len(scale.step)} scales {low:.3g} … {high:.3g} {axis}, zero point {zeros}"
 
 
-@np.vectorize(otypes=[object])
-def _shorten(number: float) -> float:
-    """A number of four digits."""
-    return float(f"{number:.4g}")
-
-
 def _text(value: Array) -> str:
     """`float32 2 [0.1, 0.2]`; the range instead of more than eight values."""
     text = f"{value.dtype} {shape_text(value.shape)}"
     if value.size <= MAX_VALUES:
-        listed = value.astype(object) if value.dtype.kind != "f" else _shorten(value)
-        return f"{text} {listed.tolist()}"
+        is_float = value.dtype.kind == "f"
+        listed = [float(f"{v:.4g}") for v in value.flat] if is_float else value.tolist()
+        return f"{text} {listed}"
     if value.dtype.kind not in "iuf":
         return text
     return f"{text} {float(value.min()):.3g} … {float(value.max()):.3g}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from subgraph.comparison.float_types import mask_plateau
 from subgraph.documents import read_document
 from subgraph.errors import ModelError, NoRegion, SubcutError
 from subgraph.graph import protobuf
@@ -116,7 +117,7 @@ class CandidateModel:
         known = self.values.records[0] if self.values else {}
         taken = {match.name for match in self.matches.values()}
         for name in self.matches.keys() & set(self.reference.outputs):
-            codes, scale = self._find_quantizer(name)
+            codes, scale = self.find_quantizer(name)
             is_read = len(self.graph.readers.get(codes, ())) > 1 and codes not in taken
             if is_read and codes in known:
                 dtype = known[codes].dtype
@@ -169,7 +170,7 @@ class CandidateModel:
         if self.nearest < MIN_NEAREST or self.problem(region):
             return None
         own = self.region(region)
-        known = {n: self._find_quantizer(n) for n in region.outputs if n in self.matches}
+        known = {n: self.find_quantizer(n) for n in region.outputs if n in self.matches}
         codes = {*own.outputs, *(name for name, _ in known.values())}
         for node in (self.graph.nodes[i] for i in own.all_nodes):
             is_step = makes_steps(node) or finds_scales(node)
@@ -180,7 +181,7 @@ class CandidateModel:
         found = {name: scale for name, (_, scale) in known.items() if scale}
         return None if any(len(scale.step) > 1 for scale in found.values()) else found
 
-    def _find_quantizer(self, name: str) -> tuple[str, Scale | None]:
+    def find_quantizer(self, name: str) -> tuple[str, Scale | None]:
         """Return the codes of a tensor in the candidate's model, and their scale; None if it is not
         quantized."""
         match = self.matches[name]
@@ -396,7 +397,9 @@ def coarsen_inputs(
             dtype = sample[name].dtype
             taken = match.to_candidate(value)
             real = match.reference_real(value)
-            limit = claim.eps * np.abs(real).max(initial=0)
+            plateau = mask_plateau(real)
+            free = real if plateau is None else real[~plateau]
+            limit = claim.eps * np.abs(free).max(initial=0)
             if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
                 fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
     return changed if any(changed) else []

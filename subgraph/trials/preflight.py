@@ -96,11 +96,9 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         named = [f"{node_title(model, p.node)}: {p.what}; " for p in problems if p.node is not None]
         hint = f"{''.join(named[:1])}all nodes of {name} load without the declared tensors: correct"
         hint += " or remove those"
-        for output in sorted({*model.outputs} - {*model.maker, *model.inputs, *model.weights}):
-            place = trials.graph.maker.get(output)
-            hint = f"no node of {name} computes its output '{clean(output)}'"
-            if place is not None:
-                hint += f"; in {trials.graph.path.name}, {node_title(trials.graph, place)} does"
+        for output in {*model.outputs} - {*model.maker, *model.inputs, *model.weights}:
+            own = trials.graph.producer_label(output)
+            hint = f"no node of {name} computes its output '{clean(output)}', as '{own}' does"
         raise Refused(
             f"the file as shipped does not load: {shipped.why}",
             hint,

@@ -129,6 +129,20 @@ def test_scale_of_the_other_models_quantizer_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_scale_that_a_mask_sets_is_the_cause(tmp_path: Path) -> None:
+    """A step of 39 rounds all scores to 0; the Softmax downstream of it is healthy."""
+    masked = TYPES + "{ [mm] a = MatMul (x, w) [mask] m = Add (a, far)%s [soft] y = Softmax (%s) }"
+    steps = " [q] c = QuantizeLinear (m, s, z) [d] b = DequantizeLinear (c, s, z)"
+    weights = {"w": WEIGHT, "far": np.array([-1e4, 0, 0, 0], np.float32)}
+    scale = {"s": np.float32(39.2), "z": np.int8(127)}
+    found = finding(
+        tmp_path, (masked % ("", "m"), weights), (masked % (steps, "b"), weights | scale)
+    )
+    assert found["nodes"] == ["mask"]
+    [quantizer] = [row for row in rows(found)[:1] if row[1] == "quantizer of m"]
+    assert has_line([quantizer[3]], "scale 39.2", "of our values 0"), quantizer
+
+
 def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
     """The other model was exported for another size."""
     folded = {"folded": np.array([6, 2])}
