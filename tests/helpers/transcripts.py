@@ -41,6 +41,7 @@ ENTRY = re.compile(
 )
 UNREAD = {"script", "style", "svg"}  # elements of a page without text for a reader
 MACHINE = (  # further values that vary from machine to machine
+    (r"(<environment>/bin/python)[\d.]+", r"\1"),
     (r"\b(Linux|macOS|Darwin) \w+, \d+ cores", "<machine>"),
     (r"\benvironments/[0-9a-f]{20}", "environments/<digest>"),
     (r"\bthreads=\d+", "threads=<threads>"),
