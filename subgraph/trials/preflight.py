@@ -96,9 +96,11 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         named = [f"{node_title(model, p.node)}: {p.what}; " for p in problems if p.node is not None]
         hint = f"{''.join(named[:1])}all nodes of {name} load without the declared tensors: correct"
         hint += " or remove those"
-        for output in {*model.outputs} - {*model.maker, *model.inputs, *model.weights}:
-            own = trials.graph.producer_label(output)
-            hint = f"no node of {name} computes its output '{clean(output)}', as '{own}' does"
+        for output in sorted({*model.outputs} - {*model.maker, *model.inputs, *model.weights}):
+            hint = (
+                f"no node of {name} computes its output '{clean(output)}',"
+                f" as '{trials.graph.producer_label(output)}' does"
+            )
         raise Refused(
             f"the file as shipped does not load: {shipped.why}",
             hint,
