@@ -11,7 +11,8 @@ search asks about all nodes, in cuts with frozen shapes; the stages after it are
 2. a search by rewriting the full model, if no small region fails or the user asks for it;
 3. a search in the first deviating region between two quantizers, if the model's own steps explain
    the error;
-4. a run of each item alone, if the candidate is a quantized model and no region was found;
+4. a run of each item alone, if the candidate is a quantized model and no region or several were
+   found;
 5. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the
    like does not: saturated outputs hide errors;
 6. a search by rounding alone, if the full model agrees within the error of approximate kernels,

@@ -92,18 +92,20 @@ def save(
 def describe_kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     """Describe each place that is kept."""
     graph = planner.trials.graph
-    levels = found.levels.items()
-    return [
-        KeptPlace(
-            name=place.name,
-            nodes=[graph.label(i) for i in place.nodes],
-            ops=[graph.ops[i] for i in place.nodes],
-            tensors=sorted({name for _, name in place.reads if name}),
-            error=planner.errors.get(k),
-            gear=planner.gear_name(level),
+    kept = []
+    for k, level in found.levels.items():
+        place = planner.places[k]
+        kept.append(
+            KeptPlace(
+                name=place.name,
+                nodes=[graph.label(i) for i in place.nodes],
+                ops=[graph.ops[i] for i in place.nodes],
+                tensors=sorted({name for _, name in place.reads if name}),
+                error=planner.errors.get(k),
+                gear=planner.gear_name(level),
+            )
         )
-        for k, level, place in ((k, level, planner.places[k]) for k, level in levels)
-    ]
+    return kept
 
 
 def try_list(
