@@ -20,6 +20,7 @@ from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge as judge_values
 from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.comparison.noise.perturb import has_even_steps
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.properties import REARRANGES, REQUANTIZES
@@ -57,6 +58,7 @@ NOISE_BYTES = 1 << 30
 # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 AS_WRONG = 0.5
 STEPS = 127.0  # of int8, between zero and the largest value
+HIDDEN = 4 / STEPS  # of the largest value; what is more was hidden in place by earlier noise
 MAX_CLIPPED = 0.25  # of the elements, that int8 may clip behind a wrong tensor
 MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are tried
 
@@ -235,10 +237,10 @@ class _Judging:
     doubtful: set[str] = field(default_factory=set)
 
     @cached_property
-    def recorded(self) -> list[str]:
-        """The tensors that any sample holds."""
+    def recorded(self) -> dict[str, None]:
+        """The tensors that any sample holds, in the order of the model."""
         found = set(chain.from_iterable(sample.matches for sample in self.matched))
-        return [name for name in self.judge.model.tensors() if name in found]
+        return dict.fromkeys(filter(found.__contains__, self.judge.model.tensors()))
 
     @property
     def precision(self) -> Precision:
@@ -254,7 +256,9 @@ class _Judging:
                     rows.append(self._judge_in_place(match, sample))
                 except InputError as e:
                     rows.append(TensorRow(match, why=e.what))
-        return max(rows, key=_weigh_row)
+        return max(
+            rows, key=lambda r: (r.failing, not r.in_place, r.in_place and gravity(r.in_place))
+        )
 
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
         name = match.tensor
@@ -338,15 +342,31 @@ class _Judging:
         The tensors that are upstream are judged before.
         """
         row = self.in_place(name)
+        may_be_wrong = row.failing or (row.agreeing and self._may_hide(name))
+        alone = self._alone(name) if may_be_wrong else None
+        if row.agreeing and alone and alone.label == "fail" and alone.errors["max_rel"] > HIDDEN:
+            why = f"of what was recorded before it, {alone.why}"
+            row = replace(row, in_place=replace(alone, why=why))
         if not row.failing:
             return row
         self.wrong.add(name)
-        alone = self._alone(name)
         is_right = alone is not None and alone.agrees
         row = replace(row, alone=alone, rounded=is_right and self.precision is Precision.INT8)
         if not row.is_certain:
             self.doubtful.add(name)
         return row
+
+    def _may_hide(self, name: str) -> bool:
+        """Whether noise in place can hide an error that the recorded tensors before it show."""
+        graph = self.judge.model.graph
+        region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
+        return region is not None and self._has_exact_inputs(region)
+
+    def _has_exact_inputs(self, region: Region) -> bool:
+        """Whether in int8 no matrix enters: that has one scale, or one per channel."""
+        weights = self.judge.model.graph.weights
+        is_int8 = self.precision is Precision.INT8
+        return is_int8 and all(len(weights[name].dims) < 2 for name in region.weights)
 
     def _alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.
@@ -419,7 +439,10 @@ class _Judging:
         # noise around the device's own values
         records = {**model.values.records[k], **feeds, **outputs}
         around = (model.reference, records, model.scratch)
-        measured = RegionNoise(graph, region, *around, unrounded=model.unrounded).of(meant)
+        exact = set(model.unrounded)
+        if self._has_exact_inputs(region):
+            exact.update(name for name, record in feeds.items() if has_even_steps(record.array()))
+        measured = RegionNoise(graph, region, *around, unrounded=exact).of(meant)
         judged = self._judge(meant, reference, value, k, measured)
         is_failing = judged.fails and reference.dtype.kind == "f"
         if not is_failing or self.precision is not Precision.INT8:
@@ -432,19 +455,15 @@ class _Judging:
         without = self._judge(meant, clipped, value, k, measured)
         if share > MAX_CLIPPED or without.fails:
             return judged
-        if not self.wrong.isdisjoint(region.inputs):
+        before = graph.ancestors([graph.maker[meant]])
+        if not (self.wrong - {meant}).isdisjoint(graph.iter_outputs(before)):
             return without
-        why = f"{share:.1%} of its values are clipped, as a small scale does"
+        why = f"{share:.2%} of its values are clipped, as a small scale does"
         return replace(judged, label=CLIPPED, why=why)
 
 
 def _excuse(judged: Judgement, label: str, why: str) -> Judgement:
     return replace(judged, status=Status.AGREE, signature=None, label=label, why=why)
-
-
-def _weigh_row(row: TensorRow) -> tuple[object, ...]:
-    """The key by which the worst row is found."""
-    return row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()
 
 
 def _iter_forms(

@@ -263,9 +263,8 @@ def _apply_map(
     """The runs with the entries that the user names marked as those tensors."""
     known = dict[str, str]()
     for run in runs:
-        for entry in chain.from_iterable(run.samples):
-            known |= {run.plain(name): name for name in _list_names(entry)}
-            known |= {name: name for name in _list_names(entry)}
+        for name in chain.from_iterable(map(_list_names, chain.from_iterable(run.samples))):
+            known |= {run.plain(name): name, name: name}
     ours: dict[str, Strings] = {}
     tensor_map = expand_map(tensor_map, graph, known)
     check_tensors(graph, tensor_map)

@@ -266,7 +266,7 @@ def summarize_runs(
             shared = "the model they were converted to"
         every = "both" if len(wrong) == 2 else f"all {len(wrong)}"
         same = f"{every} recordings give the same, other than the reference from"
-        return f"{same} {_describe_place(found[0])} on: {shared}?"
+        return f"{same} {found[0].tensor} ({found[0].op}) on: {shared}?"
     for c in comparisons:
         name = c.run.name
         if name in right:
@@ -305,14 +305,9 @@ def _describe_departure(departure: Departure, is_told: bool) -> str:
     """`is_told`: is it said already what agrees with the reference?"""
     before = "the reference" if departure.before == REFERENCE else departure.before
     whom = "" if is_told and departure.before == REFERENCE else f" from {before}"
-    silent = ""
-    if departure.skipped:
-        silent = f", of which {join_with_and(departure.skipped)} tells nothing"
-    return f"{departure.run} departs{whom} first at {_describe_place(departure)}{silent}"
-
-
-def _describe_place(departure: Departure) -> str:
-    return f"{departure.tensor} ({departure.op})"
+    silent = f", of which {join_with_and(departure.skipped)} tells nothing"
+    place = f"{departure.tensor} ({departure.op})"
+    return f"{departure.run} departs{whom} first at {place}{silent if departure.skipped else ''}"
 
 
 def _has_other_input(comparison: RunComparison) -> bool:

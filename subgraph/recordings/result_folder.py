@@ -136,11 +136,8 @@ def _describe_outcome(run: RunSummary) -> str:
 def choose_exit_code(comparisons: Sequence[RunComparison]) -> int:
     """1 where a recording is wrong; else 5 where one is unresolved; else 0."""
     statuses = {comparison.status for comparison in comparisons}
-    if Status.FAIL in statuses:
-        return 1
-    if Status.UNRESOLVED in statuses:
-        return 5
-    return 0
+    codes = ((Status.FAIL, 1), (Status.UNRESOLVED, 5))
+    return next((code for status, code in codes if status in statuses), 0)
 
 
 def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:
@@ -183,10 +180,8 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
 
 def _explain_unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
-    known = comparison.run.missing or comparison.too_few
-    if comparison.failing:
-        known = known or NO_NODE
-    if why := known or comparison.silence:
+    no_node = NO_NODE if comparison.failing else ""
+    if why := comparison.run.missing or comparison.too_few or no_node or comparison.silence:
         return why
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]

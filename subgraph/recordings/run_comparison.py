@@ -324,8 +324,7 @@ def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> l
                 yield from graph.readers.get(made, ())
 
     nodes = graph.in_order(reach(graph.readers.get(name, ()), follow))
-    tensors = graph.iter_outputs(nodes)
-    return [name for name in tensors if name in recorded]
+    return [made for made in graph.iter_outputs(nodes) if made in recorded]
 
 
 def find_misread_input(

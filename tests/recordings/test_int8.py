@@ -54,8 +54,16 @@ def draw_weights() -> dict[str, Any]:
     return {name: (draw((4, 4, 1, 1)) / size).astype(np.float32) for name, size in sizes.items()}
 
 
-def run_nodes(folder: Path, fault: str = "", clipped: str = "") -> dict[str, Array]:
-    """Run each node on what its readers get of the nodes before it; by node and form."""
+def run_nodes(
+    folder: Path, fault: str = "", clipped: str = "", factor: float = 1.5
+) -> dict[str, Array]:
+    """Run each node on what its readers get of the nodes before it; by node and form.
+
+    Args:
+        fault: The node whose values are multiplied.
+        factor: The number with which they are.
+        clipped: The node whose values a calibration clips.
+    """
     weights = draw_weights()
     read: dict[str, Array] = {"data": np.load(folder / "x.npy")}
     recorded: dict[str, Array] = {}
@@ -74,7 +82,7 @@ def run_nodes(folder: Path, fault: str = "", clipped: str = "") -> dict[str, Arr
     for tensor, node in NODES.items():
         value = compute[tensor]()
         if node == fault:
-            value = value * np.float32(1.5)
+            value = value * np.float32(factor)
         recorded[node] = value
         read[tensor] = quantize(value, CLIPPED if node == clipped else 1.0)
         recorded[f"{node}/fq_output_0"] = read[tensor]
@@ -109,6 +117,14 @@ def test_value_that_its_own_scale_clips_is_told(folder: Path) -> None:
     (run,) = document["recordings"]
     assert [finding["nodes"] for finding in document["findings"]] == [["first"]]
     assert has_line(run["notes"], "a: ", "clipped", "calibration")
+
+
+def test_fault_that_noise_hides_in_place_is_found_alone(folder: Path) -> None:
+    """The inputs of the Add are known to the code, so that 6 % are no rounding."""
+    for factor, nodes in (1.06, [["sum"]]), (1.0, []):
+        recorded = run_nodes(folder, "sum", factor=factor)
+        readers = {n: recorded[f"{n}/fq_output_0"] for n in NODES.values()}
+        assert [found["nodes"] for found in bisect(folder, readers)["findings"]] == nodes
 
 
 def test_fault_beside_a_clipped_value_is_the_only_one(folder: Path) -> None:

@@ -98,7 +98,9 @@ def find_rounding_sites(
     """
     order = tuple(graph.in_order(region.all_nodes))
     floats = [
-        n for n in region.inputs if records[n].dtype in FLOATS and records[n].form == "tensor"
+        n
+        for n in region.inputs
+        if records[n].dtype in FLOATS and records[n].form == "tensor" and n not in unrounded
     ]
     weights = [
         n

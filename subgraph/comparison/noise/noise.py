@@ -92,8 +92,8 @@ class RegionNoise:
                 moves the values of `reference` is added to them.
             own_steps: where the region quantizes, perturbed runs move its codes by a step. False:
                 no more than rounding before the quantizer moves them.
-            unrounded: Casts of the model by which the candidate's program does not round: they
-                excuse nothing.
+            unrounded: Casts of the model by which the candidate's program does not round, and
+                inputs that it holds exactly: they excuse nothing.
         """
         self.graph = graph
         self.region = region

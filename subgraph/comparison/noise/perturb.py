@@ -31,6 +31,8 @@ WEIGHTS_HELD_AS = Precision.FP16
 STEP_SHARE = (
     0.01  # of the elements behind each of a model's own quantizers that are moved by one step
 )
+LEVELS = 256  # of 8 bits
+MAX_OFF_STEP = 1e-2  # of a step, that stored values may be off: float32 holds 255 steps to 10⁻⁵
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
@@ -75,6 +77,23 @@ def is_on_int8_grid(weights: Array, lowest: Array, highest: Array) -> bool:
         if (np.abs(steps - np.rint(steps)) <= MAX_UNEVEN).all():
             return True
     return False
+
+
+def has_even_steps(values: Array) -> bool:
+    """Return whether all values are finite, and codes of 8 bits times a scale, plus a shift.
+
+    >>> import numpy as np
+    >>> codes = np.array([-3, 0, 1, 90], np.float32)
+    >>> [has_even_steps(values) for values in (codes * 0.1, np.exp(codes / 9))]
+    [True, False]
+    """
+    levels = np.unique(values).astype(np.float64)
+    if not 1 < levels.size <= LEVELS or not np.isfinite(levels).all():
+        return levels.size == 1
+    span = levels[-1] - levels[0]
+    places = (levels - levels[0]) * (np.rint(span / np.diff(levels).min()) / span)
+    is_even = np.abs(places - np.rint(places)) <= MAX_OFF_STEP
+    return bool(places[-1] < LEVELS and is_even.all())
 
 
 def has_repeats(values: Array) -> bool:

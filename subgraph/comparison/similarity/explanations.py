@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from subgraph.comparison.noise.perturb import round_to_claim
+from subgraph.comparison.noise.perturb import LEVELS, has_even_steps, round_to_claim
 from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.precision import Precision
@@ -35,9 +35,7 @@ MIN_DROP = 20.0  # times smaller than before: then a change explains the distanc
 MIN_VALUES = 32  # other than 0; fewer may lie on a grid by chance
 MAX_OWN = 0.5  # of the reference's values may lie on it as well
 MIN_LEVELS = 8
-MAX_LEVELS = 256
 MIN_FINER = 4  # times as many values in the reference: else it is quantized itself
-MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
 @frozen
@@ -343,7 +341,7 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
             return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = (
         _describe_levels(_nonzero(reference), _nonzero(candidate))
-        if np.unique(y).size <= MAX_LEVELS
+        if np.unique(y).size <= LEVELS
         else ""
     )
     return (Precision.INT8, words) if words else None
@@ -370,13 +368,8 @@ def _describe_levels(x: Array, y: Array) -> str:
     """Words for few, evenly spaced values of y: integers of 8 bits times a scale. Empty
     otherwise."""
     levels = np.unique(y).astype(np.float64)
-    if not MIN_LEVELS <= levels.size <= MAX_LEVELS or np.unique(x).size < MIN_FINER * levels.size:
+    is_finer = np.unique(x).size >= MIN_FINER * levels.size
+    if not (levels.size >= MIN_LEVELS and is_finer and has_even_steps(levels)):
         return ""
-    steps = round((levels[-1] - levels[0]) / np.diff(levels).min())
-    if steps >= MAX_LEVELS:
-        return ""
-    step = (levels[-1] - levels[0]) / steps
-    places = levels / step
-    if np.abs((places - places[0]) - np.round(places - places[0])).max() > MAX_UNEVEN:
-        return ""
+    step = np.diff(levels).min()
     return f"{levels.size} evenly spaced values, {step:.3g} apart: quantized to 8 bits"

@@ -17,13 +17,15 @@ or change the result.
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from google.protobuf.text_format import ParseError, Tokenizer
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -33,13 +35,7 @@ from subgraph.types import JsonObject
 MAX_BYTES = 32 << 20  # the largest public prototxt has 0.2 MB
 MAX_DEPTH = 16  # Caffe's own messages go five deep
 
-_TOKEN = re.compile(
-    r"""(?P<space>[\s,;]+|\#[^\n]*)|(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
-    r"""|(?P<word>[-+.\w]+)|(?P<mark>[{}<>:\[\]])|(?P<other>.)""",
-    re.DOTALL,
-)
-_ESCAPE = re.compile(r"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_WORD = re.compile(r"[-+.\w]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,87 +97,64 @@ def read(path: Path) -> Message:
 
 def parse(text: str, path: Path) -> Message:
     """Return the tree of a text; `path` is only named in errors."""
-    tokens = deque([*_iter_tokens(text, path), ("end", "", text.count("\n") + 1)])
+    tokens = Tokenizer(text.split("\n"))
     root = Message(1)
     stack = [root]
-    while tokens[0][0] != "end" or len(stack) > 1:
-        kind, name, line = tokens.popleft()
-        if name in ("}", ">") and kind == "mark" and len(stack) > 1:
-            stack.pop()
+    while not tokens.AtEnd() or len(stack) > 1:
+        if _take_mark(tokens, ",;") or (
+            len(stack) > 1 and _take_mark(tokens, "}>") and stack.pop()
+        ):
             continue
-        if kind != "word":
-            raise _refuse_token(path, line, "the name of a field", kind, name)
-        colon = _take_mark(tokens, ":")
-        if _take_mark(tokens, "{") or _take_mark(tokens, "<"):
-            inner = Message(line)
-            stack[-1].fields.append((name, inner))
+        name = _parse_word(tokens, path, "the name of a field")
+        has_colon = _take_mark(tokens, ":")
+        if _take_mark(tokens, "{<"):
+            inner = Message(name.line)
+            stack[-1].fields.append((name.text, inner))
             stack.append(inner)
             if len(stack) > MAX_DEPTH:
                 raise ModelError(
-                    f"{path}, line {line}: nested deeper than {MAX_DEPTH}",
+                    f"{path}, line {name.line}: nested deeper than {MAX_DEPTH}",
                     "compare it with the original",
                     code="caffe.too-deep",
                 )
-        elif not colon:
-            kind, found, line = tokens[0]
-            raise _refuse_token(path, line, f"':' or '{{' after '{name}'", kind, found)
+        elif not has_colon:
+            raise _refuse_token(tokens, path, f"':' or '{{' after '{name.text}'")
         elif _take_mark(tokens, "["):
             while not _take_mark(tokens, "]"):
-                stack[-1].fields.append((name, _parse_scalar(tokens, path)))
+                stack[-1].fields.append((name.text, _parse_scalar(tokens, path)))
+                _take_mark(tokens, ",")
         else:
-            stack[-1].fields.append((name, _parse_scalar(tokens, path)))
+            stack[-1].fields.append((name.text, _parse_scalar(tokens, path)))
     return root
 
 
-_Token: TypeAlias = tuple[str, str, int]  # kind, text, line
+def _take_mark(tokens: Tokenizer, marks: str) -> bool:
+    """Drop the next token if it is one of these marks; return whether it was."""
+    return any(map(tokens.TryConsume, marks))
 
 
-def _take_mark(tokens: deque[_Token], mark: str) -> bool:
-    """Drop the next token if it is this mark; return whether it was."""
-    if tokens[0][:2] != ("mark", mark):
-        return False
-    tokens.popleft()
-    return True
+def _parse_word(tokens: Tokenizer, path: Path, expected: str) -> Scalar:
+    text = tokens.token
+    if not _WORD.fullmatch(text):
+        raise _refuse_token(tokens, path, expected)
+    tokens.NextToken()
+    return Scalar(text, False, tokens.ParseErrorPreviousToken("").GetLine())
 
 
-def _iter_tokens(text: str, path: Path) -> Iterator[_Token]:
-    line = 1
-    for match in _TOKEN.finditer(text):
-        kind = str(match.lastgroup)
-        found = match[0]
-        if kind == "other":
-            raise _refuse_token(path, line, "protobuf's text format", kind, found)
-        if kind != "space":
-            yield kind, found, line
-        line += found.count("\n")
+def _parse_scalar(tokens: Tokenizer, path: Path) -> Scalar:
+    if not tokens.token.startswith(("'", '"')):
+        return _parse_word(tokens, path, "a value")
+    line = tokens.ParseError("").GetLine()
+    try:
+        return Scalar(tokens.ConsumeString(), True, line)
+    except ParseError:
+        raise _refuse_token(tokens, path, "a string") from None
 
 
-def _parse_scalar(tokens: deque[_Token], path: Path) -> Scalar:
-    kind, text, line = tokens.popleft()
-    if kind == "word":
-        return Scalar(text, quoted=False, line=line)
-    if kind != "string":
-        raise _refuse_token(path, line, "a value", kind, text)
-    parts = [text]
-    while tokens[0][0] == "string":  # strings in a row are one
-        parts.append(tokens.popleft()[1])
-    joined = "".join(_ESCAPE.sub(_unescape, part[1:-1]) for part in parts)
-    return Scalar(joined, quoted=True, line=line)
-
-
-def _unescape(match: re.Match[str]) -> str:
-    code = match[1]
-    if code[0] in "01234567":
-        return chr(int(code, 8))
-    if code[0] in "xX" and len(code) > 1:
-        return chr(int(code[1:], 16))
-    return _ESCAPES.get(code, code)
-
-
-def _refuse_token(path: Path, line: int, expected: str, kind: str, found: str) -> ModelError:
-    found = "the end of the file" if kind == "end" else repr(found[:40])
+def _refuse_token(tokens: Tokenizer, path: Path, expected: str) -> ModelError:
+    found = "the end of the file" if tokens.AtEnd() else repr(tokens.token[:40])
     return ModelError(
-        f"{path}, line {line}: expected {expected}, found {found}",
+        f"{path}, line {tokens.ParseError('').GetLine()}: expected {expected}, found {found}",
         "correct that line",
         code="caffe.syntax",
     )
@@ -423,27 +396,17 @@ def _name_layer(layer: Message, where: str) -> str:
 
 
 def _parse_value(kind: str, value: Value, where: str, field: str) -> Any:
-    if kind not in _SCALARS:
-        if isinstance(value, Scalar):
-            raise ModelError(
-                f"{where}, line {value.line}: '{field}' must be a message in braces",
-                "correct that line",
-                code="caffe.wrong-value",
-            )
-        return Parameters(kind, value, where)
-    convert, expected = _SCALARS[kind]
+    convert, expected = _SCALARS.get(kind, (None, "a message in braces"))
+    found = "a message"
     if isinstance(value, Scalar):
-        try:
-            return convert(value.text)
-        except (ValueError, KeyError):
-            raise ModelError(
-                f"{where}, line {value.line}: '{field}' must be {expected}, not"
-                f" '{value.text[:40]}'",
-                "correct that line",
-                code="caffe.wrong-value",
-            ) from None
+        found = f"'{value.text[:40]}'"
+        with suppress(ValueError, KeyError):
+            if convert:
+                return convert(value.text)
+    elif not convert:
+        return Parameters(kind, value, where)
     raise ModelError(
-        f"{where}, line {value.line}: '{field}' must be {expected}, not a message",
+        f"{where}, line {value.line}: '{field}' must be {expected}, not {found}",
         "correct that line",
         code="caffe.wrong-value",
     )
