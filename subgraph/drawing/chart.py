@@ -51,13 +51,14 @@ class Label(NamedTuple):
     title: str = ""
 
 
-class TitledPoint(NamedTuple):
-    """A failing point that shows its name and error."""
+class DrawnPoint(NamedTuple):
+    """A point in pixels; one that fails shows its name and error."""
 
     x: float
     y: float
     name: str
     error: float
+    fails: bool
 
 
 class Mark(NamedTuple):
@@ -102,7 +103,7 @@ class Chart:
     ends: list[Label]
     names: list[Label]
     paths: Paths
-    titled: list[TitledPoint]
+    titled: list[DrawnPoint]
     marks: list[Mark]
     words: StringMap
     top: float
@@ -134,23 +135,11 @@ class _Axis(NamedTuple):
         return round(self.begin + self.room * ((value - self.low) / span if span > 0 else 0.5), 1)
 
 
-class _PlacedPoint(NamedTuple):
-    """A point and its place."""
-
-    point: Point
-    place: TitledPoint
-
-    @property
-    def fails(self) -> bool:
-        """Whether its status is a failure."""
-        return self.point.status == "fail"
-
-
 def _draw_points(
     points: Sequence[Point], across: _Axis, down: Callable[[float], float]
-) -> list[_PlacedPoint]:
+) -> list[DrawnPoint]:
     return [
-        _PlacedPoint(p, TitledPoint(across.at(p.x), down(p.error), p.name, p.error))
+        DrawnPoint(across.at(p.x), down(p.error), p.name, p.error, p.status == "fail")
         for p in points
         if p.error is not None
     ]
@@ -169,8 +158,8 @@ def _path(places: Iterable[tuple[float, float]]) -> str:
     return f"M{' L'.join(steps)}" if steps else ""
 
 
-def _dots(drawn: Iterable[_PlacedPoint]) -> str:
-    return " ".join(f"M{d.place.x:g} {d.place.y:g}h0" for d in drawn)
+def _dots(drawn: Iterable[DrawnPoint]) -> str:
+    return " ".join(f"M{d.x:g} {d.y:g}h0" for d in drawn)
 
 
 def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: StringMap) -> Chart:
@@ -203,7 +192,8 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
 
     drawn = _draw_points(points, across, down)
     failing = [d for d in drawn if d.fails]
-    names = _names([(d.place.x, d.point) for d in drawn], marks)
+    spans = [[across.at(x) for x in mark] for mark in marks]
+    names = _names(drawn, spans)
     step = math.ceil((high - bottom) / MAX_LABELS)
     levels = [Label(axis.at(d), f"1e{d}") for d in range(high, low - 1, -step)]
     return Chart(
@@ -211,16 +201,12 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Stri
         ends=_ends(across),
         names=names,
         paths=Paths(
-            line=_path((d.place.x, d.place.y) for d in drawn),
+            line=_path(d[:2] for d in drawn),
             dots=_dots(d for d in drawn if not d.fails),
             failing=_dots(failing[MAX_TITLES:]),
         ),
-        titled=[d.place for d in failing[:MAX_TITLES]],
-        marks=_marks(
-            [[across.at(x) for x in mark] for mark in marks],
-            [d.place.x for d in failing],
-            [d.place.x for d in drawn],
-        ),
+        titled=failing[:MAX_TITLES],
+        marks=_marks(spans, drawn),
         words=words,
         top=roof,
         strange=roof + 6 if strange else None,
@@ -241,15 +227,15 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
     axis = _Axis(min(values), max(values), HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
     drawn = _draw_points(points, across, axis.at)
     highest: dict[float, float] = {}
-    for _, place in drawn:
-        highest[place.x] = min(place.y, highest.get(place.x, place.y))
+    for point in drawn:
+        highest[point.x] = min(point.y, highest.get(point.x, point.y))
     levels = dict.fromkeys((axis.high, (axis.low + axis.high) / 2, axis.low))
     return Chart(
         levels=[Label(axis.at(value), f"{value:.4g}") for value in levels],
         ends=_ends(across),
         names=[],
         paths=Paths(_path(sorted(highest.items())), _dots(d for d in drawn if not d.fails), ""),
-        titled=[d.place for d in drawn if d.fails],
+        titled=[d for d in drawn if d.fails],
         marks=[Mark(round(x), across.at(x) - 3, 6, across.at(x), 0, hidden=False) for x in marked],
         words=words,
         top=MARKED,
@@ -257,13 +243,13 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
     )
 
 
-def _names(points: Sequence[tuple[float, Point]], marks: Sequence[Sequence[float]]) -> list[Label]:
+def _names(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> list[Label]:
     """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as
     many as fit."""
-    known = {x: p for x, p in points if p.name}  # of several tensors of a node the last
-    ends = set(chain.from_iterable((min(mark), max(mark)) for mark in marks if mark))
-    wanted = [x for x, p in known.items() if p.x in ends]
-    wanted += [x for x, p in known.items() if p.status == "fail"][:1]
+    known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
+    ends = set(chain.from_iterable((min(span), max(span)) for span in spans if span))
+    wanted = [x for x in known if x in ends]
+    wanted += [x for x, d in known.items() if d.fails][:1]
     wanted += [*list(known)[:1], *list(known)[-1:], *known]
     taken: list[float] = []
     for x in wanted:
@@ -286,12 +272,10 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     return max(low, high - DEEPEST), high
 
 
-def _marks(
-    spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Sequence[float]
-) -> list[Mark]:
+def _marks(spans: Sequence[Sequence[float]], drawn: Sequence[DrawnPoint]) -> list[Mark]:
     """Return each finding's band, at least 4 pixels wide; numbers that would touch are in rows.
 
-    `failing`, `seen`: points, in pixels.
+    `spans`: the x values of each finding, in pixels.
     """
     bands = [(number, min(span) - 2, max(span) + 2) for number, span in enumerate(spans, 1) if span]
     ends = [-math.inf] * MARK_ROWS
@@ -300,9 +284,7 @@ def _marks(
         middle = (left + right) / 2
         row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
         ends[row] = middle
-        has_seen, has_failing = (
-            any(left <= x <= right for x in points) for points in (seen, failing)
-        )
-        hidden = has_seen and not has_failing
+        inside = [d.fails for d in drawn if left <= d.x <= right]
+        hidden = bool(inside) and not any(inside)
         marks.append(Mark(number, left, round(right - left, 1), middle, row, hidden))
     return sorted(marks)

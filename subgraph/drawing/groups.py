@@ -19,7 +19,7 @@ from itertools import chain, groupby
 from typing import TypeVar
 
 from subgraph.drawing.network import Network
-from subgraph.reach import group_values, invert
+from subgraph.reach import group_values, invert, reach
 from subgraph.text import shared_start, short
 from subgraph.types import Strings
 
@@ -31,10 +31,8 @@ CHAIN = 12  # nodes in a row, without branches, that form a group
 TAIL = 3  # nodes in a row that still belong to the branches in front of them
 MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
 MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
-SCOPES = (
-    "/",
-    ".",
-)  # separators of scopes in node names; the first that half of the named nodes have
+# separators of scopes in node names; the first that half of the named nodes have
+SCOPES = ("/", ".")
 
 
 @dataclass
@@ -84,9 +82,8 @@ class Tree:
         self.notes = notes or {}
         self.root = network.leaves
         self._last = self.root
-        self._ends: dict[
-            int, list[str]
-        ] = {}  # group between cut points → names of its first and last node
+        # group between cut points → names of its first and last node
+        self._ends: dict[int, list[str]] = {}
         self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", [])}
         self._separator = "" if network.scopes else separator_of(network.names)
         names = (
@@ -283,23 +280,21 @@ def _follows_data(tree: Tree, number: int) -> bool:
 
 
 def _count_joined(tree: Tree, leaves: Sequence[int]) -> int:
-    """Return the number of leaves that read what an earlier one makes or reads."""
-    root = {leaf: leaf for leaf in leaves}
-
-    def find(leaf: int) -> int:
-        while root[leaf] != leaf:
-            root[leaf] = leaf = root[root[leaf]]
-        return leaf
-
+    """Return the number of leaves less the number of parts that share no tensor."""
+    left = set(leaves)
     first: dict[str, int] = {}
-    joined = 0
+    near: dict[int, list[int]] = {leaf: [] for leaf in leaves}
     for leaf in leaves:
         for maker, name in tree.network.sources[leaf]:
-            other = maker if maker in root else first.setdefault(name, leaf)
-            a = find(leaf)
-            b = find(other)
-            root[a] = b
-            joined += a != b
+            other = maker if maker in near else first.setdefault(name, leaf)
+            near[leaf].append(other)
+            near[other].append(leaf)
+    joined = len(leaves)
+    for leaf in leaves:
+        if leaf in left:
+            part = reach([leaf], near.__getitem__)
+            left -= part
+            joined -= 1
     return joined
 
 
@@ -358,10 +353,7 @@ def _find_first_leaf(tree: Tree, member: int) -> int:
 
 def map_leaves(tree: Tree, members: Iterable[int]) -> dict[int, int]:
     """Return the member of each leaf."""
-    found: dict[int, int] = {}
-    for member in members:
-        found |= dict.fromkeys(tree.leaves(member), member)
-    return found
+    return invert((member, tree.leaves(member)) for member in members)
 
 
 def topological(

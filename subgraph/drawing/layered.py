@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from subgraph.types import frozen
@@ -148,25 +148,22 @@ def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[i
         if not above[i] and below[i] and not item.top:
             ranks[i] = max(0, min(ranks[r] for r in below[i]) - 1)
     used: dict[int, float] = {}
-    first = 0
     last = -1
-    part = (False, True)
-    for i in sorted(
-        range(len(items)), key=lambda i: (items[i].bottom, not items[i].top, ranks[i], i)
-    ):
-        item = items[i]
-        if (
-            item.bottom,
-            not item.top,
-        ) != part:  # the upper rows hold the tops, the lower ones the bottoms
-            first = last + 1
-            part = (item.bottom, not item.top)
-        wide = item.left + item.right + GAP
-        row = max([first, ranks[i], *(ranks[p] + 1 for p in above[i])])
-        while used.get(row, 0.0) and used[row] + wide > limit + GAP:
-            row += 1
-        used[row] = used.get(row, 0.0) + wide
-        ranks[i], last = row, max(row, last)
+
+    def part(i: int) -> tuple[bool, bool]:
+        return items[i].bottom, not items[i].top  # the upper rows hold the tops
+
+    order = sorted(range(len(items)), key=lambda i: (part(i), ranks[i], i))
+    for _, same in groupby(order, part):
+        first = last + 1
+        for i in same:
+            wide = items[i].left + items[i].right + GAP
+            row = max([first, ranks[i], *(ranks[p] + 1 for p in above[i])])
+            while used.get(row, 0.0) and used[row] + wide > limit + GAP:
+                row += 1
+            used[row] = used.get(row, 0.0) + wide
+            ranks[i] = row
+            last = max(row, last)
     dense = {row: k for k, row in enumerate(sorted(set(ranks)))}
     return [dense[row] for row in ranks]
 
@@ -276,7 +273,7 @@ class _Rows:
         high = max((x[i] + self.right[i] for i in range(len(x))), default=0.0)
         if high - low > self.limit:
             begin = min(max(low, -self.limit / 2), high - self.limit)
-            for layer in self.layers * 2:
+            for layer in filter(None, self.layers * 2):
                 self._place(layer, x, (begin, begin + self.limit), sides)
         return x
 
@@ -287,8 +284,6 @@ class _Rows:
         bounds: tuple[float, float],
         sides: Sequence[Sequence[Sequence[tuple[int, float]]]],
     ) -> None:
-        if not layer:
-            return
         targets = []
         weights = []
         boxes = len(self.items)
@@ -327,12 +322,7 @@ class _Rows:
         middles = []
         for k, layer in enumerate(self.layers):
             boxes = (self.items[i].height for i in layer if i < len(self.items))
-            if k % 2 == 0:
-                tall = max(boxes, default=0.0)
-            elif k in texts:
-                tall = TEXT
-            else:
-                tall = 0.0
+            tall = max(boxes, default=TEXT * (k in texts))
             at += min(CURVE + far[k] / 12, CURVE_MOST) if k else 0.0
             middles.append(at + tall / 2)
             self.tall.append(tall)
@@ -377,9 +367,8 @@ def spread(
     for one, other in pairwise(extents):
         offset += one[1] + other[0] + GAP
         offsets.append(offset)
-    blocks: list[
-        tuple[float, float, int]
-    ] = []  # weighted sum, weight and count of items that touch
+    # weighted sum, weight and count of items that touch
+    blocks: list[tuple[float, float, int]] = []
     for target, offset, weight in zip(targets, offsets, weights, strict=False):
         total = (target - offset) * weight
         heavy = weight

@@ -160,20 +160,14 @@ def level(
     for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
         _name(named, m, way, name, inner)
     wires = _add_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
-    label = _labels(tree, number, members, NAME if room > NARROW else NAME_NARROW)
+    label = _labels(tree, number, order, NAME if room > NARROW else NAME_NARROW)
     while True:
         texts = distinct([clean(name) for _, name in chain.from_iterable(named.values())], STUB)
-        cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in members]
+        cells = [_cell(tree, m, label, stub_rows(named.get(m, ()), texts)) for m in order]
         items = [
-            _item(
-                tree,
-                cell,
-                inner.get(cell.member),
-                k < len(ways_in),
-                k >= len(members) - len(ways_out),
-                tall=tall,
-            )
-            for k, cell in enumerate(cells)
+            *[Item(4.0, 4.0, 0.0, top=True)] * len(ways_in),
+            *(_item(tree, cell, inner.get(cell.member), tall=tall) for cell in cells),
+            *[Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out),
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
         placed = layered(tuple(items), tuple(filter(None, joined)), room)
@@ -188,6 +182,8 @@ def level(
                 _name(named, members[wire.source], "out", name, inner)
                 _name(named, members[wire.target], "in", name, inner)
         wires = [wire for wire in wires if wire not in lost]
+    port = Cell(PORT)
+    cells = [*[port] * len(ways_in), *cells, *[port] * len(ways_out)]
     return _add_frame(tree, number, cells, wires, placed, ways_in, ways_out)
 
 
@@ -264,7 +260,7 @@ def _labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Map
     for m in members:
         if m in tree.groups:
             names[m] = clean(tree.groups[m].label)
-        elif m != PORT:
+        else:
             names[m] = tree.relative(clean(tree.network.label(m)), scope)
     labels = distinct(names.values(), length)
     return {m: labels[name] for m, name in names.items()}
@@ -272,8 +268,6 @@ def _labels(tree: Tree, number: int, members: Sequence[int], length: int) -> Map
 
 def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[StubRow]) -> Cell:
     """Return the texts of a member."""
-    if member == PORT:
-        return Cell(PORT)
     network = tree.network
     if member in tree.groups:
         nodes = count(tree.groups[member].nodes, "node")
@@ -287,12 +281,8 @@ def _cell(tree: Tree, member: int, label: Mapping[int, str], stubs: Sequence[Stu
     return Cell(member, op, label[member], note, stubs)
 
 
-def _item(
-    tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool
-) -> Item:
+def _item(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool) -> Item:
     """Return the box of a cell with its stubs."""
-    if cell.member == PORT:
-        return Item(4.0, 4.0, 0.0, 1, top, bottom)
     beside = max((columns(row.text) * ADVANCE + 6 for row in cell.stubs), default=0.0)
     alone = size(tree, cell, inner, tall=tall)
     return alone._replace(right=alone.right + beside)

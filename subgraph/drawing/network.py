@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from subgraph.reach import invert
+from subgraph.reach import group_values, invert, ungroup
 from subgraph.types import StringMap, Strings
 
 WIDE = 5  # readers; a tensor with as many has lines only to near readers
@@ -52,10 +51,8 @@ class Network:
         self.maker = inputs | invert(enumerate(self.makes))
         self.folded = self._fold_constants()
         self.sources = self._list_sources()
-        self.readers = defaultdict[str, list[int]](list)
-        for leaf, row in enumerate(self.sources):
-            for _, name in row:
-                self.readers[name].append(leaf)
+        reads = ungroup(enumerate(self.sources))
+        self.readers = group_values((name, leaf) for leaf, (_, name) in reads)
         nodes = len(self.ops)
         self.wide = {
             name: rows[0] + NEAR
@@ -137,11 +134,9 @@ class Network:
         constants = {i for i, op in enumerate(self.ops) if op == "Constant" and not self.reads[i]}
         constants -= {self.maker[name] for name in self.outputs if name in self.maker}
         into: dict[int, int] = {}
-        if constants:
-            for i, reads in enumerate(self.reads):
-                for name in reads:
-                    if (m := self.maker.get(name)) in constants:
-                        into.setdefault(m, i)
+        for i, name in ungroup(enumerate(self.reads)):
+            if (m := self.maker.get(name)) in constants:
+                into.setdefault(m, i)
         return into
 
     def add_constants(self, nodes: Collection[int]) -> set[int]:

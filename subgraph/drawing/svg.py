@@ -267,14 +267,12 @@ def degree(error: float | str) -> int:
     >>> [degree(e) for e in (0.0, 1e-7, 3e-3, 7.0, "nan")]
     [0, 1, 3, 5, 5]
     """
-    value = float(error)
-    return sum(value > bound for bound in LEVELS) if math.isfinite(value) else len(LEVELS)
+    return sum(_rank(error) > bound for bound in LEVELS)
 
 
 def number(error: float | str) -> str:
     """An error as text: `0`, `1.2e-07`, `nan`."""
-    value = float(error)
-    return f"{value:.2g}" if math.isfinite(value) else str(error)
+    return f"{float(error):.2g}"
 
 
 def _line(line: Line, marks: Marks) -> str:

@@ -23,13 +23,12 @@ ROW = 32  # elements of a vector in one row of its map
 
 @frozen
 class DifferingElement:
-    """An element, both values and their difference; numbers that are not finite as "nan", "inf",
-    "-inf"."""
+    """An element, both values and their difference."""
 
     index: tuple[int, ...]
-    reference: float | str
-    given: float | str
-    error: float | str
+    reference: float
+    given: float
+    error: float
 
 
 @frozen
@@ -57,11 +56,13 @@ def statistics(values: Array) -> Statistics:
     """Return statistics of a tensor; bool and integers count as numbers."""
     x = _numbers(values).ravel()
     fine = x[np.isfinite(x)]
-    some = bool(fine.size)
+    least, most, mean = (
+        map(float, (fine.min(), fine.max(), fine.mean())) if fine.size else [None] * 3
+    )
     return Statistics(
-        float(fine.min()) if some else None,
-        float(fine.max()) if some else None,
-        float(fine.mean()) if some else None,
+        least,
+        most,
+        mean,
         float((x == 0).mean()) if x.size else 0.0,
         int(np.isnan(x).sum()),
         int(np.isinf(x).sum()),
@@ -73,19 +74,12 @@ def planes(shape: Sequence[int]) -> int:
     return math.prod(shape[:-2]) if len(shape) > 2 else 1
 
 
-def worst_plane(reference: Array, given: Array) -> int:
-    """Return the plane with the largest difference; NaN counts as the largest."""
-    return int(np.argmax(_find_plane_errors(reference, given))) if reference.size else 0
-
-
-def plane_errors(reference: Array, given: Array) -> list[float | str]:
-    """Return the largest difference per plane; "inf" if only one side is NaN or infinite."""
-    return list(map(_plain, _find_plane_errors(reference, given))) if reference.size else []
-
-
-def _find_plane_errors(reference: Array, given: Array) -> Array:
-    errors: Array = _difference(reference, given).reshape(planes(reference.shape), -1).max(axis=1)
-    return errors
+def plane_errors(reference: Array, given: Array) -> list[float]:
+    """Return the largest difference per plane; infinite if only one side is NaN or infinite."""
+    if not reference.size:
+        return []
+    far = _difference(reference, given).reshape(planes(reference.shape), -1)
+    return [float(error) for error in far.max(axis=1)]
 
 
 @frozen
@@ -152,9 +146,9 @@ def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
     return [
         DifferingElement(
             tuple(map(int, np.unravel_index(i, reference.shape))),
-            _plain(a[i]),
-            _plain(b[i]),
-            _plain(a[i] - b[i]),
+            float(a[i]),
+            float(b[i]),
+            float(a[i] - b[i]),
         )
         for i in order
         if far[i] > 0
@@ -222,8 +216,3 @@ def _pack(cells: Array) -> str:
         small = cells.astype("<f4")
     small[(small == 0) & (cells != 0)] = np.finfo(np.float32).smallest_subnormal
     return base64.b64encode(small.tobytes()).decode()
-
-
-def _plain(value: Any) -> float | str:
-    number = float(value)
-    return number if math.isfinite(number) else str(number)

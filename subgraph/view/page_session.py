@@ -15,7 +15,7 @@ from dataclasses import field
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from subgraph import results, system
 from subgraph.bodies.model import Part, find_part, parts
@@ -27,7 +27,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import find_region
-from subgraph.inspection.describe import node_descriptions
+from subgraph.inspection.describe import NodeDetails, node_descriptions
 from subgraph.inspection.drawn_network import (
     inner_networks,
     network,
@@ -66,8 +66,6 @@ MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
-
-T = TypeVar("T")
 
 
 class ByteSource(Protocol):
@@ -137,8 +135,7 @@ class ViewSession:
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
         # by a part's place: descriptions of its nodes, and the known faults of candidates there
-        self._described = {0: _begin(node_descriptions, graph)}
-        self._known = {0: _begin(options.known, graph)}
+        self._described = {0: _describe(graph, options)}
 
     # ------------------------------------------------------------ the model
 
@@ -203,9 +200,9 @@ class ViewSession:
         graph = self.parts[place].graph
         with self._lock:
             if place not in self._described:
-                self._described[place] = _begin(node_descriptions, graph)
-                self._known[place] = _begin(self.options.known, graph)
-        details = to_json(self._described[place].result()(i))
+                self._described[place] = _describe(graph, self.options)
+        describe, known = self._described[place].result()
+        details = to_json(describe(i))
         for tensor in (*details["inputs"], *details["outputs"]):
             if dims := tensor["shape"]:
                 tensor["shape"] = [
@@ -227,7 +224,7 @@ class ViewSession:
             "metadata": metadata,
             "doc": protobuf.doc_text(node.doc_string),
             "source": str(origin or ""),
-            "known": list(self._known[place].result().get(i, ())),
+            "known": list(known.get(i, ())),
         }
 
     def _place(self, number: int) -> tuple[int, int]:
@@ -485,10 +482,8 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
         if path and _find_relative_path(session, path):
             session.show_case(Path(path), names)
     return {
-        "folders": [
-            rel for path, _ in places if path and (rel := _find_relative_path(session, path))
-        ],
-        "report": _find_relative_path(session, linked.report or ""),
+        "folders": [rel for path, _ in places if (rel := _find_relative_path(session, path))],
+        "report": _find_relative_path(session, linked.report),
         "kept": _number_nodes(
             session, chain.from_iterable(place.nodes for place in linked.kept or ())
         ),
@@ -496,17 +491,17 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
         "said": first_lines(found) if found else None,
         "prefix": prefix,
         "inner_reports": [
-            [rel for i in of if (rel := _find_relative_path(session, i.report or ""))]
-            for of in inner
+            [rel for i in of if (rel := _find_relative_path(session, i.report))] for of in inner
         ],
         "inside": [[_number_nodes(session, f.nodes) for f in of] for of in found_inside],
     }
 
 
-def list_swappable(session: ViewSession, start: str, end: str) -> bool:
-    """Return whether there is a region from end to start."""
+def _can_swap(session: ViewSession, asked: Fields) -> bool:
+    """Return whether there is a region from the end to the start of a request."""
     try:
-        part, (first, last) = _find_part(session, [end, start])
+        names = [read_word(asked, key) for key in ("end", "start")]
+        part, (first, last) = _find_part(session, names)
         find_region(part.graph, [first], [last])
     except SubcutError:
         return False
@@ -524,7 +519,7 @@ def _number_nodes(session: ViewSession, names: Iterable[str]) -> list[int]:
     return [part.first + part.graph.names[name] for part, name in found if name in part.graph.names]
 
 
-def _find_relative_path(session: ViewSession, path: str) -> str:
+def _find_relative_path(session: ViewSession, path: str | None) -> str:
     if path and is_text(path):
         full = Path(path).resolve()
         if full.is_relative_to(session.output) and full.exists():
@@ -632,10 +627,12 @@ def _ends(start: str, end: str) -> list[str]:
     return [f"--{option}={name}" for option, name in (("start", start), ("end", end)) if name]
 
 
-def _begin(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
-    """Run a function in a thread: type inference for 10,000 nodes would delay a click by 0.3 s."""
+def _describe(
+    graph: Graph, options: ViewOptions
+) -> Future[tuple[Callable[[int], NodeDetails], Mapping[int, Sequence[str]]]]:
+    """Describe nodes in a thread: type inference for 10,000 nodes would delay a click by 0.3 s."""
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(function, graph)
+    future = pool.submit(lambda: (node_descriptions(graph), options.known(graph)))
     pool.shutdown(wait=False)
     return future
 
@@ -690,17 +687,9 @@ def _chain(inside: InsideDocument | None) -> Iterator[InsideDocument]:
 
 def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> JsonObject:
     """Return an error for the page; `swap` if start and end the other way round are a region."""
-    start = asked.get("start")
-    end = asked.get("end")
-    pair = (
-        isinstance(error, NoRegion)
-        and isinstance(start, str)
-        and isinstance(end, str)
-        and bool(start and end)
-    )
     return {
         "error": error.to_json(),
-        "swap": pair and list_swappable(session, str(start), str(end)),
+        "swap": isinstance(error, NoRegion) and _can_swap(session, asked),
     }
 
 

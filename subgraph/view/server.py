@@ -13,6 +13,7 @@ import hmac
 import json
 import re
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -211,10 +212,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, what: str) -> None:
         self.close_connection = True  # the request's body was not read
-        self._json(
-            {"error": {"kind": "UsageError", "code": "view.refused", "what": what, "hint": ""}},
-            status,
-        )
+        self._json({"error": UsageError(what, code="view.refused").to_json()}, status)
 
     # ------------------------------------------------------------ answers
 
@@ -240,11 +238,10 @@ class ViewRequest(BaseHTTPRequestHandler):
         session = self.server.session
         if self.path != "/api/stop":  # numbers of nodes are valid for one reading of the model
             session.opened.require(asked.get("model"))
-        answer = ANSWERS.get(self.path)
-        if answer is None:
-            self._refuse(404, "there is nothing of this name")
-        else:
+        if answer := ANSWERS.get(self.path):
             self._json(answer(session, asked))
+        else:
+            self._refuse(404, "there is nothing of this name")
 
     def _stream(self) -> None:
         """Send the earlier events, then each new one.
@@ -277,11 +274,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             plain = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)
             disposition = f'attachment; filename="{plain}"'
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            self._head(200, kind, size, REPORT_POLICY, disposition)
-            while chunk := file.read(1 << 20):
-                self.wfile.write(chunk)
+            self._head(200, kind, path.stat().st_size, REPORT_POLICY, disposition)
+            shutil.copyfileobj(file, self.wfile)
 
     def _json(self, document: Any, status: int = 200) -> None:
         self._send(json.dumps(document).encode(), "application/json", status)

@@ -111,8 +111,9 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
         given = None if given is None else given.reshape(0)
     planes = drawn.planes(reference.shape)
     large = reference.size > MAX_DRAWN
+    errors = None if given is None or large else drawn.plane_errors(reference, given)
     if plane is None:
-        plane = 0 if given is None or large else drawn.worst_plane(reference, given)
+        plane = errors.index(max(errors)) if errors else 0
     if not isinstance(plane, int) or not 0 <= plane < planes:
         raise UsageError(f"channels are 0 to {planes - 1}", code="view.unknown-values")
     shown = plane
@@ -142,9 +143,7 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
             "reference": to_json(drawn.statistics(reference)),
             "given": None if given is None else to_json(drawn.statistics(given)),
         },
-        "errors": (
-            None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED]
-        ),
+        "errors": None if errors is None else to_json(errors[:MAX_LISTED]),
         "cells": to_json(drawn.map_cells(reference, given, shown)),
         "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
     }
