@@ -240,13 +240,10 @@ class RunsAhead(Closable):
 
     Attributes:
         run: the result of a query's run, and its status; called by a thread of its own.
-        begun: runs so far. taken: those that the search asked for.
     """
 
     run: Callable[[Query], Ran]
     workers: int
-    begun: int = 0
-    taken: int = 0
     _ahead: Ahead | None = None
     _going: dict[Query, tuple[Future[Ran], Cancel]] = field(default_factory=dict)
     _done: dict[Query, Future[Ran]] = field(default_factory=dict)
@@ -280,7 +277,6 @@ class RunsAhead(Closable):
         future = self._done.get(query.run)
         if future is None:
             return None
-        self.taken += 1
         return future.result()[0]
 
     def _plan(self) -> None:
@@ -296,7 +292,6 @@ class RunsAhead(Closable):
         for run in begin:
             cancel = Cancel()
             self._going[run] = self._executor.submit(self._run, run, cancel), cancel
-            self.begun += 1
 
     def _run(self, query: Query, cancel: Cancel) -> Ran:
         with cancel:

@@ -250,11 +250,15 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     Values of the reference hide the errors of the nodes before them. So the search goes on with the
     values of the culprits alone, until these heal the full model.
     """
-    largest = max(len(finding.items) for finding in interim.findings.findings)
+    large = interim.findings.findings
+    largest = max(len(finding.items) for finding in large)
     found = interim
     culprits: tuple[Finding, ...] = ()
     reason = "no rewriting of all nodes heals the full model"
     while rewriter.find_means():
+        if all(finding.certified and _needs_many(rewriter, finding.items) for finding in large):
+            reason = ""
+            break
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
         new = found.findings.findings
         if new and depends_on_names(rewriter, _regions_of(new)):
@@ -279,6 +283,15 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     if rewriter.kept_values:
         found = found.noting("values of the reference hide errors upstream: more may be wrong")
     return found
+
+
+def _needs_many(rewriter: ModelRewriter, items: Items) -> bool:
+    """Whether a region fails in the full model, the rest of which is rewritten, and needs more than
+    `MAX_SMALL_REGION` of its items: if as many and one are needed, it does."""
+    if rewriter.heals(rewriter.rewrite_all_but(items)):
+        return False
+    others = ({*items} - {one} for one in items[: MAX_SMALL_REGION + 1])
+    return all(rewriter.heals(rewriter.rewrite_all_but(kept)) for kept in others)
 
 
 def _search_rewritten(

@@ -69,6 +69,7 @@ class CaseRequest:
     dynamic: bool = False
     freeze: bool = True
     recorded: str = ""
+    stamp: bool = False
     as_caffe: Strings = ()  # the prototxt, and its weights if they were named
     target_opset: int = 0
 
@@ -106,6 +107,7 @@ class CaseRequest:
             ("--check", self.checker),
             ("--dynamic", self.dynamic),
             ("--no-freeze", not self.freeze and not self.dynamic),
+            ("--stamp", self.stamp),
         ):
             words += [flag] if on else []
         return system.join(words)

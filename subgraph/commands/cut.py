@@ -150,6 +150,7 @@ def cut(
         dynamic=dynamic,
         freeze=not (no_freeze or dynamic),
         recorded=recorded or "",
+        stamp=stamp,
         as_caffe=as_caffe,
         target_opset=target_opset or 0,
     )

@@ -190,8 +190,7 @@ class RunComparison:
 
     @property
     def _share(self) -> str:
-        matches, recorded = self._matched_of
-        return f"{matches} of {recorded} recorded tensors"
+        return "{} of {} recorded tensors".format(*self._matched_of)
 
     @property
     def _is_foreign(self) -> bool:

@@ -72,7 +72,7 @@ def search(
     return subgraph.bisect(
         graph,
         str(folder / "candidate.py"),
-        {"x": X},
+        {next(iter(graph.inputs)): X},
         by_rewriting=by_rewriting,
         criterion=criterion,
         limits=Settings(steady=True),
@@ -90,6 +90,21 @@ def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path
     assert {node.op_type for node in load(found.search.healing.model).nodes} >= {"Where", "Relu"}
     original = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     assert np.array_equal(session.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
+
+
+@pytest.mark.slow
+def test_large_region_that_needs_all_its_nodes_is_not_searched_again(tmp_path: Path) -> None:
+    """The fault needs ten nodes in one graph, of which an If around each one heals it."""
+    chain = "".join(f"[n{k}] t{k + 1} = Sin(t{k}) " for k in range(12))
+    text = f"g (float[2,3] t0) => (float[2,3] t12) {{ {chain} }}"
+    together = "wrong = {f'n{k}' for k in range(1, 11)} <= {node.name for node in nodes}"
+    found = search(
+        tmp_path, together, "found = {n: v + wrong for n, v in found.items()}", text=text
+    )
+    (finding,) = found.findings
+    assert finding.nodes == [f"n{k}" for k in range(1, 11)] and finding.certified
+    purposes = [step.asked.purpose for step in found.search.steps]
+    assert purposes.count("baseline") == 1 and not found.search.healing
 
 
 @pytest.mark.slow
