@@ -329,7 +329,7 @@ def global_options(
     if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()
     if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
-        return Result(to_json(TasksResult(tasks=TASKS)), start_page())
+        return Result(TasksResult(tasks=TASKS), start_page())
     return None
 
 
@@ -468,7 +468,7 @@ def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
         for line in re.findall("`(subcut [^`]+)`", error.hint):
             following.append(NextCommand("as the hint says", shlex.split(line)))
         document = ErrorResult(exit_code=code, error=error, next=following)
-        return Result(to_json(document), "", code)
+        return Result(document, "")
     name = f" [{error.code}]" if error.code and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error.hint)}" if error.hint else ""
     if sys.stderr is not None:  # closed: `2>&-`
@@ -482,7 +482,7 @@ def _show(result: Result, form: OutputForm) -> int:
     if form is not OutputForm.TEXT:
         says = short.shorten(result.document, result.text).says
         added = {"says": says, "next": to_json(result.next)}
-        result = replace(result, document={**result.document, **added, **result.document})
+        result = replace(result, answer={**result.document, **added, **result.document})
     match form:
         case OutputForm.TEXT:
             text = color_verdicts(clean_lines(result.text), sys.stdout)

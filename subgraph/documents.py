@@ -180,7 +180,7 @@ def read_json(path: Path, hint: str) -> Any:
         RecursionError,
         _DepartureError,
     ) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise InputError(f"{path} is damaged: {e}", hint, code="document.damaged") from e
+        raise InputError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
     return document
 
 
@@ -235,25 +235,6 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
         return cast("T", _reader(cast("Any", kind))(document))
     except _DepartureError as e:
         raise InputError(f"{what} is damaged: {e}", hint, code="document.damaged") from None
-
-
-def problem(document: Any, kind: type) -> str:
-    """The first place at which a document is not of a type; "" where it is. Complexity: linear.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Saved:
-    ...     files: Sequence[str]
-    ...     seed: int = 0
-    >>> globals()["Saved"] = Saved
-    >>> problem({"files": ["a", 3]}, Saved)
-    'files[1]: expected a text, not 3'
-    """
-    try:
-        _reader(kind)(document)
-    except _DepartureError as e:
-        return str(e)
-    return ""
 
 
 Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureError

@@ -324,6 +324,20 @@ def big(number: float) -> str:
     return f"{number:.0f}"
 
 
+def format_size(number: int) -> str:
+    """Return bytes in the unit in which they have at most four digits.
+
+    >>> format_size(1023), format_size(3 << 19)
+    ('1023 bytes', '1.5 MiB')
+    """
+    if number >= 1 << 60:  # a damaged file may say any number
+        return f"{big(number)} bytes"
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if number >= 1 << shift:
+            return f"{number / (1 << shift):.1f} {unit}"
+    return f"{number} bytes"
+
+
 def nearest(word: str, names: Iterable[str]) -> list[str]:
     """The three names most similar to `word`, best first; case does not matter.
 

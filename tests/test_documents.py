@@ -20,12 +20,12 @@ from subgraph.documents import (
     from_json,
     keyed,
     part,
-    problem,
     read_document,
     schema,
     to_json,
 )
 from subgraph.errors import InputError
+from tests.helpers.documents import find_departure
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
@@ -137,7 +137,7 @@ RIGHT = {
 def test_departure_from_the_shape_is_found_at_its_place(
     change: dict[str, object], place: str
 ) -> None:
-    assert problem(RIGHT | change, Edited).partition(": ")[0] == place
+    assert find_departure(RIGHT | change, Edited).partition(": ")[0] == place
     jsonschema = pytest.importorskip("jsonschema")
     assert jsonschema.Draft202012Validator(schema(Edited)).is_valid(RIGHT | change) == (not place)
 
@@ -148,7 +148,7 @@ def test_departure_from_the_shape_is_found_at_its_place(
 def test_number_that_json_has_not_is_found_at_its_place(
     change: dict[str, object], place: str
 ) -> None:
-    assert problem(RIGHT | change, Edited).partition(": ")[0] == place
+    assert find_departure(RIGHT | change, Edited).partition(": ")[0] == place
 
 
 def test_written_result_is_read_unchanged() -> None:
@@ -211,7 +211,7 @@ def test_keys_of_a_part_are_on_the_level_of_its_owner() -> None:
     ],
 )
 def test_departure_in_a_part_is_found_at_its_key(document: object, place: str) -> None:
-    assert problem(document, Drawing) == place
+    assert find_departure(document, Drawing) == place
 
 
 def test_schema_of_a_document_has_the_keys_of_its_parts() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -16,7 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from subgraph import system
-from subgraph.errors import UsageError
+from subgraph.documents import to_json
+from subgraph.errors import ModelError, UsageError
 from subgraph.text import clean, count, masked
 from subgraph.types import JsonObject, Strings, frozen
 
@@ -46,16 +48,24 @@ class Result:
     """The result of a command.
 
     Attributes:
-        document: The document for `--json`, as plain JSON data.
+        answer: The document for `--json`, typed or as plain JSON data.
         text: The same as text.
-        exit_code: The exit code.
         next: The commands that follow, if the document has none.
     """
 
-    document: JsonObject
+    answer: object
     text: str
-    exit_code: int = 0
     next: Sequence[NextCommand] = ()
+
+    @cached_property
+    def document(self) -> JsonObject:
+        """The answer as plain JSON data."""
+        return dict(to_json(self.answer))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code, which every document has."""
+        return int(self.document["exit_code"])
 
 
 def load_module(command: str) -> ModuleType:
@@ -66,6 +76,28 @@ def load_module(command: str) -> ModuleType:
 def command_line() -> str:
     """Return the command line that the user typed, for a document."""
     return masked(system.join(["subcut", *sys.argv[1:]]))
+
+
+def can_ask() -> bool:
+    """Return whether somebody at a terminal can answer a question."""
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stderr.isatty())
+
+
+@contextmanager
+def require_utf8(model: Path) -> Iterator[None]:
+    """Run a block that reads the names in a model.
+
+    Raises:
+        ModelError: A name is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as e:
+        raise ModelError(
+            f"{model} is damaged: a name in it is not UTF-8",
+            "compare its checksum",
+            code="model.not-utf8",
+        ) from e
 
 
 # Words for what a step of a search means; others are shown as they are.

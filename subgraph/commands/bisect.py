@@ -216,13 +216,18 @@ def open_search(
         weights = weigh_intervals(compared)
         notes = [*notes, *iter_recording_notes(compared)]
         command = command_line()
-        if limits.max_time is not None:
-            limits = replace(
-                limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS)
-            )
+        limits = _limit_to_remaining(limits, begin)
         hints = cache(partial(weigh_nodes, graph, weights, suspects))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
         yield Bisection(trials, plan)
+
+
+def _limit_to_remaining(limits: Settings, begin: float) -> Settings:
+    """Return the limits of a search, without the time that was used since `begin`."""
+    if limits.max_time is None:
+        return limits
+    remaining = limits.max_time - (time.monotonic() - begin)
+    return replace(limits, max_time=max(remaining, MIN_SECONDS))
 
 
 def log_steps(bisection: Bisection) -> Result:
@@ -242,7 +247,7 @@ def log_steps(bisection: Bisection) -> Result:
             log.info("     %s", remaining.estimate, extra={"live": {}})
     found = bisection.result
     text = render(found, min(shutil.get_terminal_size((COLUMNS, 0)).columns, COLUMNS))
-    return Result(bisection.document, text.rstrip("\n"), found.exit_code)
+    return Result(bisection.document, text.rstrip("\n"))
 
 
 def _describe_first_answer(bisection: Bisection, step: Step) -> str:
@@ -296,7 +301,6 @@ def bisect_loop(
     from subgraph.decoding.result_folder import find_free_place, render_text, save
     from subgraph.decoding.run_steps import trace_reference
     from subgraph.decoding.step_search import LoopSearch
-    from subgraph.documents import to_json
     from subgraph.graph.model_file import copy_model
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
@@ -329,7 +333,7 @@ def bisect_loop(
         document = search.run()
         log.info("%s", render_text(document).split("\n")[0])
         if document.found.outcome == "step":
-            document = _search(search, document, limits, time.monotonic() - begin, force=force)
+            document = _search(search, document, limits, begin, force=force)
         elif document.found.outcome == "agree":
             try:
                 document = _search_inside(search, document, limits, begin, force=force)
@@ -339,7 +343,7 @@ def bisect_loop(
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
     )
-    return Result(to_json(document), render_text(document), document.exit_code)
+    return Result(document, render_text(document))
 
 
 def _search_inside(
@@ -359,7 +363,7 @@ def _search_inside(
         return document
     log.info("step %d is off by more than rounding: looking inside", k)
     at = replace(document.settle(outcome=LoopOutcome.STEP, first_wrong=k, since=k), exit_code=1)
-    searched = _search(search, at, limits, time.monotonic() - begin, force=force)
+    searched = _search(search, at, limits, begin, force=force)
     k = searched.found.first_wrong
     found = searched.found.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
@@ -382,7 +386,7 @@ def _search(
     search: LoopSearch,
     document: LoopDocument,
     limits: Settings,
-    spent: float,
+    begin: float,
     *,
     force: bool,
 ) -> LoopDocument:
@@ -392,8 +396,7 @@ def _search(
 
     k = document.found.first_wrong
     assert k is not None
-    if limits.max_time is not None:
-        limits = replace(limits, max_time=max(limits.max_time - spent, MIN_SECONDS))
+    limits = _limit_to_remaining(limits, begin)
     notes = (
         f"step {k} of {document.setup.steps} of a loop, fed with the reference's state before it",
     )

@@ -18,7 +18,6 @@ from subgraph.commands.bisect import log_steps, open_search
 from subgraph.commands.bundle import candidate_of_case, open_folder
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
-from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
@@ -94,10 +93,7 @@ def blame(
     case = _find_case(asked)
     # optimizations of the runtime would hide the step that introduced a fault
     spec = candidate or (PLAIN_SPEC if made_by else None)
-    if case and not spec:
-        chosen = candidate_of_case(asked, case, spec)
-    else:
-        chosen = asked.candidate(spec, model_path)
+    chosen = candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
     if releases:
         releases.check(chosen.backend)
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
@@ -186,4 +182,4 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     blame = Blame(trials, region, setup)
     blame = if_time(partial(widen_to_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line(), maker)
-    return Result(to_json(document), summary(document), document.exit_code)
+    return Result(document, summary(document))

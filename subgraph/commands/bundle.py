@@ -19,11 +19,10 @@ from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked, find_criterion_words
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.log import log
 from subgraph.results.commands import PackedResult, ReplayResult
-from subgraph.text import clean, count, nearest
+from subgraph.text import clean, count, format_size, nearest
 
 if TYPE_CHECKING:
     from subgraph.cases.bundle import Packed
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from subgraph.verdict import Verdict
 
 
-UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LEFT_OUT_NAMED = 4  # files that are not packed
 
 
@@ -126,12 +124,9 @@ def _make_result(packed: Packed, source: Path) -> Result:
         left_out_texts=packed.left_texts,
         left_out=packed.left,
     )
-    shown = next(
-        (f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes"
-    )
     return Result(
-        to_json(document),
-        f"{count(len(packed.files), 'file')}, {shown}: {clean(str(packed.path))}",
+        document,
+        f"{count(len(packed.files), 'file')}, {format_size(size)}: {clean(str(packed.path))}",
         next=[make_next("run it again", "replay", str(packed.path))],
     )
 
@@ -208,7 +203,7 @@ def replay(
     if code == 1:
         following.append(make_next("what it depends on", "blame", document.case))
         following.append(make_next("for a bug report", "bundle", document.case))
-    return Result(to_json(document), "\n".join(lines), code, following)
+    return Result(document, "\n".join(lines), following)
 
 
 def open_folder(path: Path, output: str | None) -> Path:

@@ -27,7 +27,6 @@ from subgraph.commands.recorded import (
 )
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import convert_words
-from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
@@ -182,7 +181,7 @@ def compare(
     from subgraph.results.compare import SideBySideResult
 
     code = max((one.exit_code for one in found), key=(0, 5, 1).index)
-    document = to_json(SideBySideResult(exit_code=code, comparisons=found))
+    document = SideBySideResult(exit_code=code, comparisons=found)
     return table.result(
         document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file
     )

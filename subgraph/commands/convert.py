@@ -4,7 +4,6 @@ ONNX, and a check."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project, system
-from subgraph.commands import Result, options, resolve
+from subgraph.commands import Result, can_ask, options, resolve
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import load
@@ -152,9 +150,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
         hint = f"subcut bisect {system.quote(str(path))} -c {system.quote(str(target))}"
         lines.append(f"find the node: {clean(hint)}")
     lines = [f"{clean(path.name)}, {draft.remarks.pop(0)}", *lines]
-    return replace(
-        edit.result("convert", target, draft, lines, rows, exit_code=code), exit_code=code
-    )
+    return edit.result("convert", target, draft, lines, rows, exit_code=code)
 
 
 def _find_converter(source: Path) -> tuple[str, Converter]:
@@ -253,7 +249,7 @@ def find_python(
     )
     environments.show(installation)
     if not yes:
-        if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        if not can_ask():
             raise UsageError(
                 "nothing was installed: there is nobody to ask",
                 "--yes agrees; --with CMD names your own",
@@ -324,9 +320,9 @@ def _make_unchecked_result(target: Path, head: str, why: str) -> Result:
 
 
 def _make_result(target: Path, head: str, why: str, code: int) -> Result:
-    document = to_json(ConvertResult(exit_code=code, path=str(target), why=why))
+    document = ConvertResult(exit_code=code, path=str(target), why=why)
     following = make_next("check the model", "inspect", str(target))
-    return Result(document, f"{head}{clean(why)}\n{clean(str(target))}", code, [following])
+    return Result(document, f"{head}{clean(why)}\n{clean(str(target))}", [following])
 
 
 def _compare(
@@ -335,7 +331,6 @@ def _compare(
     """Both models on the same inputs, tensor by tensor where names survive. They agree only if all
     outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
-    from subgraph.documents import from_json
     from subgraph.recordings.device_runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
     from subgraph.results.compare import RecordedDocument
@@ -354,14 +349,15 @@ def _compare(
         found = compare_recorded(check, options, TensorChoice(every_output=True), None, fed)
     except SubcutError as e:
         return _make_unchecked_result(graph.path, head, e.what)
-    comparison = from_json(RecordedDocument, found.document)
+    comparison = found.answer
+    assert isinstance(comparison, RecordedDocument)
     uncompared = _find_uncompared(graph, comparison, unpaired)
     why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
     lines = [render_compared(comparison) + head]
     lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
     document = {**found.document, "path": str(graph.path), "converter": original.converter.name}
     document |= {"checked": not why, "why": why, "uncompared": list(uncompared)}
-    return replace(found, document=document, text="\n".join([*lines, clean(str(graph.path))]))
+    return replace(found, answer=document, text="\n".join([*lines, clean(str(graph.path))]))
 
 
 def _find_uncompared(graph: Graph, document: RecordedDocument, unpaired: str) -> dict[str, str]:

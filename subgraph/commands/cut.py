@@ -15,7 +15,6 @@ from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked, read_formats
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.log import log
@@ -252,7 +251,7 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
         ]
     lines += aligned([("", clean(graph.label(i)), graph.ops[i]) for i in region.nodes])
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
-    return Result(to_json(document), "\n".join(lines))
+    return Result(document, "\n".join(lines))
 
 
 def _make_headline(
@@ -278,11 +277,11 @@ def _make_result(cases: list[Case]) -> Result:
     results = [case.document() for case in cases]
     for result in results:
         del result["schema"]
-    document = to_json(CutResult(exit_code=code, results=results))
+    document = CutResult(exit_code=code, results=results)
     if len(cases) > 1:
         log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
     following = [make_next("run it", "replay", str(case.path)) for case in cases]
-    return Result(document, "\n\n".join(map(_make_text, cases)), code, following)
+    return Result(document, "\n\n".join(map(_make_text, cases)), following)
 
 
 def _make_text(case: Case) -> str:

@@ -12,7 +12,6 @@ from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, open_body, options, split_names, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
-from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, build_region, find_region
@@ -93,10 +92,10 @@ def draw(
     drawn = _draw_inside(load(asked.model_path), shown, marked)
     document = replace(drawn.document, file=output)
     if output is None:
-        return Result(to_json(replace(document, svg=drawn.text)), drawn.text.rstrip("\n"))
+        return Result(replace(document, svg=drawn.text), drawn.text.rstrip("\n"))
     path = Path(output)
     table.write(path, drawn.text, "choose another -o FILE")
-    return Result(to_json(document), "\n".join([*drawn.lines, clean(str(path))]))
+    return Result(document, "\n".join([*drawn.lines, clean(str(path))]))
 
 
 @frozen

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, list_bodies, open_body, options, split_names
+from subgraph.commands import Result, list_bodies, open_body, options, require_utf8, split_names
 from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection.summary import CONSTANT
@@ -33,6 +32,7 @@ from subgraph.text import (
     columns,
     count,
     distinct,
+    format_size,
     shorten,
     split_signature,
 )
@@ -118,18 +118,11 @@ def inspect(
     feeding = asked.feeding
     runtime = _find_runtime(asked, candidate) if node else None
     graph = load(model_path)
-    try:
+    with require_utf8(model_path):
         places = tuple(start or ()), tuple(end or ())
         document = _make_document(graph, node, *places, None if no_run else feeding, runtime)
-    except UnicodeDecodeError as e:
-        raise ModelError(
-            f"{model_path} is damaged: a name in it is not UTF-8",
-            "compare its checksum",
-            code="model.not-utf8",
-        ) from e
     following = make_next("look for known troubles with targets", "lint", str(model_path))
-    shown = text(document, every=every)
-    return Result(to_json(document), shown, document.exit_code, [following])
+    return Result(document, text(document, every=every), [following])
 
 
 def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
@@ -389,9 +382,9 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
 
 def _make_headline(document: InspectDocument) -> str:
     m = document.model
-    size = _format_size(m.bytes)
+    size = format_size(m.bytes)
     if m.external_bytes:
-        size += f" + {_format_size(m.external_bytes)} outside"
+        size += f" + {format_size(m.external_bytes)} outside"
     opsets = (
         ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
     )
@@ -418,7 +411,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
     nodes = f"{count(sum(op.count for op in ops), 'node')}: {kinds}"
     yield from form.wrap("ops      ", nodes)
     parts = ", ".join(
-        f"{w.type} {big(w.parameters)} ({_format_size(w.bytes)})" for w in weights.by_type
+        f"{w.type} {big(w.parameters)} ({format_size(w.bytes)})" for w in weights.by_type
     )
     sparse = f" · {weights.sparse} sparse" if weights.sparse else ""
     total = f"{count(weights.count, 'tensor')} · {big(weights.parameters)} parameters{sparse}"
@@ -523,14 +516,3 @@ def _format_number(value: float | None) -> str:
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _format_size(number: int) -> str:
-    """Bytes in the unit in which they have at most four digits; a damaged file's may be any
-    number."""
-    if number >= 1 << 60:
-        return f"{big(number)} bytes"
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if number >= 1 << shift:
-            return f"{number / (1 << shift):.1f} {unit}"
-    return f"{number} bytes"

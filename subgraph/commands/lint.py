@@ -17,12 +17,12 @@ import typer
 
 from subgraph import known as entries_of
 from subgraph import plugins, project
-from subgraph.commands import Result, options
+from subgraph.commands import Result, options, require_utf8
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
-from subgraph.errors import InputError, ModelError, UnknownName, UsageError
+from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.known import Entry
 from subgraph.log import log
@@ -98,7 +98,7 @@ def lint(
         names = plugins.names("lint")
         rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in names]
         lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
-        return Result(to_json(RulesResult(rules=rows)), "\n".join(lines))
+        return Result(RulesResult(rules=rows), "\n".join(lines))
     from subgraph.inspection import lint
     from subgraph.precision import Precision
 
@@ -109,7 +109,7 @@ def lint(
     model_path = asked.model_path
     feeding = asked.feeding
     graph = load(model_path)
-    try:
+    with require_utf8(model_path):
         context = _make_context(graph, target_opset, feeding, seeded=inputs.seed is not None)
         if precision == Precision.INT8:
             context = replace(context, for_int8=True)
@@ -117,24 +117,13 @@ def lint(
             context = replace(context, precision=Precision(precision or Precision.FP16))
         if candidate:
             described = parse_candidate(asked, candidate)
-            context = replace(
-                context,
-                runtime=entries_of.runtime_of(described.backend, described.device),
-                release=release_of(described),
-                known=folders_of(asked.settings),
-            )
+            context = _hold_against(context, described, asked.settings)
         document = lint.document(context, names)
-    except UnicodeDecodeError as e:
-        raise ModelError(
-            f"{model_path} is damaged: a name in it is not UTF-8",
-            "compare its checksum",
-            code="model.not-utf8",
-        ) from e
     if precision and context.feeding is None:
         log.info("only weights are checked: -i INPUT adds the ranges of all tensors")
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
-    return Result(to_json(document), text(document), document.exit_code, _find_next(document))
+    return Result(document, text(document), _find_next(document))
 
 
 def _find_next(document: LintDocument) -> list[NextCommand]:
@@ -283,13 +272,13 @@ def known(
         chosen = [entries_of.find(name, chosen)]
     document = KnownResult(entries=[to_json(e) for e in chosen])
     if name:
-        return Result(to_json(document), _describe_entry(chosen[0]))
+        return Result(document, _describe_entry(chosen[0]))
     lines = aligned(
         [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
     )
     numbers = [f"{n} of {of}" for of, n in Counter(e.runtime for e in chosen).items()]
     lines.append(f"{len(chosen)} known: {', '.join(numbers)}")
-    return Result(to_json(document), "\n".join(lines))
+    return Result(document, "\n".join(lines))
 
 
 def folders_of(settings: Project) -> list[Path]:
@@ -311,16 +300,21 @@ def release_of(candidate: Candidate) -> str:
         return ""
 
 
+def _hold_against(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
+    """Return the context with what is known of a candidate's runtime."""
+    return replace(
+        context,
+        runtime=entries_of.runtime_of(candidate.backend, candidate.device),
+        release=release_of(candidate),
+        known=folders_of(settings),
+    )
+
+
 def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
     """A note for each node like those that the candidate's runtime is known to compute wrongly."""
     from subgraph.inspection.lint import LintContext, run_rules
 
-    context = LintContext(
-        graph,
-        runtime=entries_of.runtime_of(candidate.backend, candidate.device),
-        release=release_of(candidate),
-        known=folders_of(project.load()),
-    )
+    context = _hold_against(LintContext(graph), candidate, project.load())
     return [issue for issue in run_rules(context, ["known"]) if issue.node]
 
 

@@ -24,9 +24,15 @@ import typer
 from subgraph import plugins, project, system
 from subgraph.commands import Result
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.environments import emulated
-from subgraph.errors import NotInstalled, OutputError, ResultExists, SubcutError, UsageError
+from subgraph.errors import (
+    NotInstalled,
+    OutputError,
+    ResultExists,
+    SubcutError,
+    UsageError,
+    explain_os_error,
+)
 from subgraph.results.commands import (
     BackendEntry,
     BackendRow,
@@ -79,7 +85,7 @@ def doctor() -> Result:
     lines += aligned([(clean(row.name), row.state, clean(row.says)) for row in rows])
     document = DoctorResult(exit_code=code, versions=own, backends=rows)
     following = make_next("try it on a model with a fault", "demo")
-    return Result(to_json(document), "\n".join(lines), code, [following])
+    return Result(document, "\n".join(lines), [following])
 
 
 def _start(name: str) -> BackendRow:
@@ -182,7 +188,7 @@ def backends() -> Result:
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
     )
-    return Result(to_json(BackendsResult(backends=rows)), "\n".join([*aligned(cells), last]))
+    return Result(BackendsResult(backends=rows), "\n".join([*aligned(cells), last]))
 
 
 DEFAULT_FOLDER = "subcut-demo"
@@ -237,7 +243,7 @@ def demo(
         *_table(NEXT),
     ]
     following = [NextCommand("try it", shlex.split(line)) for line in document.commands]
-    return Result(to_json(document), "\n".join(lines), next=following)
+    return Result(document, "\n".join(lines), following)
 
 
 def _table(rows: StringMap) -> list[str]:
@@ -253,7 +259,8 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
         OutputError: the folder cannot be written.
     """
     hint = "name a folder that does not exist yet: subcut demo DIR"
-    try:
+    what = f"cannot write the demo to {place}"
+    with explain_os_error(OutputError, what, hint, code="output.unwritable"):
         if place.exists() and not place.is_dir():
             raise UsageError(
                 f"the demo needs a folder, and {place} is a file", hint, code="output.not-folder"
@@ -276,7 +283,3 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
             unfinished = place / f".{name}.{os.getpid()}"
             unfinished.write_bytes(contents[name])
             unfinished.rename(place / name)
-    except OSError as e:
-        raise OutputError(
-            f"cannot write the demo to {place}: {e.strerror or e}", hint, code="output.unwritable"
-        ) from e

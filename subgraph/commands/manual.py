@@ -3,7 +3,6 @@ taken back."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -15,12 +14,11 @@ import typer
 
 from subgraph import project, system
 from subgraph.bisection.manual import MAX_BATCH
-from subgraph.commands import Result, command_line, options, resolve
+from subgraph.commands import Result, can_ask, command_line, options, resolve
 from subgraph.commands.live import step_line
 from subgraph.commands.options import Number, option
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
@@ -215,7 +213,7 @@ def take(
             log.warning("%d stays open: %s (%s)", open_, e.what, e.hint)
         result = _continue(taken.session, trust)
         left = [{"number": n, "why": e.what, "hint": e.hint} for n, e in taken.problems.items()]
-        return replace(result, document=result.document | {"stay_open": left})
+        return replace(result, answer=result.document | {"stay_open": left})
 
 
 def log_(output: options.Output = None) -> Result:
@@ -233,7 +231,7 @@ def log_(output: options.Output = None) -> Result:
         ]
     width = max((len(clean(row.what)) for row in rows), default=0)
     lines = [f"{r.number:>3}  {clean(r.what):<{width}}  {r.said:<5}  {r.when}" for r in rows]
-    document = to_json(ManualLog(folder=str(manual.folder), log=rows))
+    document = ManualLog(folder=str(manual.folder), log=rows)
     return Result(document, "\n".join(lines) or "nothing was answered yet")
 
 
@@ -262,7 +260,7 @@ def reset(
     with sessions.lock_folder(folder):
         lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
-            if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+            if not can_ask():
                 raise UsageError(
                     f"{lost}; reset removes it",
                     "subcut manual log shows the answers; --yes removes them",
@@ -272,7 +270,7 @@ def reset(
         left = sessions.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
-    document = to_json(ManualReset(folder=str(folder), left=[str(p) for p in left]))
+    document = ManualReset(folder=str(folder), left=[str(p) for p in left])
     others = ", except for other files" if left else ""
     return Result(document, f"removed {clean(str(folder))}{others}")
 
@@ -377,27 +375,25 @@ def _advance(manual: Session, trials: Trials) -> Result:
         if step.number > advanced.shown:
             log.info(step_line(step, remaining, labels))
     tasks = [open_task(manual, number) for number in manual.open]
-    document = to_json(
-        ManualProgress(
-            exit_code=finding.exit_code if finding else 0,
-            folder=str(manual.folder),
-            ended=finding is not None,
-            answers=len(manual.log),
-            trips=manual.rounds,
-            open=tasks,
-            result=bisection.document if finding else None,
-        )
+    document = ManualProgress(
+        exit_code=finding.exit_code if finding else 0,
+        folder=str(manual.folder),
+        ended=finding is not None,
+        answers=len(manual.log),
+        trips=manual.rounds,
+        open=tasks,
+        result=bisection.document if finding else None,
     )
     if finding is None:
         lines = next_steps(manual, tasks, bisection, _find_parent(None))
         following = make_next("when the device's outputs lie there", "manual", "take")
-        return Result(document, "\n".join(lines), next=[following] if tasks else [])
+        return Result(document, "\n".join(lines), [following] if tasks else [])
     from subgraph import plugins
 
     answers = count(len(manual.log), "answer")
     log.info("the search has ended: %s in %s", answers, count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
-    return Result(document, text.rstrip("\n"), finding.exit_code)
+    return Result(document, text.rstrip("\n"))
 
 
 @frozen

@@ -255,13 +255,13 @@ def complete_candidates(incomplete: str) -> list[str]:
 
     head, colon, rest = incomplete.partition(":")
     if colon:
-        before, _, word = rest.rpartition(",")
+        before = rest.rpartition(",")[0]
         begin = f"{head}:{before}," if before else f"{head}:"
         words = list[str]()
         for name, values in find_options(head).items():
             if "*" not in name:
                 words += [f"{name}={value}" for value in values or [""]]
-        return [f"{begin}{option}" for option in words if option.startswith(word)]
+        return _complete(incomplete, [f"{begin}{option}" for option in words])
     try:
         own = project.load().values.get("candidates", {})
     except SubcutError:
@@ -277,7 +277,7 @@ def complete_plugins(kind: str) -> Callable[[str], list[str]]:
     """Return the function that finds plugins of a kind, for TAB."""
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in plugins.names(kind) if name.startswith(incomplete)]
+        return _complete(incomplete, plugins.names(kind))
 
     return complete
 

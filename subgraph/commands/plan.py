@@ -12,7 +12,6 @@ from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked, log_random_inputs, read_score
 from subgraph.commands.table import convert_words
-from subgraph.documents import to_json
 from subgraph.project import parse_seconds
 from subgraph.results.common import NextCommand
 from subgraph.text import aligned, clean, count
@@ -95,9 +94,8 @@ def plan(
     log_random_inputs(asked.feeding)
     with asked.reference() as reference:
         document = make_plan(load(path), setup, reference, request, command_line())
-    shown = text(document)
     following = list(_iter_next(document, is_other_model=bool(candidate_options.other_model)))
-    return Result(to_json(document), shown, document.exit_code, following)
+    return Result(document, text(document), following)
 
 
 def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[NextCommand]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from subgraph.commands import Result, command_line, split_names, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
-from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.precision import Precision
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.recordings.device_runs import RecordedFolder, RecordedRun, RecordingOptions
     from subgraph.recordings.run_comparison import RunComparison
-    from subgraph.results.common import NextCommand
     from subgraph.results.compare import IntervalDocument
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
@@ -217,7 +215,7 @@ def compare_recorded(
     saved = evidence.save_document(comparison, place, source_of(graph), reads)
     rows = msaccucmp.format_csv(accuracy) if npu else render_table(saved)
     told = render_compared(saved, every=choice.every_row or choice.is_part).rstrip("\n")
-    return table.result(to_json(saved), told, rows, csv_file)
+    return table.result(saved, told, rows, csv_file)
 
 
 def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from subgraph import documents, plugins, results
+from subgraph import plugins, results
 from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, add_option_groups, option
+from subgraph.documents import read_json
 from subgraph.errors import UsageError
 from subgraph.results.commands import ReportResult
 from subgraph.text import clean
@@ -84,7 +84,7 @@ def report(
                 code="option.conflict",
             )
         text = texts[words[0]]
-        return Result(documents.to_json(ReportResult(report=text)), text.rstrip("\n"))
+        return Result(ReportResult(report=text), text.rstrip("\n"))
     folder = Path(output) if output is not None else path.parent
     files = {}
     for word, module in modules.items():
@@ -95,7 +95,7 @@ def report(
         table.write(file, texts[word], "choose another -o DIR")
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
     answer = ReportResult(files=[str(file) for file in files.values()])
-    return Result(documents.to_json(answer), "\n".join(lines))
+    return Result(answer, "\n".join(lines))
 
 
 def _document_of(run: Path) -> Path:
@@ -121,14 +121,7 @@ def read(path: Path) -> results.Document:
             names the field.
     """
     hint = f"`subcut bisect` or `compare` writes a {RUN_JSON} into its folder"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except OSError as e:
-        raise UsageError(
-            f"cannot read {path}: {e.strerror or e}", hint, code="file.unreadable"
-        ) from e
-    except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise UsageError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
+    document = read_json(path, hint)
     schema = document.get("schema", "none") if isinstance(document, dict) else "none"
     if schema not in results.KNOWN:
         raise UsageError(
@@ -137,10 +130,4 @@ def read(path: Path) -> results.Document:
             hint,
             code="document.unknown-schema",
         )
-    if wrong := documents.problem(document, results.type_of(schema)):
-        raise UsageError(f"{path} is not whole: {wrong}", hint, code="document.damaged")
-    return results.parse(document)
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not JSON; it travels as a text")
+    return results.parse(document, str(path), hint)

@@ -11,7 +11,6 @@ from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.commands.table import make_next
-from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.log import log
 from subgraph.text import clean
@@ -94,7 +93,7 @@ def sweep(
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
     shown = render_sweep(document).rstrip()
-    return Result(to_json(document), shown, document.exit_code, list(_iter_next(document)))
+    return Result(document, shown, list(_iter_next(document)))
 
 
 def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:

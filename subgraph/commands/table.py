@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, load_module, options
-from subgraph.documents import to_json
-from subgraph.errors import OutputError
+from subgraph.errors import OutputError, explain_os_error
 from subgraph.results.common import NextCommand
 from subgraph.text import masked
-from subgraph.types import JsonObject
 
 if TYPE_CHECKING:
     from subgraph.reports import ComparedDocument
@@ -46,19 +43,16 @@ def write(path: Path, text: str, hint: str) -> None:
         path.write_text(text, encoding="utf-8", newline="")
         return
     aside = path.with_name(f".{path.name}.subcut-new")
-    try:
+    with explain_os_error(OutputError, f"cannot write {path}", hint, code="output.unwritable"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8", newline="")
-        aside.replace(path)
-    except OSError as e:
-        with contextlib.suppress(OSError):  # its folder may be a file
-            aside.unlink()
-        raise OutputError(
-            f"cannot write {path}: {e.strerror or e}", hint, code="output.unwritable"
-        ) from e
+        try:
+            aside.write_text(text, encoding="utf-8", newline="")
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
 
 
-def result(document: JsonObject, text: str, csv_text: str, csv_file: str | None) -> Result:
+def result(document: object, text: str, csv_text: str, csv_file: str | None) -> Result:
     """Return a command's result; write the table, with `--csv -` instead of the text.
 
     Raises:
@@ -68,7 +62,7 @@ def result(document: JsonObject, text: str, csv_text: str, csv_file: str | None)
         text = csv_text.rstrip("\n")
     elif csv_file:
         write(Path(csv_file), csv_text, "choose another --csv FILE")
-    return Result(document, text, document["exit_code"])
+    return Result(document, text)
 
 
 def render_comparison(
@@ -86,7 +80,7 @@ def render_comparison(
 
     rows = csv_form.render_compared(document) if csv_file else ""
     shown = text.render_compared(document, every=every_row).rstrip("\n")
-    return result(to_json(document), shown, rows, csv_file)
+    return result(document, shown, rows, csv_file)
 
 
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat

@@ -141,7 +141,7 @@ def view(
             with contextlib.nullcontext() if no_browser else open_page(server.url):
                 server.serve_forever(poll_interval=0.2)
         server.session.close()  # a run that is under way stores its state
-    return Result(to_json(ViewResult()), "the page is closed")
+    return Result(ViewResult(), "the page is closed")
 
 
 @contextlib.contextmanager

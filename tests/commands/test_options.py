@@ -58,7 +58,7 @@ def test_signature_has_the_options_of_each_group_in_its_place() -> None:
 
 
 def test_command_gets_one_object_per_group() -> None:
-    document = command("m.onnx", rtol="1", bgr=True).document
+    document = command("m.onnx", rtol="1", bgr=True).answer
     assert document == {
         "model": "m.onnx",
         "comparison": CriterionOptions(rtol="1"),
@@ -80,7 +80,7 @@ def test_option_is_refused_beside_the_mode_that_its_declaration_names() -> None:
         given.refuse_beside("--loop", "{} without {}")
         return Result({}, "")
 
-    assert mode().document == {}
+    assert mode().answer == {}
     with raises(UsageError, "option.conflict", "--within"):
         mode(within="a..b")
 
