@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, product
@@ -33,13 +34,8 @@ CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a 
 MAX_FILES = 500  # of code: reading them takes a second
 MAX_FOLDERS = 1000  # that are searched for code
 MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
-LEFT_OUT = {
-    "subcut_out",
-    "__pycache__",
-    "node_modules",
-    "site-packages",
-    "dist-packages",
-}  # names of folders
+# names of folders
+LEFT_OUT = {"subcut_out", "__pycache__", "node_modules", "site-packages", "dist-packages"}
 RESULTS = {"repro.py", "CACHEDIR.TAG"}  # files in folders that subcut and others have made
 _PLACE = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<![{$])\{([A-Za-z_]\w*)\}")
 _TOKEN = re.compile(r"[\w.+@%~/-]+")
@@ -226,13 +222,11 @@ def is_users(name: str) -> bool:
 
 def place_of(error: BaseException) -> str:
     """Return ` (FILE, line N)`, the innermost line of the user's own code; "" without one."""
-    traceback = error.__traceback__
     place = ""
-    while traceback:
-        file = traceback.tb_frame.f_code.co_filename
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if is_users(file):
-            place = f" ({Path(file).name}, line {traceback.tb_lineno})"
-        traceback = traceback.tb_next
+            place = f" ({Path(file).name}, line {line})"
     return place
 
 

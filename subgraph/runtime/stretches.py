@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Protocol
 
@@ -308,12 +308,7 @@ class _Nodes:
             held = known.get(name, largest)
             change[made.get(name, -1) + 1] += held
             change[last + 1] -= held
-        total = 0
-        live = []
-        for step in change[:-1]:
-            total += step
-            live.append(total)
-        return live
+        return list(accumulate(change[:-1]))
 
 
 def lacks_memory(e: SubcutError) -> bool:

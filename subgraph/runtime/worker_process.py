@@ -18,7 +18,7 @@ from pathlib import Path
 
 from subgraph import children
 from subgraph.environments import releases
-from subgraph.errors import BackendError, OutputError, WorkerDied
+from subgraph.errors import BackendError, OutputError, WorkerDied, explain_os_error
 from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, process_end
@@ -45,37 +45,37 @@ class WorkerProcess:
 
     def __init__(self, backend: str, *, bounded: int | None, python: Path | None) -> None:
         self._is_alone = capabilities(backend).alone and python is None
-        self._cleanup = contextlib.ExitStack()
         scratch = ""
-        if not self._is_alone:
-            try:
-                scratch = str(self._cleanup.enter_context(folders.temporary("subcut-worker")))
-            except OutputError as e:
-                raise BackendError(
-                    f"no temporary folder: {e.what}",
-                    "free some space, or set $TMPDIR",
-                    code="output.no-temporary-folder",
-                ) from e
-        try:
-            self._process = ProcessGroup(
-                children.python("-m", "subgraph.runtime.worker_main", backend, of=python),
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": _import_path(python, scratch), SCRATCH: scratch},
-                memory=bounded,
-            )
-        except OSError as e:
-            self._cleanup.close()
-            raise BackendError(
-                f"cannot start a process: {e.strerror or e}",
-                "are there too many?",
-                code="process.not-started",
-            ) from e
-        self._cleanup.callback(self._process.close)
-        self._pipes = Pipes(self._process)
-        self._cleanup.callback(self._pipes.close)
+        with contextlib.ExitStack() as cleanup:
+            if not self._is_alone:
+                try:
+                    scratch = str(cleanup.enter_context(folders.temporary("subcut-worker")))
+                except OutputError as e:
+                    raise BackendError(
+                        f"no temporary folder: {e.what}",
+                        "free some space, or set $TMPDIR",
+                        code="output.no-temporary-folder",
+                    ) from e
+            what = "cannot start a process"
+            hint = "are there too many?"
+            with explain_os_error(BackendError, what, hint, code="process.not-started"):
+                self._process = ProcessGroup(
+                    children.python("-m", "subgraph.runtime.worker_main", backend, of=python),
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": _import_path(python, scratch),
+                        SCRATCH: scratch,
+                    },
+                    memory=bounded,
+                )
+            cleanup.callback(self._process.close)
+            self._pipes = Pipes(self._process)
+            cleanup.callback(self._pipes.close)
+            self._cleanup = cleanup.pop_all()
         self._received = bytearray()
         self._searched = 0  # bytes searched for the end of a line
         self._printed = bytearray()  # the end of standard error

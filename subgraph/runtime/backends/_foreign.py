@@ -155,6 +155,7 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     if kind != "tensor_type" or dtype not in types:
         raise Refused(
             f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'",
+            "" if kind == "tensor_type" else "cut between plain tensors",
             code="backend.unsupported-type",
         )
     if not tensor.HasField("shape"):

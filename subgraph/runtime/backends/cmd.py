@@ -49,7 +49,6 @@ from subgraph.errors import (
     UsageError,
     WorkerDied,
 )
-from subgraph.graph import protobuf
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, _foreign
 from subgraph.runtime.command_line import PLACES, fill, split_command
@@ -63,12 +62,11 @@ from subgraph.storage.tensors import (
     Values,
     has_dims,
     np_dtype,
-    parse_type,
     shape_text,
     unpack,
 )
 from subgraph.system import crash_name
-from subgraph.types import Fields, StringMap, frozen, frozen_keywords
+from subgraph.types import Fields, StringMap, frozen_keywords
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
@@ -86,16 +84,6 @@ OPTIONS = {
     "outputs": (),
 }
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
-
-
-@frozen
-class Output:
-    """An output as the model declares it; `dims`: as of `Port`, `stem`: the name of its file."""
-
-    name: str
-    type_text: str
-    dims: _foreign.Dims
-    stem: str
 
 
 def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
@@ -155,7 +143,7 @@ class _Commands:
                 "add a convert command",
                 code="command.no-convert",
             )
-        self._outputs = _read_outputs(model)
+        _, self._outputs = _foreign.ports("a command", model, dtypes.TYPE_NUMBERS)
         self._fed, self._given = (
             DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs")
         )
@@ -178,7 +166,7 @@ class _Commands:
     @property
     def outputs(self) -> StringMap:
         """The type of each output."""
-        return {o.name: o.type_text for o in self._outputs}
+        return {output.name: tensors.tensor_text(output.dtype) for output in self._outputs}
 
     def __call__(self, feeds: Tensors) -> Values:
         """One run in fresh folders.
@@ -263,46 +251,6 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
 # ------------------------------------------------------------ folders
 
 
-def _read_outputs(model: Path) -> list[Output]:
-    """The model's outputs as it declares them.
-
-    Raises:
-        Refused: It cannot be read, or its inputs or outputs are not tensors.
-    """
-    try:
-        graph = protobuf.read(model).model.graph
-    except (ModelError, OSError) as e:
-        raise Refused(
-            f"a command gets the model with its inputs and outputs listed, but {e}",
-            code="command.model-unreadable",
-        ) from e
-    for v in graph.input:
-        _type_text(v.name, v.type)
-    stems = safe_names(v.name for v in graph.output)
-    outputs = []
-    for v in graph.output:
-        text = _type_text(v.name, v.type)
-        dims = None
-        if v.type.tensor_type.HasField("shape"):
-            dims = tuple(
-                d.dim_value if d.HasField("dim_value") else None
-                for d in v.type.tensor_type.shape.dim
-            )
-        outputs.append(Output(v.name, text, dims, stems[v.name]))
-    return outputs
-
-
-def _type_text(name: str, declared: protobuf.TypeProto) -> str:
-    if declared.HasField("tensor_type") and declared.tensor_type.elem_type in dtypes.TYPES:
-        dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
-        return tensors.tensor_text(dtype)
-    raise Refused(
-        f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals",
-        "cut between plain tensors",
-        code="backend.unsupported-type",
-    )
-
-
 @frozen_keywords
 class RunManifest:
     """The list of the files that a command is given, and of those that it writes."""
@@ -312,7 +260,7 @@ class RunManifest:
     outputs: Sequence[Fields]
 
 
-def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
+def _write(feeds: Tensors, declared: _foreign.Ports, folder: Path, form: DeviceForm) -> None:
     """Write each input as .npy and .bin, and the manifest, which describes the .bin.
 
     A .bin is little endian, in C order, sub-byte types packed, unless declared otherwise.
@@ -333,39 +281,44 @@ def _write(feeds: Tensors, declared: Sequence[Output], folder: Path, form: Devic
                 turned = np.fromfile(folder / raw.file, np_dtype(raw.dtype)).byteswap()
                 (folder / raw.file).write_bytes(turned.tobytes())
         inputs.append(entry)
+    output_stems = _find_stems(declared)
     outputs = [
         {
-            "name": o.name,
-            "dtype": parse_type(o.type_text)[1],
-            "shape": None if o.dims is None else list(o.dims),
-            "npy": f"{o.stem}.npy",
-            "bin": f"{o.stem}.bin",
+            "name": output.name,
+            "dtype": output.dtype,
+            "shape": None if output.dims is None else list(output.dims),
+            "npy": f"{output_stems[output.name]}.npy",
+            "bin": f"{output_stems[output.name]}.bin",
         }
-        for o in declared
+        for output in declared
     ]
     manifest = to_json(RunManifest(inputs=inputs, outputs=outputs))
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
 
 
-def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> Values:
+def _find_stems(declared: _foreign.Ports) -> StringMap:
+    """Return the name of each output's file."""
+    return safe_names(output.name for output in declared)
+
+
+def _read(folder: Path, declared: _foreign.Ports, form: DeviceForm) -> Values:
     """Read the outputs, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
     """
     outputs: Values = {}
+    stems = _find_stems(declared)
     for output in declared:
-        npy = folder / f"{output.stem}.npy"
-        raw = folder / f"{output.stem}.bin"
+        npy = folder / f"{stems[output.name]}.npy"
+        raw = folder / f"{stems[output.name]}.bin"
         if npy.is_file():
-            outputs[output.name] = _convert_to_model(
-                _read_npy(npy, parse_type(output.type_text)[1]), output, form
-            )
+            outputs[output.name] = _convert_to_model(_read_npy(npy, output.dtype), output, form)
         elif raw.is_file():
             outputs[output.name] = _convert_to_model(_read_bin(raw, output, form), output, form)
-    stems = {o.stem for o in declared}
+    known = set(stems.values())
     others = (
-        p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin")
+        p for p in sorted(folder.iterdir()) if p.stem not in known and p.suffix in (".npy", ".bin")
     )
     outputs.update((p.name, None) for p in others)
     return outputs
@@ -387,9 +340,9 @@ def _read_npy(path: Path, dtype: str) -> Value:
     )
 
 
-def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
+def _convert_to_model(array: Any, output: _foreign.Port, form: DeviceForm) -> Value:
     """Convert an array from the device's layout and float type to the model's."""
-    dtype = parse_type(output.type_text)[1]
+    dtype = output.dtype
     dims = _find_stored_dims(output, form) or ()
     fits = form.form.layout and has_dims(array.shape, dims)
     if fits and (axes := find_axes(array.shape, form.form.layout, "NCHW")):
@@ -400,19 +353,19 @@ def _convert_to_model(array: Any, output: Output, form: DeviceForm) -> Value:
     return value
 
 
-def _find_stored_dims(output: Output, form: DeviceForm) -> _foreign.Dims:
+def _find_stored_dims(output: _foreign.Port, form: DeviceForm) -> _foreign.Dims:
     """The dimensions of an output as the device stores it."""
     axes = find_axes((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
     return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
 
 
-def _read_bin(path: Path, output: Output, form: DeviceForm) -> Value:
+def _read_bin(path: Path, output: _foreign.Port, form: DeviceForm) -> Value:
     """A headerless file, in the device's type and layout; one open size follows from the file's.
 
     Raises:
         ModelError: the sizes do not fit.
     """
-    dtype = form.dtype(parse_type(output.type_text)[1])
+    dtype = form.dtype(output.dtype)
     bits = dtypes.bits_of(dtype)
     size = path.stat().st_size
     stored = _find_stored_dims(output, form)

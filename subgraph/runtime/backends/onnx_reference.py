@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import UsageError
 from subgraph.graph.opsets import opset_of
-from subgraph.runtime.backends import Run
+from subgraph.runtime.backends import Run, _foreign
 from subgraph.storage.tensors import Tensors, Values
 from subgraph.types import Fields
 
@@ -33,12 +32,7 @@ def load(model: Path, options: Fields) -> Run:
     Raises:
         UsageError: an option is given.
     """
-    if options:
-        raise UsageError(
-            f"onnx-reference has no option '{next(iter(options))}'",
-            "leave it out",
-            code="backend.unknown-option",
-        )
+    _foreign.check_options("onnx-reference", options, {})
     evaluator = open_evaluator(model)
     names = list(evaluator.output_names)
 

@@ -9,7 +9,7 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, Refused
+from subgraph.errors import BackendError
 from subgraph.lazy import np
 from subgraph.runtime.backends import Run, Switches, _foreign
 from subgraph.storage.tensors import Tensors, Values, np_dtype
@@ -98,17 +98,12 @@ def load(model: Path, options: Fields) -> Run:
     try:
         compiled = core.compile_model(str(model), device, config)
     except Exception:
-        _computes_in(
-            device, tuple(sorted(config.items()))
-        )  # raises if the device or a property is at fault
+        # raises if the device or a property is at fault
+        _computes_in(device, tuple(sorted(config.items())))
         raise
     positions = _positions(compiled, inputs)
-    if (counts := (len(positions), len(compiled.outputs))) != (len(compiled.inputs), len(outputs)):
-        made = f"{counts[0]} inputs and {counts[1]} outputs"
-        raise Refused(
-            f"openvino refuses the model: it made {made} of {len(inputs)} and {len(outputs)}",
-            code="backend.refused-model",
-        )
+    counts = len(positions), len(compiled.outputs)
+    _foreign.require_ports("openvino", counts, compiled.inputs, outputs)
     request = compiled.create_infer_request()
 
     def run(feeds: Tensors) -> Values:
