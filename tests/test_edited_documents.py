@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker
+from subgraph.view.page_session import LayoutRequest
 from subgraph.view.server import ViewServer
 from tests.helpers.chain_models import chain
 from tests.helpers.facts import has_line
@@ -156,7 +157,7 @@ def _no_process(*_: object, **__: object) -> None:
 def _looked_at(server: ViewServer, poll_interval: float) -> None:
     """What the page asks first."""
     server.session.about()
-    server.session.layout(None, 1200)
+    server.session.layout(LayoutRequest())
     json.dumps(server.session.runs.wait_for_events(0, 0))
 
 

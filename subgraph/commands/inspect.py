@@ -24,7 +24,7 @@ from subgraph.inspection.summary import CONSTANT
 from subgraph.log import log
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import has_dims, shape_text
 from subgraph.text import (
     big,
     clean,
@@ -375,9 +375,7 @@ def _fits(declared: TypeEntry, tensor: TensorInfo) -> bool:
     """Return whether a declaration is that of a tensor, apart from sizes that it leaves open."""
     if declared.type != tensor.type or declared.shape is None or tensor.shape is None:
         return declared.type == tensor.type and declared.shape == tensor.shape
-    sizes = zip(declared.shape, tensor.shape, strict=False)
-    is_same = all(size == real for size, real in sizes if isinstance(size, int))
-    return is_same and len(declared.shape) == len(tensor.shape)
+    return has_dims(tensor.shape, declared.shape)
 
 
 def _make_headline(document: InspectDocument) -> str:

@@ -22,13 +22,14 @@ from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
 from subgraph.commands.table import convert_words
 from subgraph.documents import to_json
-from subgraph.errors import InputError, UnknownName, UsageError
+from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.known import Entry
 from subgraph.log import log
 from subgraph.reach import group_values
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.results.common import NextCommand
+from subgraph.runtime.inputs import Feeding
 from subgraph.text import aligned, clean, count, nearest, shorten, shorten_names
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     )
     from subgraph.project import Project
     from subgraph.runtime.candidate import Candidate
-    from subgraph.runtime.inputs import Feeding
 
 
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -158,17 +158,11 @@ def _make_context(
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Return whether the model fixes a dimension of this input at another size."""
-    from subgraph.graph.value_types import read_type
-
-    if name not in graph.inputs:
-        return False
     try:
-        dims = read_type(graph.inputs[name].type)[2]
-    except InputError:
-        return False
-    if dims is None or len(dims) != len(shape):
-        return False
-    return any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True))
+        Feeding(shapes={name: shape}).symbol_sizes(graph)
+    except UsageError as e:
+        return e.code == "shape.fixed-axis"
+    return False
 
 
 # ------------------------------------------------------------ text

@@ -278,8 +278,8 @@ class Drawer:
                 boxes.append(box)
                 side = box.x + box.width + 4
                 stubs += [
-                    Stub(box.key, way, tensors, text, side, box.y + 10 + 11 * k)
-                    for k, (way, tensors, text) in enumerate(cell.stubs)
+                    Stub(box.key, *row, side, box.y + 10 + 11 * k)
+                    for k, row in enumerate(cell.stubs)
                 ]
                 if cell.member in drawn:
                     for picture in drawn[cell.member]:

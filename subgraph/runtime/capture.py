@@ -126,12 +126,11 @@ def _log_surprises(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
 def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) -> None:
     """Warn of samples of one input of different scales, or beyond the model's quantized range."""
     for spec in specs:
-        origins = [c.origins[spec.name] for c in captured if spec.name in c.origins]
-        known = sorted(
-            ((max(map(abs, o.range)), o.range, o) for o in origins if o.range), key=itemgetter(0)
-        )
+        origins = (c.origins[spec.name] for c in captured if spec.name in c.origins)
+        known = [(max(map(abs, o.range)), o.range, o) for o in origins if o.range]
         if not known:
             continue
+        known.sort(key=itemgetter(0))
         least, small, first = known[0]
         most, large, last = known[-1]
         is_image = len(spec.dims or ()) >= 3

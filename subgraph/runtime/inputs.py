@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from subgraph.graph.properties import PICKS, REARRANGES
 from subgraph.graph.quantization import constant_scale, scales_of
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
+from subgraph.reach import ungroup
 from subgraph.runtime import datasets
 from subgraph.storage import dtypes
 from subgraph.storage.dtypes import Scale
@@ -272,13 +273,12 @@ class Feeding(FeedingOptions):
         return sizes
 
     def _list_recorded_files(self) -> list[LabeledFiles]:
-        found: list[LabeledFiles] = []
-        for k, sample in enumerate(self.records):
-            label = f"sample_{k}" if len(self.records) > 1 else ""
-            files = (product([n], r.files or (NOTHING,)) for n, r in sample.items())
-            label = self.labels[k] if self.labels else label
-            found.append((label, [*chain.from_iterable(files)]))
-        return found
+        numbers = range(len(self.records))
+        labels = self.labels or ([f"sample_{k}" for k in numbers] if len(numbers) > 1 else [""])
+        return [
+            (label, [*ungroup((n, r.files or (NOTHING,)) for n, r in sample.items())])
+            for label, sample in zip(labels, self.records, strict=False)
+        ]
 
 
 def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[LabeledFiles]:

@@ -362,18 +362,17 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
             f"--shape {spec.name}=…",
             code="input.unknown-dimension",
         )
-    step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
-    if unknown and step and flat.size % step == 0:
-        dims[unknown[0]] = flat.size // step
-    if any(not isinstance(d, int) for d in dims) or math.prod(dims) * dtype.itemsize != flat.size:
+    try:
+        return flat.view(dtype).reshape([d if isinstance(d, int) else -1 for d in dims])
+    except ValueError as e:
+        step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
         size = f"a multiple of {step}" if unknown else step
         raise InputError(
             f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype}"
             f" {shape_text(tuple(spec.dims or ()))}) takes {size}",
             f"check type and layout, or give --shape {spec.name}=…",
             code="tensor.wrong-size",
-        )
-    return flat.view(dtype).reshape(dims)
+        ) from e
 
 
 def _load_pb(path: Path) -> dict[str, Array]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from subgraph import results, system
 from subgraph.bodies.model import Part, find_part, parts
@@ -38,6 +38,7 @@ from subgraph.inspection.drawn_network import (
 from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.origins.source import find_source
+from subgraph.reach import ungroup
 from subgraph.reports.html import plan_curve
 from subgraph.reports.text import first_lines
 from subgraph.results.bisect import InsideDocument
@@ -66,6 +67,8 @@ MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
+
+T = TypeVar("T")
 
 
 class ByteSource(Protocol):
@@ -101,6 +104,102 @@ class ViewOptions:
     together: Sequence[str] = ()
     sizes: Callable[[Graph], Mapping[str, int]] = lambda _: {}
     foreign: Mapping[str, NamedCode] = field(default_factory=dict)
+
+
+@frozen
+class LayoutRequest:
+    """A request for the drawing.
+
+    Attributes:
+        open: The groups that are open; None for as many as the drawer opens.
+        width: The width in pixels.
+        tall: Whether there is room for errors.
+    """
+
+    open: Sequence[str] | None = None
+    width: float = 1200.0
+    tall: bool = False
+
+
+@frozen
+class NodeRequest:
+    """A request for all that is known of a node."""
+
+    index: int
+
+
+@frozen
+class RegionRequest:
+    """A request for the region between two nodes, one of which may be ""."""
+
+    start: str = ""
+    end: str = ""
+
+
+@frozen
+class DroppedInput:
+    """A file that was dropped onto the page; `input`: the input that it is for, if it is named."""
+
+    file: str
+    input: str = ""
+
+
+@frozen
+class FedRequest:
+    """The part of a request about what runs, and on which inputs.
+
+    Attributes:
+        candidate: The name of a candidate; "" for a recording.
+        recording: The folder of a recording; "" for a candidate.
+        inputs: The dropped files; without any, the inputs of the command line.
+        seed: The seed of random values.
+        mean: The mean of images.
+        scale: The scale of images.
+    """
+
+    candidate: str = ""
+    recording: str = ""
+    inputs: Sequence[DroppedInput] = ()
+    seed: str = ""
+    mean: str = ""
+    scale: str = ""
+
+
+@frozen
+class StartRequest(FedRequest):
+    """A request to run something.
+
+    Attributes:
+        kind: `cut`, `compare`, `bisect` or `values`.
+        node: The node of `values`.
+        start: The first node of a cut or a comparison; "" for none.
+        end: The last one.
+        dump: Whether a cut has all tensors.
+    """
+
+    kind: str = ""
+    node: int = -1
+    start: str = ""
+    end: str = ""
+    dump: bool = False
+
+
+@frozen
+class TensorRequest(FedRequest):
+    """A request for pictures and statistics of one tensor.
+
+    Attributes:
+        node: A node, whose values are those of `recording` if they are stored, else those in cases
+            of this model.
+        run: A run of kind `values`, without a node.
+        pair: The number of the tensor.
+        plane: The number of the map; None for the map that differs most.
+    """
+
+    node: int = -1
+    run: int = 0
+    pair: int = 0
+    plane: int | None = None
 
 
 class ViewSession:
@@ -145,9 +244,8 @@ class ViewSession:
         around = self.drawer.openable
         keys = ["", *around]
         at = {key: k for k, key in enumerate(keys)}
-        numbers = (product([p], range(len(p.graph.nodes))) for p in self.parts)
-        rows = list(chain.from_iterable(numbers))
-        holders = chain.from_iterable(product([p], p.inside) for p in self.parts)
+        rows = list(ungroup((p, range(len(p.graph.nodes))) for p in self.parts))
+        holders = ungroup((p, p.inside) for p in self.parts)
         return {
             "model": graph.path.name,
             "key": self.opened.key,
@@ -170,24 +268,18 @@ class ViewSession:
             "recordings": list(self.options.recordings),
         }
 
-    def layout(
-        self, opened: Sequence[str] | None, width: float, *, tall: bool = False
-    ) -> dict[str, object]:
+    def layout(self, asked: LayoutRequest) -> JsonObject:
         """Return the drawing with some groups open, and their keys.
-
-        Args:
-            opened: The groups; None for as many as the drawer opens.
-            width: The width in pixels.
-            tall: Leave room for errors.
 
         Raises:
             UsageError: no such group.
         """
         with self._lock:
-            keys = self.drawer.choose_open() if opened is None else frozenset(opened)
+            keys = self.drawer.choose_open() if asked.open is None else frozenset(asked.open)
             if unknown := sorted(keys - self.drawer.openable.keys()):
                 raise UsageError(f"no group '{unknown[0]}'", code="group.unknown")
-            drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)
+            width = min(max(asked.width, 320.0), 4000.0)
+            drawn = self.drawer.layout(keys, width, tall=asked.tall)
             return drawn.to_json() | {"open": sorted(keys)}
 
     def node(self, index: int) -> JsonObject:
@@ -274,24 +366,22 @@ class ViewSession:
 
     # ------------------------------------------------------------ runs
 
-    def run(self, asked: Fields) -> JsonObject:
+    def run(self, asked: StartRequest) -> JsonObject:
         """Start `cut`, `compare` or `bisect` with a candidate or recording of the command line.
 
         Raises:
             UsageError: anything else, or another run is under way. SubcutError: as `region`.
         """
-        kind = asked.get("kind")
+        kind = asked.kind
         if kind == "cut":
-            start = read_word(asked, "start")
-            end = read_word(asked, "end")
-            if not (start or end):
+            if not (asked.start or asked.end):
                 raise UsageError(
                     "where to cut? choose a start and an end", code="region.ends-missing"
                 )
-            self.region(start, end)
+            self.region(asked.start, asked.end)
             words = [
-                *_write_cut_words(self, start, end),
-                *(["--dump", "all"] if asked.get("dump") else []),
+                *_write_cut_words(self, asked.start, asked.end),
+                *["--dump", "all"] * asked.dump,
             ]
         elif kind == "values":
             return self._run_values(asked)
@@ -309,12 +399,12 @@ class ViewSession:
             )
         return {"run": self.runs.start(kind, [*words, *_write_input_words(self, asked)])}
 
-    def _run_values(self, asked: Fields) -> JsonObject:
+    def _run_values(self, asked: StartRequest) -> JsonObject:
         """Start a run that writes the output tensors of a node."""
-        index = asked.get("node")
-        if not isinstance(index, int) or not 0 <= index < self.whole.size:
+        index = asked.node
+        if not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
-        recording = read_word(asked, "recording")
+        recording = asked.recording
         tested = _write_candidate_words(self, asked, several=True)
         fed = _write_input_words(self, asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
@@ -339,38 +429,31 @@ class ViewSession:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
             return folders.numbered_folder(self._scratch, "run")
 
-    def tensor(self, asked: Fields) -> JsonObject:
+    def tensor(self, asked: TensorRequest) -> JsonObject:
         """Return pictures and statistics of one tensor, as `tensor_document`.
-
-        The request has `run`, a run of kind `values`, or `node`, a node, whose values are those of
-        `recording` if they are stored, else those in cases of this model. `pair` is the number of
-        the tensor, `plane` that of the map, None for the map that differs most.
 
         Raises:
             UsageError: there is no such run, node, pair or plane.
             InputError: its files are damaged.
         """
-        run = asked.get("run")
-        node = asked.get("node")
-        if isinstance(node, int) and 0 <= node < self.whole.size:
-            values = self._read_stored(node, asked)
-        elif isinstance(run, int) and run in self._values:
-            folder, node = self._values[run]
-            values = _find_values_in(self, folder, node)
+        if 0 <= asked.node < self.whole.size:
+            values = self._read_stored(asked)
+        elif asked.run in self._values:
+            values = _find_values_in(self, *self._values[asked.run])
         else:
             raise UsageError(
                 "there are no such values", "choose a node, and Values", code="view.unknown-values"
             )
-        return tensor_document(values, asked.get("pair"), asked.get("plane"))
+        return tensor_document(values, asked.pair, asked.plane)
 
-    def _read_stored(self, node: int, asked: Fields) -> list[ShownValue]:
+    def _read_stored(self, asked: TensorRequest) -> list[ShownValue]:
         """Return a node's tensors in the chosen recording, or in the cases of this model."""
-        if recording := read_word(asked, "recording"):
-            stored = self._recorded.get((recording, *_write_input_words(self, asked)))
+        if asked.recording:
+            stored = self._recorded.get((asked.recording, *_write_input_words(self, asked)))
             if stored and is_saved(stored):
-                return _find_values_in(self, stored, node)
-        made = _list_outputs(self, node)
-        prefix = self.parts[self._place(node)[0]].prefix
+                return _find_values_in(self, stored, asked.node)
+        made = _list_outputs(self, asked.node)
+        prefix = self.parts[self._place(asked.node)[0]].prefix
         found = (
             values_of_case(folder, made, _find_relative_path(self, str(folder)) or folder.name)
             for folder, of in reversed(self._cases)
@@ -500,8 +583,8 @@ def find_links(session: ViewSession, document: object, words: Sequence[str]) -> 
 def _can_swap(session: ViewSession, asked: Fields) -> bool:
     """Return whether there is a region from the end to the start of a request."""
     try:
-        names = [read_word(asked, key) for key in ("end", "start")]
-        part, (first, last) = _find_part(session, names)
+        ends = read_request(RegionRequest, asked)
+        part, (first, last) = _find_part(session, [ends.end, ends.start])
         find_region(part.graph, [first], [last])
     except SubcutError:
         return False
@@ -543,16 +626,16 @@ def _find_part(session: ViewSession, names: Sequence[str]) -> tuple[Part, list[s
     return found[0][0], [name for _, name in found]
 
 
-def _write_input_words(session: ViewSession, asked: Fields) -> list[str]:
-    inputs = () if asked.get("inputs") else [f"--input={word}" for word in session.options.inputs]
+def _write_input_words(session: ViewSession, asked: FedRequest) -> list[str]:
+    inputs = () if asked.inputs else [f"--input={word}" for word in session.options.inputs]
     words = []
-    for file in asked.get("inputs") or []:
-        name = read_word(file, "input")
-        path = session.file(f"{DROPPED}/{read_word(file, 'file')}")
+    for dropped in asked.inputs:
+        name = dropped.input
+        path = session.file(f"{DROPPED}/{dropped.file}")
         if name and name not in session.graph.inputs:
             raise UsageError(f"the model has no input '{name}'", code="input.unknown")
         words.append(f"--input={name}={path}" if name else f"--input={path}")
-    typed = {option: read_word(asked, option) for option in ("seed", "mean", "scale")}
+    typed = {"seed": asked.seed, "mean": asked.mean, "scale": asked.scale}
     return [
         *inputs,
         *session.options.shared,
@@ -578,11 +661,10 @@ def _find_values_in(session: ViewSession, folder: Path, node: int) -> list[Shown
     return values
 
 
-def _write_candidate_words(session: ViewSession, asked: Fields, *, several: bool) -> list[str]:
+def _write_candidate_words(session: ViewSession, asked: FedRequest, *, several: bool) -> list[str]:
     """Return words that choose the recording or the candidate; with the ones of `together`."""
-    candidate = read_word(asked, "candidate")
-    recording = read_word(asked, "recording")
-    if recording:
+    candidate = asked.candidate
+    if recording := asked.recording:
         if recording not in session.options.recordings:
             raise UsageError(
                 f"no recording '{recording}' was named",
@@ -607,20 +689,19 @@ def _write_cut_words(session: ViewSession, start: str, end: str) -> list[str]:
     return ["cut", session.model, *_ends(start, end)]
 
 
-def _write_comparison_words(session: ViewSession, asked: Fields) -> list[str]:
+def _write_comparison_words(session: ViewSession, asked: StartRequest) -> list[str]:
     """Return words that limit a comparison to the nodes between start and end.
 
     Of many nodes, none runs alone. A recording has no tensors of bodies, so nothing limits it
     there.
     """
-    start, end, recording = (read_word(asked, key) for key in ("start", "end", "recording"))
-    names = [name for name in (start, end) if name]
+    names = [name for name in (asked.start, asked.end) if name]
     part = _find_part(session, names)[0] if names else session.whole
-    if recording and part is not session.whole:
+    if asked.recording and part is not session.whole:
         return []
-    nodes = session.region(start, end)["nodes"] if names else part.graph.nodes
-    is_large = len(nodes) > MAX_ALONE and not recording
-    return [*_ends(start, end), *(["--in-place"] if is_large else [])]
+    nodes = session.region(asked.start, asked.end)["nodes"] if names else part.graph.nodes
+    is_large = len(nodes) > MAX_ALONE and not asked.recording
+    return [*_ends(asked.start, asked.end), *["--in-place"] * is_large]
 
 
 def _ends(start: str, end: str) -> list[str]:
@@ -693,13 +774,25 @@ def error_document(session: ViewSession, error: SubcutError, asked: Fields) -> J
     }
 
 
-def read_word(asked: Any, key: str) -> str:
-    """Return a text of the request; "" if it is absent.
+def read_request(kind: type[T], document: object) -> T:
+    """Return a request of the page.
 
     Raises:
-        UsageError: the value is not a text, or an absurd one.
+        UsageError: A field has another type, or a text is one that no command line can hold.
     """
-    value = asked.get(key, "") if isinstance(asked, dict) else None
-    if not isinstance(value, str) or len(value) > MAX_WORD or not is_text(value) or "\0" in value:
-        raise UsageError(f"'{key}' must be a short text", code="view.bad-request")
-    return value
+    try:
+        request = from_json(kind, document, "the request")
+    except InputError as e:
+        raise UsageError(e.what, code="view.bad-request") from e
+    _require_words(request)
+    return request
+
+
+def _require_words(request: object) -> None:
+    for key, value in vars(request).items():
+        if isinstance(value, str) and (
+            len(value) > MAX_WORD or not is_text(value) or "\0" in value
+        ):
+            raise UsageError(f"'{key}' must be a short text", code="view.bad-request")
+        for inner in value if key == "inputs" else ():
+            _require_words(inner)

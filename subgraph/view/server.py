@@ -24,7 +24,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from subgraph.drawing import svg
 from subgraph.errors import SubcutError, UsageError
 from subgraph.types import JsonObject
-from subgraph.view.page_session import ViewSession, error_document, read_word
+from subgraph.view.page_session import (
+    LayoutRequest,
+    NodeRequest,
+    RegionRequest,
+    StartRequest,
+    TensorRequest,
+    ViewSession,
+    error_document,
+    read_request,
+)
 
 ADDRESS = "127.0.0.1"
 STATIC = {
@@ -51,32 +60,17 @@ IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
 WATCH_SECONDS = 1.0  # between signs of life of an event stream, and looks at the model's file
 
 
-def _lay_out(session: ViewSession, asked: JsonObject) -> dict[str, object]:
-    """Return the drawing that is requested."""
-    opened = asked.get("open")
-    is_list = isinstance(opened, list) and all(isinstance(key, str) for key in opened)
-    if opened is not None and not is_list:
-        raise UsageError("'open' must be a list of groups", code="view.bad-request")
-    width = asked.get("width")
-    pixels = float(width) if isinstance(width, (int, float)) else 1200.0
-    return session.layout(opened, pixels, tall=asked.get("tall") is True)
-
-
-def _describe_node(session: ViewSession, asked: JsonObject) -> JsonObject:
-    """Return all that is known of a node."""
-    index = asked.get("index")
-    return session.node(index if isinstance(index, int) else -1)
-
-
-ANSWERS: Mapping[str, Callable[[ViewSession, JsonObject], object]] = {
-    "/api/layout": _lay_out,
-    "/api/node": _describe_node,
-    "/api/region": lambda session, asked: session.region(
-        read_word(asked, "start"), read_word(asked, "end")
+# by path, the requests that it takes, and the answer
+ANSWERS: Mapping[str, tuple[type, Callable[[ViewSession, Any], object]]] = {
+    "/api/layout": (LayoutRequest, ViewSession.layout),
+    "/api/node": (NodeRequest, lambda session, asked: session.node(asked.index)),
+    "/api/region": (
+        RegionRequest,
+        lambda session, asked: session.region(asked.start, asked.end),
     ),
-    "/api/run": ViewSession.run,
-    "/api/tensor": ViewSession.tensor,
-    "/api/stop": lambda session, _: {"stopped": session.runs.stop()},
+    "/api/run": (StartRequest, ViewSession.run),
+    "/api/tensor": (TensorRequest, ViewSession.tensor),
+    "/api/stop": (RegionRequest, lambda session, _: {"stopped": session.runs.stop()}),
 }
 
 
@@ -238,8 +232,9 @@ class ViewRequest(BaseHTTPRequestHandler):
         session = self.server.session
         if self.path != "/api/stop":  # numbers of nodes are valid for one reading of the model
             session.opened.require(asked.get("model"))
-        if answer := ANSWERS.get(self.path):
-            self._json(answer(session, asked))
+        if self.path in ANSWERS:
+            kind, answer = ANSWERS[self.path]
+            self._json(answer(session, read_request(kind, asked)))
         else:
             self._refuse(404, "there is nothing of this name")
 

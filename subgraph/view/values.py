@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 
 from subgraph.cases.evidence import case_values
@@ -22,6 +22,7 @@ from subgraph.drawing import tensor as drawn
 from subgraph.errors import DataError, InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
+from subgraph.reach import ungroup
 from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import is_saved, load_pair, read_pairs
 from subgraph.types import Array, JsonObject, frozen
@@ -61,7 +62,7 @@ def values_of_run(folder: Path, tensors: Collection[str]) -> list[ShownValue]:
     """
     # each of several candidates has a folder
     places = [folder] if is_saved(folder) else sorted(folder.iterdir())
-    pairs = chain.from_iterable(product([place], read_pairs(place)) for place in places)
+    pairs = ungroup((place, read_pairs(place)) for place in places)
     return [
         ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p))
         for at, p in pairs
@@ -83,7 +84,7 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
     ]
 
 
-def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> JsonObject:
+def tensor_document(values: Sequence[ShownValue], number: int, plane: int | None) -> JsonObject:
     """Return one of the values as plain data, some 600 kB at most.
 
     Args:
@@ -97,7 +98,7 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     """
     if not values:
         return {"pairs": []}
-    if not isinstance(number, int) or not 0 <= number < len(values):
+    if not 0 <= number < len(values):
         raise UsageError("there is no such tensor", code="view.unknown-values")
     value = values[number]
     reference, given = value.load()
@@ -114,7 +115,7 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     errors = None if given is None or large else drawn.plane_errors(reference, given)
     if plane is None:
         plane = errors.index(max(errors)) if errors else 0
-    if not isinstance(plane, int) or not 0 <= plane < planes:
+    if not 0 <= plane < planes:
         raise UsageError(f"channels are 0 to {planes - 1}", code="view.unknown-values")
     shown = plane
     if large:

@@ -139,7 +139,7 @@ def test_untrusted_project_file_runs_nothing(
     from subgraph import project
     from subgraph.commands.options import InputOptions
     from subgraph.commands.view import RunOptions, view_options
-    from subgraph.view.page_session import ViewSession
+    from subgraph.view.page_session import StartRequest, ViewSession
     from subgraph.view.values import open_model
 
     monkeypatch.chdir(tmp_path)
@@ -149,7 +149,7 @@ def test_untrusted_project_file_runs_nothing(
     session = ViewSession(open_model(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
     (first, *_) = options.candidates
     assert first in ("npu", "cmd:touch pwned")
-    session.run({"kind": "bisect", "candidate": first})
+    session.run(StartRequest(first, kind="bisect"))
     error = ended(session.runs)["document"]["error"]
     assert error["code"] == "trust.required" and "--trust" in error["hint"]
     assert not Path("pwned").exists()

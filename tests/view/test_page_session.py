@@ -52,7 +52,16 @@ from subgraph.results.plan import (
 )
 from subgraph.search import QueryKind
 from subgraph.storage.value_pairs import ValuePair, save_values
-from subgraph.view.page_session import DROPPED, ViewOptions, ViewSession, find_links
+from subgraph.view.page_session import (
+    DROPPED,
+    LayoutRequest,
+    StartRequest,
+    TensorRequest,
+    ViewOptions,
+    ViewSession,
+    find_links,
+    read_request,
+)
 from subgraph.view.server import ViewServer
 from subgraph.view.values import open_model
 from tests.helpers import text_models
@@ -114,13 +123,13 @@ def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -
 
 
 def test_groups_open_to_their_nodes(session: ViewSession) -> None:
-    boxes = session.layout([], 800)["boxes"]
+    boxes = session.layout(LayoutRequest([], 800))["boxes"]
     assert isinstance(boxes, list)
     assert [b["key"] for b in boxes if b["kind"] == "group"] == ["stage0", "stage1"]
-    opened = session.layout(["stage1"], 800)
+    opened = session.layout(LayoutRequest(["stage1"], 800))
     assert opened["open"] == ["stage1"] and "stage1/block3" in str(opened["boxes"])
     with raises(UsageError, "group.unknown", "x"):
-        session.layout(["x"], 800)
+        session.layout(LayoutRequest(["x"], 800))
 
 
 def test_node_has_all_facts_of_the_file(session: ViewSession) -> None:
@@ -226,7 +235,7 @@ def test_sizes_that_shapes_give_are_numbers(
     onnx.save(onnx.parser.parse_model(text), "m.onnx")
     options = ViewOptions({}, (), (), (), (), Path("out"), sizes=lambda _: {"batch": 2, "half": 9})
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    boxes = session.layout(None, 800.0)["boxes"]
+    boxes = session.layout(LayoutRequest(None, 800.0))["boxes"]
     assert isinstance(boxes, list) and boxes[0]["detail"] == "float32 2×9"
     assert session.node(0)["outputs"][0]["shape"] == [2, 9]
 
@@ -240,7 +249,7 @@ def test_candidate_of_an_opened_run_is_offered_and_its_code_is_not_run_untrusted
     assert list(offered.candidates) == ["wrong.py", "ort"]
     opened = ViewSession(session.opened, "m.onnx", offered)
     with raises(UsageError, "trust.required", "wrong.py", "run.json"):
-        opened.run({"kind": "compare", "candidate": "wrong.py"})
+        opened.run(read_request(StartRequest, {"kind": "compare", "candidate": "wrong.py"}))
     typed = offer_candidate(session.options, asked, "ort", "run.json", trust=False)
     assert typed is session.options
 
@@ -263,7 +272,7 @@ def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     """The document of that run has the structure of the body, which is not another model's."""
     started = record_runs(loop.runs)
     node = loop.about()["labels"].index(INNER)
-    loop.run({"kind": "values", "node": node, "candidate": "ort"})
+    loop.run(read_request(StartRequest, {"kind": "values", "node": node, "candidate": "ort"}))
     assert f"--at={INNER}" in started[0]
     of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
     assert find_links(loop, of_body, ()) == {"stale": True}
@@ -307,7 +316,7 @@ def test_compare_is_of_what_lies_between_start_and_end(
     loop: ViewSession, chosen: dict[str, str], ends: list[str]
 ) -> None:
     started = record_runs(loop.runs)
-    loop.run({"kind": "compare", "candidate": "ort", **chosen})
+    loop.run(read_request(StartRequest, {"kind": "compare", "candidate": "ort", **chosen}))
     assert [
         word for word in started[0] if word.startswith(("--start", "--end", "--in-place"))
     ] == ends
@@ -330,7 +339,7 @@ def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     started = record_runs(session.runs)
 
     def words(**asked: object) -> list[str]:
-        session.run({"kind": "compare", "candidate": "b.py", **asked})
+        session.run(read_request(StartRequest, {"kind": "compare", "candidate": "b.py", **asked}))
         return [w for w in started[-1] if re.match("--(cand|in-place|start)", w)]
 
     assert words() == ["--candidate=a.py", "--candidate=b.py", "--in-place"]
@@ -342,7 +351,10 @@ def test_large_model_is_not_compared_alone_and_each_candidate_is_listed(
     for k, name in enumerate(("a.py", "b.py")):
         save_values([ValuePair("t1", "", name, np.zeros(3), np.full(3, k))], folder / f"{k}-{name}")
     assert [
-        pair["source"] for pair in session.tensor({"run": len(started), "pair": 1})["pairs"]
+        pair["source"]
+        for pair in session.tensor(read_request(TensorRequest, {"run": len(started), "pair": 1}))[
+            "pairs"
+        ]
     ] == ["a.py", "b.py"]
     links = find_links(
         session, {"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ()
@@ -379,11 +391,16 @@ def test_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession) 
     odd = session.drop('a"\u202e$(x) --trust.npy', io.BytesIO(raw), len(raw))["file"]
     assert re.fullmatch(r"[0-9a-f]{8}-[\w.@+-]+\.npy", odd, re.ASCII)
     started = record_runs(session.runs)
-    session.run({"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]})
+    session.run(
+        read_request(
+            StartRequest,
+            {"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]},
+        )
+    )
     words = started[0]
     assert words[:3] == ["bisect", "m.onnx", "--criterion=noise"]
     assert words[3:5] == ["--trust", f"--input=in={Path('out').resolve() / DROPPED / stored}"]
-    session.run({"kind": "compare", "candidate": "ort"})
+    session.run(read_request(StartRequest, {"kind": "compare", "candidate": "ort"}))
     assert "--input=typed.npy" in started[1]
 
 
@@ -428,33 +445,36 @@ def test_findings_inside_bodies_are_listed_with_their_reports(session: ViewSessi
 
 
 def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> None:
-    for run, pair, plane in ((1, 0, None), ("1", 0, None), (None, None, None)):
-        with raises(UsageError, "view.unknown-values"):
-            session.tensor({"run": run, "pair": pair, "plane": plane})
-    for node in (-1, 12, "0", None):
+    with raises(UsageError, "view.unknown-values"):
+        session.tensor(TensorRequest(run=1))
+    for node in (-1, 12):
         with raises(UsageError, "view.no-node"):
-            session.run({"kind": "values", "node": node, "candidate": "ort"})
+            session.run(
+                read_request(StartRequest, {"kind": "values", "node": node, "candidate": "ort"})
+            )
     with raises(UsageError, "view.unknown-candidate", "evil"):
-        session.run({"kind": "values", "node": 0, "candidate": "evil"})
+        session.run(read_request(StartRequest, {"kind": "values", "node": 0, "candidate": "evil"}))
 
 
 @pytest.mark.slow
 def test_stored_cut_is_shown_without_a_run(session: ViewSession) -> None:
-    assert session.tensor({"node": 3}) == {"pairs": []}
+    assert session.tensor(read_request(TensorRequest, {"node": 3})) == {"pairs": []}
     words = ("--start", NAMES[2], "--end", NAMES[4], "--dump", "all", "-o", "out")
     document = in_process("cut", "m.onnx", *words).document
     session.runs.show("cut", "subcut cut", document)
-    found = session.tensor({"node": 3, "pair": 0})
+    found = session.tensor(read_request(TensorRequest, {"node": 3, "pair": 0}))
     (place,) = session.runs.events[-1]["folders"]
     assert found["notes"] == [f"stored in {place}"] and found["stored"]
     assert found["pairs"] == [{"tensor": "t3", "sample": "", "source": place}]
-    assert session.tensor({"node": 11}) == {"pairs": []}  # not in the cut
+    assert session.tensor(read_request(TensorRequest, {"node": 11})) == {
+        "pairs": []
+    }  # not in the cut
     with raises(UsageError, "view.unknown-values"):
-        session.tensor({"node": 3, "pair": 1})
+        session.tensor(read_request(TensorRequest, {"node": 3, "pair": 1}))
     model = Path("out") / place / "model.onnx"
     opened = ViewSession(open_model(model), str(model.parent), session.options)
     opened.show_case(model.parent)
-    assert opened.tensor({"node": 1, "pair": 0})["shape"] == [1, 3]
+    assert opened.tensor(read_request(TensorRequest, {"node": 1, "pair": 0}))["shape"] == [1, 3]
 
 
 def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
@@ -463,12 +483,16 @@ def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     monkeypatch.setattr("subgraph.view.page_session.MAX_KEPT", 2)
     record_runs(session.runs)
     for node in range(4):
-        session.run({"kind": "values", "node": node, "candidate": "ort"})
+        session.run(
+            read_request(StartRequest, {"kind": "values", "node": node, "candidate": "ort"})
+        )
     (kept,) = (p for p in Path("out").iterdir() if p.name.startswith(".view_values"))
     assert len(list(kept.iterdir())) == 2
-    assert [session.tensor({"run": run}) for run in (3, 4)] == [{"pairs": []}] * 2
+    assert [session.tensor(read_request(TensorRequest, {"run": run})) for run in (3, 4)] == [
+        {"pairs": []}
+    ] * 2
     with pytest.raises(UsageError) as error:
-        session.tensor({"run": 2})
+        session.tensor(read_request(TensorRequest, {"run": 2}))
     assert error.value.code == "view.unknown-values"
     session.close()
     assert not Path("out").exists()
@@ -555,25 +579,32 @@ def test_recording_is_stored_by_one_run_and_shown_without_another(session: ViewS
     vars(session)["options"] = replace(session.options, recordings=("dump",))
     started = record_runs(session.runs)
     chosen = {"recording": "dump", "pair": 0}
-    assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
-    session.run({"kind": "values", "node": 3, **chosen})
+    assert session.tensor(read_request(TensorRequest, {"node": 3, **chosen})) == {"pairs": []}
+    session.run(read_request(StartRequest, {"kind": "values", "node": 3, **chosen}))
     (words,) = started
     # all that was recorded, not one node's
     assert not [word for word in words if word.startswith("--at")]
     folder = Path(words[-1].removeprefix("--save="))
-    assert session.tensor({"node": 3, **chosen}) == {"pairs": []}, "nothing before it is complete"
+    assert session.tensor(read_request(TensorRequest, {"node": 3, **chosen})) == {"pairs": []}, (
+        "nothing before it is complete"
+    )
     values = [ValuePair(f"t{k}", "", "dump", np.zeros(3), np.full(3, k)) for k in (3, 4)]
     save_values(values, folder)
     for node in (3, 4):
-        found = session.tensor({"node": node, **chosen})
+        found = session.tensor(read_request(TensorRequest, {"node": node, **chosen}))
         assert [pair["tensor"] for pair in found["pairs"]] == [f"t{node}"]
         assert found["statistics"]["given"]["most"] == node
     with raises(UsageError, "view.nothing-recorded"):
-        session.tensor({"node": 5, **chosen})
-    outcome = session.tensor({"run": 1, "pair": 0})
-    assert outcome["pairs"] == session.tensor({"node": 3, **chosen})["pairs"]
+        session.tensor(read_request(TensorRequest, {"node": 5, **chosen}))
+    outcome = session.tensor(read_request(TensorRequest, {"run": 1, "pair": 0}))
+    assert (
+        outcome["pairs"]
+        == session.tensor(read_request(TensorRequest, {"node": 3, **chosen}))["pairs"]
+    )
     # the reference was fed otherwise
-    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}
+    assert session.tensor(read_request(TensorRequest, {"node": 3, **chosen, "seed": "7"})) == {
+        "pairs": []
+    }
     session.close()
 
 

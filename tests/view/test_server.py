@@ -268,7 +268,7 @@ def test_word_that_no_command_line_can_hold_is_refused(
     started = record_runs(server.session.runs)
     status, reply = post(server, "/api/run", {"kind": "cut", "end": NAMES[2]} | {key: word})
     assert (status, reply["error"]["code"], started) == (400, "view.bad-request", [])
-    assert f"'{key}'" in reply["error"]["what"]
+    assert key in reply["error"]["what"]
 
 
 def test_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:

@@ -23,7 +23,7 @@ from tests.helpers.refusals import raises
 
 
 def shown(
-    pairs: list[ValuePair], folder: Path, number: object = 0, plane: object = None
+    pairs: list[ValuePair], folder: Path, number: int = 0, plane: int | None = None
 ) -> dict[str, Any]:
     save_values(pairs, folder)
     return tensor_document(values_of_run(folder, [pair.tensor for pair in pairs]), number, plane)

@@ -52,12 +52,8 @@ def devices(options: Fields) -> list[Device]:
 def precision(options: Fields) -> str:
     """The coarsest that the first provider may compute in, by its options and their defaults."""
     first = devices(options)[0]
-    lower = [
-        claim
-        for key, (default, claim) in first.lowers.items()
-        if str(options.get(key, default)) == "1"
-    ]
-    return max(map(Precision, (first.precision, *lower)), key=Precision.roundoff)
+    claims = (first.precision, *_find_lowered(first, options).values())
+    return max(map(Precision, claims), key=Precision.roundoff)
 
 
 def switches(options: Fields) -> dict[str, StringMap]:
@@ -67,11 +63,15 @@ def switches(options: Fields) -> dict[str, StringMap]:
 
 def exact(options: Fields) -> StringMap:
     """The options that lower the precision, turned off."""
+    lowered = chain.from_iterable(_find_lowered(device, options) for device in devices(options))
+    return dict.fromkeys(lowered, "0")
+
+
+def _find_lowered(device: Device, options: Fields) -> StringMap:
+    """Return the options that lower a device's precision, with the precision of each."""
     return {
-        key: "0"
-        for key, (default, _) in chain.from_iterable(
-            device.lowers.items() for device in devices(options)
-        )
+        key: claim
+        for key, (default, claim) in device.lowers.items()
         if str(options.get(key, default)) == "1"
     }
 
@@ -79,14 +79,10 @@ def exact(options: Fields) -> StringMap:
 def caveat(options: Fields) -> str:
     """Name a precision below float32 that is a default, and the emulator of a device."""
     first = devices(options)[0]
-    by_default = {
-        key: claim
-        for key, (default, claim) in first.lowers.items()
-        if key not in options and default == "1"
-    }
     said = [
         f"{first.name} computes in {claim} by its default; {first.name}:{key}=0 for float32"
-        for key, claim in by_default.items()
+        for key, claim in _find_lowered(first, {}).items()
+        if key not in options
     ]
     if instead := first.emulated():
         said.append(f"not the device: {instead} answers for {first.name}")
