@@ -127,7 +127,8 @@ class Bisection:
         deadline = trials.runtime.workers.deadline
         deadline.limit(progress.began, limit and limit - min(END_SECONDS, limit / 5))
         progress.oracle = oracle = self.new_oracle(trials)
-        place = result_folder.free_place(self.options.place, oracle)
+        source = case.source_of(oracle.graph)
+        place = case.free_place(self.options.place, source, [oracle.graph.path])
         capture(oracle)  # what the reference cannot run is an error, not a search
         trials.model.reference.identity()  # the document needs it, also once the time is used up
         prepared = prepare(trials)

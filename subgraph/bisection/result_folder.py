@@ -2,7 +2,9 @@
 tensors, and the report.
 
 manifest.json  run.json  report.html  report.md
-culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/, repro.py
+culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/, repro.py;
+                  the full model if no cut shows the fault
+cure.onnx         the full model, rewritten so that it agrees, if no cut shows the fault
 culprit-agrees/   its nearest neighbor that agrees, in the same form
 culprit-2/ …      further findings
 """
@@ -10,6 +12,7 @@ culprit-2/ …      further findings
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,42 +23,34 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.rewriting import run_file
 from subgraph.cases import case, evidence
 from subgraph.cases.case import CaseOutcome, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
-from subgraph.cases.layout import CANDIDATE, REPORT_FILES, SMALL
-from subgraph.cases.write_case import CaseRequest
+from subgraph.cases.layout import CANDIDATE, MODEL, REPORT_FILES, SMALL
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError
-from subgraph.graph import region as regions
 from subgraph.graph.region import Region, build_region
 from subgraph.log import log
 from subgraph.origins import load
-from subgraph.reports import add_answer
+from subgraph.reports import add_answer, listed
+from subgraph.reports import region as describe_region
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage import folders
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel, find_boundary_matches
-from subgraph.trials.small_input import SmallInputProgress, open_small_input
+from subgraph.trials.small_input import open_small_input
+from subgraph.trials.trial import Trials
 from subgraph.types import Array
-from subgraph.verdict import name_failure
+from subgraph.verdict import Verdict, name_failure
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
 CURE = "cure.onnx"
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
-
-
-def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
-    """Return the place of the result, as `case.free_place`; called before the search.
-
-    Raises:
-        ResultExists: something stands in the way that is not a result.
-    """
-    graph = oracle.graph
-    return case.free_place(place, case.source_of(graph), [graph.path])
 
 
 def save(
@@ -74,27 +69,37 @@ def save(
     Raises:
         OutputError: it cannot be written. ResultExists: something else has come to stand there.
     """
-    place = free_place(place, oracle)
+    trials = oracle.trials
+    source = case.source_of(trials.graph)
+    place = case.free_place(place, source, [trials.graph.path])
     with folders.aside(place.path) as work:
         findings = list(document.findings)
-        for k, name in _case_names(findings):
-            nearest = findings[k].run.nearest
-            indices = findings[k].indices if oracle.cuts else ()
-            if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
+        fault = None
+        if healing := document.search.healing:
+            nodes = "; ".join(map(describe_region, findings))
+            fault = f"only in the full model: {nodes}; right with {listed(healing.changes)}"
+        for k, name in _case_names(findings if oracle.cuts else findings[:1]):
+            finding = findings[k]
+            region = _add_case_of(oracle, finding, ResultPlace(work, name), feeding)
+            if region is None:
                 continue
-            findings[k] = replace(findings[k], case=str(place.path / name))
+            small = None
             try:
-                findings[k] = add_small_case(oracle, findings[k], work / name, small_runs)
+                if finding.certified:
+                    small = add_small_case(oracle, region, work / name, small_runs)
             except (SubcutError, KeyboardInterrupt) as e:
                 if isinstance(e, KeyboardInterrupt) and oracle.stop:
                     oracle.stop()
                 log.info("no smaller input is kept: %s", clean(str(e)) or "interrupted")
                 shutil.rmtree(work / name / SMALL, ignore_errors=True)
                 small_runs = 0
-            if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
-            if nearest:
-                _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
-        if healing := document.search.healing:
+            if_time(partial(_add_candidate, oracle, region, work / name, fault), None)
+            if finding.run.nearest and oracle.cuts:
+                neighbor = build_region(trials.graph, finding.run.nearest.indices)
+                _add_case(trials, neighbor, ResultPlace(work, f"{name}-agrees"), feeding)
+            run = replace(finding.run, small=small)
+            findings[k] = replace(finding, case=str(place.path / name), run=run)
+        if healing:
             shutil.copyfile(healing.model, work / CURE)
             healing = replace(healing, model=str(place.path / CURE))
             search = replace(document.search, healing=healing)
@@ -102,7 +107,6 @@ def save(
         report = (place.path / REPORT_FILES["html"]).as_posix()
         document = add_answer(replace(document, findings=findings, report=report))
         evidence.write_document(document, work)
-        source = case.source_of(oracle.graph)
         case.write_manifest(
             EvidenceManifest(source=source, command=document.command, request=request), work
         )
@@ -119,30 +123,65 @@ def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]
             yield k, name if numbers[name] == 1 else f"{name}-{numbers[name]}"
 
 
-def _add_case(
-    oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feeding: Feeding
-) -> bool:
-    """Write a region as a case; False if it cannot be cut."""
+def _add_case_of(
+    oracle: NodeOracle, finding: FindingDocument, place: ResultPlace, feeding: Feeding
+) -> Region | None:
+    """Write the case of a finding: the full model if no cut shows the fault.
+
+    Returns:
+        The region of the case; None if there is no case that fails.
+    """
     trials = oracle.trials
-    region = regions.build_region(trials.graph, nodes)
-    request = CaseRequest.make_for_nodes(trials.graph, nodes, feeding, freeze=trials.model.freeze)
+    if not finding.indices:
+        return None
+    is_cut = oracle.cuts
+    region = build_region(trials.graph, finding.indices) if is_cut else trials.full_model
+    if not _add_case(trials, region, place, feeding):
+        return None
+    if is_cut or trials.runtime.is_manual:
+        return region
+    result = if_time(partial(run_file, trials, place.path / MODEL), None)
+    if result is None or trials.judge.verdict(region, result).fails:
+        return region
+    shutil.rmtree(place.path)
+    log.warning("no folder for %s: the full model agrees if subcut writes it", place.name)
+    return None
+
+
+def _add_case(trials: Trials, region: Region, place: ResultPlace, feeding: Feeding) -> bool:
+    """Write a region as a case; False if it cannot be cut."""
+    model = trials.model
     return evidence.add_case(
-        trials.graph, region, request, place, trials.model.reference, trials.values
+        model.graph, region, feeding, place, model.reference, model.values, freeze=model.freeze
     )
 
 
-def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
+def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str | None) -> None:
     """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
-    region = regions.build_region(trials.graph, finding.indices)
     result = oracle.run_result(region)
     if trials.runtime.own_model:
         with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
     verdict = trials.judge.verdict(region, result)
+    numbers = None
+    if all(_is_short(trials.values.records[0][name]) for name in region.inputs):
+        numbers = _list_numbers(trials, region, result, verdict)
+    _add_outcome(trials, result, verdict, folder, numbers, fault)
+
+
+def _add_outcome(
+    trials: Trials,
+    result: RunResult,
+    verdict: Verdict,
+    folder: Path,
+    numbers: str | None,
+    fault: str | None = None,
+) -> None:
+    """Add outputs of the candidate to a case, and what was found."""
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     name = trials.runtime.candidate.name
-    outcome = CaseOutcome(verdict.status, verdict.signature, why, name)
+    outcome = CaseOutcome(verdict.status, verdict.signature, why, name, numbers, fault)
     evidence.add_candidate(folder, trials.values.labels, result.tensors, outcome)
 
 
@@ -168,68 +207,63 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
 # ------------------------------------------------------------ small inputs
 # A finding and its case -> the small input that fails in the same way, as a case inside it.
 
-MAX_NUMBERS = 10  # of a tensor that are shown
+MAX_NUMBERS = 16  # of a tensor that are shown
 MAX_COLUMNS = 1000  # of a line of numbers: it is not broken
 MIN_RUNS = 3  # of the candidate: the given input, another one, and that one again
 
 
 def add_small_case(
-    oracle: NodeOracle, finding: FindingDocument, folder: Path, max_runs: int
-) -> FindingDocument:
-    """Search the small input of a certified finding, and write it into the folder of its case.
+    oracle: NodeOracle, region: Region, folder: Path, max_runs: int
+) -> SmallInput | None:
+    """Search the small input of a region that fails, and write it into the folder of its case.
 
     Args:
         oracle: The oracle of the search.
-        finding: The finding.
+        region: The region.
         folder: The folder of its case.
         max_runs: The most runs of the candidate; few for no search.
 
     Returns:
-        The finding, with the small input if there is one.
+        The small input, if there is one.
 
     Raises:
         SubcutError: The region has no model of its own, or the case cannot be written.
     """
-    if not finding.certified or max_runs < MIN_RUNS:
-        return finding
-    trials = oracle.trials
-    region = build_region(trials.graph, finding.indices)
-    verdict = trials.judge.verdict(region, oracle.run_result(region))
-    with open_small_input(trials, region, verdict, max_runs) as small:
+    if max_runs < MIN_RUNS:
+        return None
+    verdict = oracle.trials.judge.verdict(region, oracle.run_result(region))
+    with open_small_input(oracle.trials, region, verdict, max_runs) as small:
         if small is None:
-            return finding
-        model = small.trials.model
-        whole = model.whole()
-        request = CaseRequest.make_for_nodes(
-            model.graph, whole.nodes, Feeding(), freeze=model.freeze
-        )
-        place = ResultPlace(folder, SMALL)
-        if not evidence.add_case(model.graph, whole, request, place, model.reference, model.values):
-            return finding
-        numbers = _list_numbers(small)
-        verdict = small.verdict
-        name = trials.runtime.candidate.name
-        outcome = CaseOutcome(verdict.status, verdict.signature, verdict.why, name, numbers)
-        evidence.add_candidate(place.path, [""], small.result.tensors, outcome)
-        run = replace(finding.run, small=SmallInput(numbers, small.runs))
-        return replace(finding, run=run)
+            return None
+        trials = small.trials
+        if not _add_case(trials, trials.full_model, ResultPlace(folder, SMALL), Feeding()):
+            return None
+        numbers = _list_numbers(trials, trials.full_model, small.result, small.verdict)
+        _add_outcome(trials, small.result, small.verdict, folder / SMALL, numbers)
+        return SmallInput(numbers, small.runs)
 
 
-def _list_numbers(small: SmallInputProgress) -> str:
-    """Return the input and both outputs: `x = [1, 2] in, [0, 1.5] expected, [0, 2] got`."""
-    records = small.trials.values.records[0]
-    inputs = small.trials.full_model.inputs
-    told = ", ".join(f"{clean(name)} = {_show(records[name].array())}" for name in inputs)
-    worst = small.verdict.worst
+def _list_numbers(trials: Trials, region: Region, result: RunResult, verdict: Verdict) -> str:
+    """Return the inputs and both outputs: `x = [1, 2] in, [0, 1.5] expected, [0, 2] got`."""
+    worst = verdict.worst
+    sample = trials.values.labels.index(worst.sample) if worst and worst.sample else 0
+    records = trials.values.records[sample]
+    told = ", ".join(f"{clean(name)} = {_show(records[name].array())}" for name in region.inputs)
     if worst is None or worst.worst is None:
-        return f"{told} in: {name_failure(small.verdict.signature, small.verdict.process)}"
-    expected, given = (of[worst.name].array() for of in (records, small.result.tensors[0]))
+        return f"{told} in: {name_failure(verdict.signature, verdict.process)}"
+    expected, given = (of[worst.name].array() for of in (records, result.tensors[sample]))
     at = ""
     if expected.size > MAX_NUMBERS:
         place = tuple(worst.worst.index)
         expected, given = (value[place].reshape(1) for value in (expected, given))
         at = f"at {place} "
     return f"{told} in, {at}{_show(expected)} expected, {_show(given)} got"
+
+
+def _is_short(record: Record) -> bool:
+    """Return whether a value is a tensor of a few numbers."""
+    is_tensor = record.form == "tensor" and record.dtype != "string"
+    return is_tensor and math.prod(record.shapes[0]) <= MAX_NUMBERS
 
 
 def _show(array: Array) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -35,12 +34,12 @@ from subgraph.rewrites import (
     VALUE,
     FullModel,
     NodeChange,
-    open_full_model,
 )
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, QueryKind
 from subgraph.search.oracle import ErrorShare, Items, Query
 from subgraph.trials.reference_model import ReferenceCache, ReferenceModel
+from subgraph.trials.trial import Trials
 from subgraph.verdict import NO_OUTPUT, Signature, Status, Verdict
 
 WHOLE_KINDS = (QueryKind.WHOLE, QueryKind.CLAIMED)
@@ -123,15 +122,7 @@ class ModelRewriter(NodeItems):
         self, changes: Changes, repetition: int = 0, *, fresh: bool = False
     ) -> RunResult:
         """The candidate's outputs with one change or more."""
-        model = self.view(changes)
-        processes = self.trials.processes.with_model(model)
-        asker = replace(processes, mode=replace(processes.mode, pattern=None))
-        return asker.run(model.whole(), repetition=repetition, fresh=fresh)
-
-    def view(self, changes: Changes) -> ReferenceModel:
-        """Write the full model with these changes; return it on the reference."""
-        graph = load(self.write(changes)).prepare()
-        return replace(self.trials.model, graph=graph, cache=ReferenceCache())
+        return run_file(self.trials, self.write(changes), repetition, fresh=fresh)
 
     def write(self, changes: Changes) -> Path:
         """Write the full model with these changes; return its file."""
@@ -218,6 +209,23 @@ class ModelRewriter(NodeItems):
         return Healing(self.means, words, str(self.write(cure))), is_enough
 
 
+def view_file(trials: Trials, path: Path) -> ReferenceModel:
+    """Return a rewritten model on the reference."""
+    return replace(trials.model, graph=load(path).prepare(), cache=ReferenceCache())
+
+
+def run_file(trials: Trials, path: Path, repetition: int = 0, *, fresh: bool = False) -> RunResult:
+    """The candidate's outputs of a rewritten model.
+
+    Raises:
+        BackendError: The candidate cannot be used at all.
+    """
+    model = view_file(trials, path)
+    processes = trials.processes.with_model(model)
+    asker = replace(processes, mode=replace(processes.mode, pattern=None))
+    return asker.run(model.whole(), repetition=repetition, fresh=fresh)
+
+
 def _is_taken(rewriter: ModelRewriter, changes: Changes) -> bool:
     """Return whether the reference computes the same with these changes, and the candidate
     returns outputs, or fails as without them."""
@@ -243,19 +251,6 @@ def depends_on_names(rewriter: ModelRewriter, regions: Sequence[Items]) -> bool:
     is_stable = not any(map(rewriter.heals, kept)) and rewriter.heals(rewriter.rewrite_all_but(()))
     rewriter.model.word = "apart"
     return not is_stable
-
-
-@contextmanager
-def open_rewriter(
-    oracle: NodeOracle, kind: type[ModelRewriter] = ModelRewriter
-) -> Iterator[ModelRewriter]:
-    """What rewrites the items of a search, until the block ends.
-
-    Raises:
-        ModelError: The model cannot be rewritten.
-    """
-    with open_full_model(oracle.graph, oracle.trials.values.compute_first) as model:
-        yield kind(oracle.trials, oracle.groups, model)
 
 
 @dataclass(kw_only=True)

@@ -35,7 +35,6 @@ from subgraph.bisection.rewriting import (
     ModelRewriter,
     RewritingOracle,
     depends_on_names,
-    open_rewriter,
 )
 from subgraph.comparison import CLEAR, CLIPPED, ROUNDING_ALONE
 from subgraph.comparison.evidence import is_saturated
@@ -48,6 +47,7 @@ from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.results.bisect import Healing
 from subgraph.results.common import PreciseSetting
+from subgraph.rewrites import open_full_model
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Counts, Finding
@@ -222,8 +222,10 @@ def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     if not _needs_rewriting(searcher, interim):
         return interim
     try:
-        kind = searcher.rewriting_oracle.rewriter_class
-        with open_rewriter(interim.oracle, kind) as rewriter:
+        oracle = interim.oracle
+        with open_full_model(oracle.graph, oracle.trials.values.compute_first) as model:
+            kind = searcher.rewriting_oracle.rewriter_class
+            rewriter = kind(oracle.trials, oracle.groups, model)
             return (yield from _search_with(rewriter, searcher, interim))
     except ModelError as e:
         return interim.noting(f"the full model was not rewritten: {e.what}")

@@ -17,8 +17,8 @@ from subgraph.blame.attributes import describe_node
 from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.blame.maker import Maker
 from subgraph.cases.case import as_json
-from subgraph.cases.evidence import render_reports
-from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON, RUN_JSON
+from subgraph.cases.evidence import write_document
+from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON
 from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
 from subgraph.reports import beside
@@ -218,7 +218,7 @@ def explain(
             cures += more
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
-        region = blame.region.nodes
+        region = finding.indices if finding and blame.healing else blame.region.nodes
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
@@ -239,7 +239,7 @@ def explain(
                 labels=[trials.graph.label(i) for i in region],
                 pieces=search.whole.pieces,
                 ops=[trials.graph.ops[i] for i in region],
-                whole=blame.region == trials.model.whole(),
+                whole=not blame.healing and blame.region == trials.model.whole(),
                 signature=blame.verdict.signature,
                 why=blame.verdict.why,
                 nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
@@ -286,10 +286,7 @@ def _add_to_report(
     """Add the answer to the report of the bisection."""
     cause = replace(finding.cause, blame=lines)
     findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
-    document = replace(search, findings=findings)
-    texts = {RUN_JSON: as_json(to_json(document)).decode(), **render_reports(document)}
     with folders.scratch(folder) as work:
-        for name, text in texts.items():
-            (work / name).write_text(text, encoding="utf-8")
-        for name in texts:
-            (work / name).replace(folder / name)
+        write_document(replace(search, findings=findings), work)
+        for path in work.iterdir():
+            path.replace(folder / path.name)

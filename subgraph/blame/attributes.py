@@ -77,7 +77,7 @@ class Attributes:
         """
         trials = self.trials
         region = fix_parameters(self.trials.graph, self.region)
-        if trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
+        if len(region.nodes) > MAX_NODES:
             return
         end = time.monotonic() + MAX_SECONDS
         folder = trials.model.new_folder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from subgraph.blame import versions
@@ -21,6 +21,7 @@ from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.results.bisect import Healing
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
@@ -84,12 +85,14 @@ class Blame:
     """The findings about one region; each method runs once.
 
     Attributes:
-        runs: of the candidate, for all this. installs: environments that were made.
+        healing: the cure that the search found, if no cut shows the fault. runs: of the candidate,
+            for all this. installs: environments that were made.
     """
 
     trials: Trials
     region: Region
     setup: Setup
+    healing: Healing | None = None
     runs: int = 0
     installs: int = 0
     notes: list[str] = field(default_factory=list)
@@ -222,14 +225,9 @@ class Blame:
         used = known.index(own) if own in known else len(known) - 1
         log.info("releases: %s, from %s to %s", count(len(known), "release"), known[0], known[-1])
         each = len(known) if "," in asked.span else None
-        found = versions.search(known, used, lambda version: self._ask(version, asked), each)
-        self.notes += found.notes
-        unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
-        wrong = found.of(ReleaseState.WRONG)
-        right = found.of(ReleaseState.RIGHT)
-        return Versions(
-            wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried
-        )
+        found, notes = versions.search(known, used, partial(self._ask, asked), each)
+        self.notes += notes
+        return found
 
     def find_releases(self, asked: ReleasesAsked) -> list[str]:
         """
@@ -260,7 +258,7 @@ class Blame:
             )
         return inside
 
-    def _ask(self, version: str, asked: ReleasesAsked) -> TriedRelease:
+    def _ask(self, asked: ReleasesAsked, version: str) -> TriedRelease:
         """One release on the region."""
         if version == _find_own_release(self):
             return self._tried(version, self.verdict)
@@ -307,14 +305,17 @@ class Blame:
             return []
         with open_prover(self.trials, self.setup, self.notes) as prover:
             found = list(_iter_candidates(self, prover, passes, switches, history, asked))
+            healed = [prover.of_healing(self.healing)] if self.healing else []
+            is_done = self.trials.runtime.own_model or any(cure.proven for cure in healed)
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
             try:
-                found += [] if self.trials.runtime.own_model else rewriter.cures()
+                healed += [] if is_done else rewriter.cures()
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried
+        cures = [*found, *healed]
         # a tenth is noise
-        return sorted(found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
+        return sorted(cures, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
 
     def runtime(self) -> tuple[str, str]:
         """(the runtime's package, its release), as people name them; the candidate's name where it

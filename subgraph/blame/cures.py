@@ -28,6 +28,8 @@ from subgraph.graph.opsets import STANDARD
 from subgraph.graph.properties import SETTINGS
 from subgraph.graph.region import Region
 from subgraph.log import log
+from subgraph.reports import listed
+from subgraph.results.bisect import Healing
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -68,6 +70,15 @@ class Prover:
                 return self._cure(kind, what, how, verdict, other, self.trials.graph.path)
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
+
+    def of_healing(self, healing: Healing) -> Cure:
+        """Return the result of the cure of a search by rewriting, which heals the samples.
+
+        Raises:
+            SubcutError: it cannot be run.
+        """
+        cure = self.of_model(listed(healing.changes), Path(healing.model))
+        return replace(cure, how=healing.model, heals="whole", model=healing.model)
 
     def of_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
         """Return the candidate's result on another model: its outputs against the reference's of

@@ -41,7 +41,6 @@ from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
 from subgraph.trials.trial import Trials
-from subgraph.types import frozen
 from subgraph.verdict import Judgement
 
 MAX_PROVEN = 2  # cures by rewriting, after which no more are tried
@@ -51,6 +50,7 @@ IDENTICAL = "bit-identical"
 NOISE = "within fp32 noise"
 DIFFERENT = "different"
 NOT_RUN = "not run"
+PROVEN = (IDENTICAL, NOISE)  # forms that are allowed to replace the region
 # of the scale: kernels round constants of their own, such as weights of an interpolation
 CRITERION = "floor=1e-5"
 CODES = ("int8", "uint8")
@@ -81,7 +81,7 @@ class Rewriter:
         """
         trials = self.trials
         region = fix_parameters(self.trials.graph, self.region)
-        if trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
+        if len(region.nodes) > MAX_NODES:
             return
         deadline = trials.model.reference.deadline
         proven = 0
@@ -119,7 +119,7 @@ class Rewriter:
                 if not alone.verdict(alone.model.whole()).agrees:
                     return None
             equal = original.compare(form.model)
-            if not equal.proven:
+            if equal not in PROVEN:
                 return None
             log.info("cure? %s, on the whole model", clean(form.words))
             name = f"{safe_name(form.name)}-{self.tried}.onnx"
@@ -131,7 +131,7 @@ class Rewriter:
         if not cure.proven:
             (self.work / name).unlink()
         model = str(self.place / name) if cure.proven else None
-        return replace(cure, model=model, equal=equal.status)
+        return replace(cure, model=model, equal=equal)
 
     def _whole(self, form: Rewriting, path: Path) -> Draft:
         """The whole model with the form in the region's place; converted as a whole where the form
@@ -148,19 +148,6 @@ class Rewriter:
         with OnnxProcess(graph.path) as onnx:
             draft.model = onnx.convert(draft.model, form.opset)
         return draft
-
-
-@frozen
-class Equivalence:
-    """Attributes: status: IDENTICAL, NOISE, DIFFERENT or NOT_RUN. why: one sentence."""
-
-    status: str
-    why: str = ""
-
-    @property
-    def proven(self) -> bool:
-        """Whether this form is allowed to replace the region."""
-        return self.status in (IDENTICAL, NOISE)
 
 
 class OriginalRegion:
@@ -197,8 +184,11 @@ class OriginalRegion:
         self._scratch = scratch.resolve()
         self._noise: dict[int, RegionNoise] = {}
 
-    def compare(self, form: protobuf.ModelProto) -> Equivalence:
-        """Run another form on every sample and compare all outputs; the worst decides.
+    def compare(self, form: protobuf.ModelProto) -> str:
+        """Run another form on every sample and compare all outputs.
+
+        Returns:
+            IDENTICAL, NOISE, DIFFERENT or NOT_RUN, as the worst output has it.
 
         Raises:
             SubcutError: the reference cannot run the region itself.
@@ -206,8 +196,8 @@ class OriginalRegion:
         expected = self._outputs
         try:
             outputs = self._run(form)
-        except SubcutError as e:
-            return Equivalence(NOT_RUN, f"the reference does not run it: {e.what}")
+        except SubcutError:
+            return NOT_RUN
         equal = True
         for k, (theirs, ours) in enumerate(zip(outputs, expected, strict=True)):
             for name, record in ours.items():
@@ -223,8 +213,8 @@ class OriginalRegion:
                     noise = self._noise_of(form, k, theirs)
                     judgement = _judge(noise.of(name), theirs[name], record)
                 if not judgement.agrees:
-                    return Equivalence(DIFFERENT, f"'{name}': {judgement.why}")
-        return Equivalence(IDENTICAL if equal else NOISE)
+                    return DIFFERENT
+        return IDENTICAL if equal else NOISE
 
     @cached_property
     def _outputs(self) -> list[dict[str, Record]]:

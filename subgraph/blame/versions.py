@@ -12,41 +12,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from subgraph.results.blame import ReleaseState, TriedRelease
-from subgraph.types import frozen
+from subgraph.results.blame import ReleaseState, TriedRelease, Versions
 
 FEW = 7  # releases of which each is tried
 
 
-@frozen
-class History:
-    """The known states of some releases.
-
-    Attributes:
-        tried: the oldest first. releases: how many there are.
-        first_wrong, first_right: of those that were tried, where the wrong ones around the release
-            that is used begin, and where they end; around one that is right, the nearest ones. None
-            where there is no such change.
-    """
-
-    tried: Sequence[TriedRelease]
-    releases: int
-    first_wrong: str | None
-    first_right: str | None
-    notes: Sequence[str] = ()
-
-    def of(self, state: ReleaseState) -> list[str]:
-        """The releases of this state."""
-        return [t.version for t in self.tried if t.state is state]
-
-
 def search(
     releases: Sequence[str], used: int, ask: Callable[[str], TriedRelease], most: int | None = None
-) -> History:
+) -> tuple[Versions, list[str]]:
     """Try releases, the oldest first, around the one that is used, whose answer costs nothing.
 
     `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of
-    the releases + 1.
+    the releases + 1. The first release that is wrong and the first that is right are of those that
+    were tried: where the wrong ones around the release that is used begin, and where they end;
+    around one that is right, the nearest ones.
+
+    Returns:
+        The states of the releases, and notes.
     """
     asked = _Asked(releases, ask)
     asked[used]
@@ -104,7 +86,7 @@ class _Asked:
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
 
-def _history(asked: _Asked, used: int) -> History:
+def _history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
     tried = [asked.states[k] for k in sorted(asked.states)]
     own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
     state = tried[own].state
@@ -123,7 +105,13 @@ def _history(asked: _Asked, used: int) -> History:
     changes = sum(before is not after for before, after in itertools.pairwise(known))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
-    return History(tried, len(asked.releases), first_wrong, first_right, notes)
+    wrong, right = (
+        [t.version for t in tried if t.state is kind]
+        for kind in (ReleaseState.WRONG, ReleaseState.RIGHT)
+    )
+    unknown = {t.version: t.why for t in tried if t.state is ReleaseState.UNKNOWN}
+    releases = len(asked.releases)
+    return Versions(wrong, right, unknown, first_wrong, first_right, releases, tried), notes
 
 
 def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState) -> str | None:

@@ -286,6 +286,7 @@ class CaseOutcome:
         why: The reason in words.
         candidate: The candidate's name; None in the list of a bundle.
         numbers: The input and the outputs of a small case in a line, which `repro.py` prints.
+        place: The nodes at fault and the cure, if only the full model shows the fault.
     """
 
     status: Word
@@ -293,6 +294,7 @@ class CaseOutcome:
     why: str = ""
     candidate: str | None = absent()
     numbers: Name | None = absent()
+    place: Name | None = absent()
 
 
 @frozen

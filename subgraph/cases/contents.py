@@ -188,7 +188,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
     if not cases:
         raise UsageError(
             f"{folder} holds no case",
-            "name the folder of a finding: subcut bisect MODEL -c CANDIDATE makes one",
+            "name the folder of a finding; if there is none, send report.md and the model",
             code="case.none-found",
         )
     for name in cases:

@@ -173,12 +173,15 @@ def write_document(document: results.Document, work: Path, name: str = RUN_JSON)
 def add_case(
     graph: Graph,
     region: Region,
-    request: CaseRequest,
+    feeding: Feeding,
     place: ResultPlace,
     reference: Reference,
     values: ReferenceValues,
+    *,
+    freeze: bool,
 ) -> bool:
     """Write a region as a case; where the region cannot be cut, warn and return False."""
+    request = CaseRequest.make_for_nodes(graph, region.nodes, feeding, freeze=freeze)
     try:
         write_case.write_region(graph, region, request, place, reference, values)
     except SubcutError as e:

@@ -24,6 +24,7 @@ FILE_KINDS = {
     "outputs/": "what is right for these inputs: the reference's values",
     "candidate/": "what came instead",
     "small/": "a case with the smallest input that fails in the same way",
+    "cure.onnx": "the full model, rewritten so that the candidate is right",
     "repro.py": "runs the model and compares; needs onnxruntime and numpy",
     "report.html": "the bisection, for people; run.json is it for programs",
     f"{CANDIDATE_FILES}/": "the candidate's own scripts; read them before you run them",
@@ -112,8 +113,8 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
     model = clean(manifest.source.file or "a model")
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
     verdict = _describe_verdict(data.outcome or manifest.found)
-    if verdict:
-        yield verdict
+    fault = manifest.found.place if manifest.found else ""
+    yield from filter(None, (verdict, clean(fault or "")))
     if data.evidence and data.evidence.candidate:
         yield f"candidate: {shorten(clean(data.evidence.candidate))}"
     elif not verdict:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
     from subgraph.blame.maker import Maker
-    from subgraph.cases.find_case import FoundCase
     from subgraph.trials.candidate_model import CandidateModel
 
 PLAIN_SPEC = "ort:opt=disable"  # runs a model whose tool is tried
@@ -82,6 +81,7 @@ def blame(
     releases = _parse_releases(versions, index_url, find_links)
     limit = parse_seconds(max_time)
     began = time.monotonic()
+    from subgraph.cases.find_case import find_case
     from subgraph.search import Settings
     from subgraph.trials.open_trials import Setup
 
@@ -90,7 +90,7 @@ def blame(
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path = asked.model_path
     criterion = asked.criterion
-    case = _find_case(asked)
+    case = find_case(asked.case) if asked.case else None
     # optimizations of the runtime would hide the step that introduced a fault
     spec = candidate or (PLAIN_SPEC if made_by else None)
     chosen = candidate_of_case(asked, case, spec) if case else asked.candidate(spec, model_path)
@@ -133,13 +133,6 @@ def blame(
             ) from e
 
 
-def _find_case(asked: Asked) -> FoundCase | None:
-    """Return the case that is named as the model; None if a file is named."""
-    from subgraph.cases.find_case import find_case
-
-    return find_case(Path(asked.model)) if asked.model and Path(asked.model).is_dir() else None
-
-
 def _parse_releases(
     versions: str | None, index_url: str | None, find_links: list[str] | None
 ) -> ReleasesAsked | None:
@@ -176,10 +169,11 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
     criterion = bisection.result.setup.criterion  # with which the fault was found
     setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
     finding = next((f for f in bisection.result.findings if f.indices), None)
-    region = (
-        regions.build_region(trials.graph, finding.indices) if finding else trials.model.whole()
-    )
-    blame = Blame(trials, region, setup)
+    healing = bisection.result.search.healing
+    region = trials.model.whole()
+    if finding and not healing:
+        region = regions.build_region(trials.graph, finding.indices)
+    blame = Blame(trials, region, setup, healing)
     blame = if_time(partial(widen_to_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line(), maker)
     return Result(document, summary(document))

@@ -389,8 +389,10 @@ def _write_case(
     region = interval.region
     names = (Path(word.rpartition("=")[2]).name for word in feeding.inputs)
     fed = replace(feeding, inputs=tuple(names))
-    request = CaseRequest.make_for_nodes(graph, region.nodes, fed, freeze=model.freeze)
-    if not evidence.add_case(graph, region, request, place, model.reference, model.values):
+    reference = model.reference
+    if not evidence.add_case(
+        graph, region, fed, place, reference, model.values, freeze=model.freeze
+    ):
         return False
     stems = folders.safe_names(region.outputs)
     places = evidence.sample_folders(place.path / CANDIDATE, model.values.labels)

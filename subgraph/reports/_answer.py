@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from subgraph import plugins, system
@@ -455,15 +456,21 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
 def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     """Yield the commands that follow from the answer."""
     cases = [finding.case for finding in document.findings if finding.case]
+    about = document.setup.candidate
+    healing = document.search.healing
     for case in cases[:1]:
-        if not document.setup.candidate.is_function:
+        if not about.is_function:
             yield NextCommand("run it again", replay_words(document, case))
-        yield NextCommand("for a bug report", ["subcut", "bundle", case])
-    if not document.command.startswith("subcut ") or document.setup.candidate.backend in DEVICES:
+        if healing and about.backend not in DEVICES and not about.is_function:
+            trial = ["bisect", healing.model, "-i", str(Path(case) / "inputs"), "-c", about.name]
+            yield NextCommand("try the cure", ["subcut", *trial, *_criterion_words(document)])
+        bundled = str(Path(case).parent) if healing else case
+        yield NextCommand("for a bug report", ["subcut", "bundle", bundled])
+    if not document.command.startswith("subcut ") or about.backend in DEVICES:
         return
     words = [word for word in system.split(document.command) if word not in OF_OUTPUT]
     if precise := document.whole.precise:
-        spec = document.setup.candidate.name
+        spec = about.name
         joint = "," if behind_colon(spec)[1] else ":"
         finer = [f"{word}{joint}{precise.setting}" if word == spec else word for word in words]
         if precise.setting and finer != words:
@@ -489,9 +496,13 @@ def replay_words(document: BisectDocument, case: str) -> list[str]:
     runs_commands = any(step in about.options for step in _read_constant(about, "COMMANDS") or ())
     is_code = about.backend.endswith(".py") or runs_commands or _read_constant(about, "SCRIPT")
     spec = ["-c", about.name] if is_code else []
-    # by the usual criterion it may agree
-    rule = [] if document.setup.criterion == "noise" else ["--criterion", document.setup.criterion]
-    return ["subcut", "replay", case, *spec, *rule]
+    return ["subcut", "replay", case, *spec, *_criterion_words(document)]
+
+
+def _criterion_words(document: BisectDocument) -> list[str]:
+    """Return the option for the criterion: by the usual one the candidate may agree."""
+    criterion = document.setup.criterion
+    return [] if criterion == "noise" else ["--criterion", criterion]
 
 
 def _read_constant(about: RuntimeDocument, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from itertools import chain
@@ -20,7 +20,7 @@ from subgraph.results.common import RuntimeDocument
 from subgraph.results.compare import IntervalFinding, Suspect
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.search.oracle import FindingKind, RegionOutcome
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.verdict import Signature, Status, VerdictDocument
 
 BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
@@ -131,19 +131,12 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.{int(value < 0.01)}f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def shape(sizes: Iterable[Any]) -> str:
-    """Return `1×64×56×56`; `scalar` without sizes."""
-    return "×".join(map(str, sizes)) or "scalar"
-
-
 # ------------------------------------------------------------ words
 
 
 def listed(labels: Sequence[str], most: int = MAX_NAMES) -> str:
     """Return `a, b and 7 more`."""
-    more = len(labels) - most
-    some = ", ".join(labels[: most - 1] if more > 0 else labels)
-    return f"{some} and {more + 1} more" if more > 0 else some
+    return list_some(labels, most - (len(labels) > most))
 
 
 def join_with_and(labels: Sequence[str]) -> str:
@@ -285,11 +278,6 @@ def outcome(cell: Compared) -> str:
         return UNKNOWN
     outcome_text = word(cell)
     return f"{outcome_text}, {cell.beside}" if cell.beside else outcome_text
-
-
-def figure(cell: Compared) -> str:
-    """Return the relative error of a cell; a dash without one."""
-    return error(cell.error)
 
 
 def place(finding: IntervalFinding) -> list[str]:

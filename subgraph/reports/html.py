@@ -35,7 +35,6 @@ from subgraph.reports._words import (
     cleaned,
     describe_sweep,
     error,
-    figure,
     interval_title,
     listed,
     outcome,
@@ -44,7 +43,6 @@ from subgraph.reports._words import (
     region,
     runtime,
     seconds,
-    shape,
     size,
     word,
 )
@@ -270,7 +268,6 @@ def _environment() -> Environment:
     words = (
         count,
         error,
-        figure,
         listed,
         outcome,
         percent,
@@ -278,7 +275,6 @@ def _environment() -> Environment:
         region,
         runtime,
         seconds,
-        shape,
         short,
         size,
         word,

@@ -522,7 +522,7 @@ class Healing:
     """
 
     means: Word
-    changes: Sequence[str]
+    changes: Sequence[Name]
     model: File
 
 

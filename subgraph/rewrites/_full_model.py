@@ -154,7 +154,7 @@ class FullModel:
         if not tensor:
             return f"an If around {label(i)}"
         if i == VALUE:
-            return f"{tensor} as the reference computes it"
+            return f"{tensor} as the reference computes it for these inputs"
         return f"a barrier on {tensor} before {label(i)}"
 
 

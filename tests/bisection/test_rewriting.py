@@ -5,6 +5,8 @@ It covers `bisection.rewriting` and `rewrites._full_model`.
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from subgraph.graph.graph import load
 from subgraph.results.bisect import BisectDocument
 from subgraph.rewrites import STRONGEST, NodeChange, open_full_model
 from subgraph.search import Settings
+from subgraph.types import JsonObject
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
+from tests.helpers.run_command import run_program, subcut
 
 NET = """g (float[2,3] x) => (float[2,3] y) {
     [a] a = Tanh(x) [b] b = Sin(a) [c] c = Relu(b) [d] d = Cos(c) [e] e = Add(d, a)
@@ -45,6 +49,10 @@ for node in nodes:
 """
 )
 ALWAYS_WRONG = "found = {name: value + 1 for name, value in found.items()}"
+NO_IF = """
+if any(node.op_type == "If" for node in nodes):
+    raise ValueError("not supported")
+"""
 NO_WHERE = """
 if any(node.op_type in ("Where", "Less", "If") for node in nodes):
     raise ValueError("not supported")
@@ -90,6 +98,68 @@ def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path
     assert {node.op_type for node in load(found.search.healing.model).nodes} >= {"Where", "Relu"}
     original = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     assert np.array_equal(session.run(None, {"x": X})[0], original.run(None, {"x": X})[0])
+
+
+def run(folder: Path, change: str, command: str) -> JsonObject:
+    """The document of a command on the model, with a candidate of this fault."""
+    text_models.load(folder, NET)
+    np.save(folder / "x.npy", X)
+    (folder / "fault.py").write_text(planted(change))
+    words = [*command.split(), *"model.onnx -i x.npy -c fault.py --json".split()]
+    return subcut(*words, cwd=folder).document
+
+
+@pytest.mark.slow
+@pytest.mark.small_inputs
+def test_commands_that_follow_a_cure_do_as_they_say(tmp_path: Path) -> None:
+    found = run(tmp_path, WHOLE_ONLY + MERGES, "bisect --by rewriting")
+    following = {one["why"]: one["argv"][1:] for one in found["next"]}
+    codes = {why: subcut(*words, cwd=tmp_path).code for why, words in following.items()}
+    assert codes == {"run it again": 1, "try the cure": 0, "for a bug report": 0}
+    with zipfile.ZipFile(tmp_path / "bisect-fault.py.zip") as packed:
+        names = {name.partition("/")[2] for name in packed.namelist()}
+        readme, report = (
+            packed.read(f"bisect-fault.py/{name}").decode() for name in ("README.txt", "report.md")
+        )
+    assert names >= {"cure.onnx", "culprit/model.onnx", "culprit/inputs/x.npy"}
+    assert "full model: b, c (Sin, Relu); right with a barrier on b before c\n" in readme
+    assert "a barrier on b before c" in report
+    ran = run_program([sys.executable, tmp_path / found["findings"][0]["case"] / "repro.py"])
+    given, small = [line for line in ran.stdout.splitlines() if line.endswith(" got")]
+    assert given.startswith("x = [-2, -1.2, -0.4, 0.4, 1.2, 2] (2×3) in, [0.508992, ")
+    assert small == found["findings"][0]["small"]["numbers"]
+
+
+@pytest.mark.slow
+def test_case_that_does_not_fail_is_not_written(tmp_path: Path) -> None:
+    hides = 'if any(p.key.startswith("subcut.") for p in model.metadata_props):\n    nodes = []\n'
+    found = search(tmp_path, hides + MERGES, by_rewriting=True)
+    assert [finding.case for finding in found.findings] == [None] and not found.next
+    assert found.report
+    assert subcut("bundle", Path(found.report).parent, cwd=tmp_path).problem == "case.none-found"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "region", "cure", "is_proven"),
+    [
+        (WHOLE_ONLY + MERGES, ["b", "c"], "a barrier on b before c", True),
+        pytest.param(
+            LOSES_RELU + NO_IF,
+            ["c"],
+            "c as the reference computes it for these inputs",
+            False,
+            marks=pytest.mark.rare,  # 20 s
+        ),
+    ],
+)
+def test_blame_proves_the_cure_of_the_search(
+    tmp_path: Path, change: str, region: list[str], cure: str, *, is_proven: bool
+) -> None:
+    found = run(tmp_path, change, "blame")
+    assert (found["region"], found["signature"]) == (region, "mismatch")
+    proofs = {one["what"]: one["proven"] for one in found["cures"]}
+    assert proofs[cure] is is_proven and any(proofs.values())
 
 
 @pytest.mark.slow
@@ -164,10 +234,6 @@ def test_each_change_alone_and_all_together_keep_the_values(tmp_path: Path, barr
 
 
 TWO_MERGES = MERGES + MERGES.replace('"Relu"', '"Sigmoid"').replace('"Sin"', '"Add"')
-NO_IF = """
-if any(node.op_type == "If" for node in nodes):
-    raise ValueError("not supported")
-"""
 SKIPS = """g (float[2,3] x) => (float[2,3] y) {
     [a] a = Tanh(x) [b] b = Relu(a) [c] c = Neg(b) [d] d = Elu(c) [e] e = Cos(d)
     [f] y = Add(e, b)

@@ -15,7 +15,6 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
-from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
 
 SUM = "g (float[4,300] x) => (float[4] y) {{ {} }}"
@@ -30,16 +29,15 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "status", "why"),
+    ("nodes", "status"),
     [
-        ("y = ReduceMean<axes=[-1], keepdims=0>(x)", IDENTICAL, ()),
+        ("y = ReduceMean<axes=[-1], keepdims=0>(x)", IDENTICAL),
         (
             (
                 "n = Constant<value_float=0.00333333333>() a = Mul(x, n) i ="
                 " Constant<value_ints=[1]>() y = ReduceSum<keepdims=0>(a, i)"
             ),
             NOISE,
-            (),
         ),
         (
             (
@@ -47,23 +45,18 @@ def original(tmp_path: Path, reference: Reference) -> OriginalRegion:
                 " y = ReduceSum<keepdims=0>(a, i)"
             ),
             DIFFERENT,
-            ("'y': ",),
         ),
-        ("y = ReduceMax<axes=[1], keepdims=0>(x)", DIFFERENT, ("'y': ",)),
-        ("y = ReduceMean<axes=[1], keepdims=1>(x)", DIFFERENT, ("4×1 where 4 was expected",)),
-        ("y = NoSuchOperator(x)", NOT_RUN, ("reference", "not run")),
+        ("y = ReduceMax<axes=[1], keepdims=0>(x)", DIFFERENT),
+        ("y = ReduceMean<axes=[1], keepdims=1>(x)", DIFFERENT),
+        ("y = NoSuchOperator(x)", NOT_RUN),
     ],
 )
-def test_form_is_proven_or_not(
-    original: OriginalRegion, nodes: str, status: str, why: tuple[str, ...]
-) -> None:
+def test_form_is_proven_or_not(original: OriginalRegion, nodes: str, status: str) -> None:
     form = text_models.model(SUM.format(nodes))
     if "keepdims=1" in nodes:
         del form.graph.output[0].type.tensor_type.shape.dim[:]
         form.graph.output[0].type.tensor_type.ClearField("shape")
-    found = original.compare(form)
-    assert (found.status, found.proven) == (status, status in (IDENTICAL, NOISE)), found
-    assert has_line(found.why, *why)
+    assert original.compare(form) == status
 
 
 def test_one_wrong_sample_of_two_decides(tmp_path: Path, reference: Reference) -> None:
@@ -74,9 +67,9 @@ def test_one_wrong_sample_of_two_decides(tmp_path: Path, reference: Reference) -
     relu = text_models.model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     same = text_models.model("g (float[2] x) => (float[2] y) { y = Identity(x) }")
     found = OriginalRegion(relu, samples[:1], reference, tmp_path / "one").compare(same)
-    assert found.status == IDENTICAL
+    assert found == IDENTICAL
     found = OriginalRegion(relu, samples, reference, tmp_path / "two").compare(same)
-    assert found.status == DIFFERENT
+    assert found == DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,7 @@ def test_values_that_rounding_cannot_change_have_to_be_equal(
     }[kind]
     form = text_models.model(text.format(other), k=np.array(2, dtype))
     found = OriginalRegion(region, samples, reference, tmp_path / "scratch").compare(form)
-    assert found.status == DIFFERENT
+    assert found == DIFFERENT
 
 
 @pytest.mark.parametrize(("scale", "status"), [(0.1, NOISE), (0.101, DIFFERENT), (0.11, DIFFERENT)])
@@ -125,7 +118,7 @@ def test_codes_may_differ_as_far_as_rounding_in_the_form_changes_them(
     found = OriginalRegion(
         region, [fed(tmp_path / "fed", x=x)], reference, tmp_path / "scratch"
     ).compare(form)
-    assert found.status == status, found
+    assert found == status
 
 
 def test_sequences_are_compared_element_by_element(tmp_path: Path, reference: Reference) -> None:
@@ -139,8 +132,8 @@ def test_sequences_are_compared_element_by_element(tmp_path: Path, reference: Re
     original = OriginalRegion(
         region, [fed(tmp_path / "fed", x=np.ones(4, np.float32))], reference, tmp_path / "s"
     )
-    assert original.compare(region).status == IDENTICAL
-    assert original.compare(form).status == DIFFERENT
+    assert original.compare(region) == IDENTICAL
+    assert original.compare(form) == DIFFERENT
 
 
 def test_without_samples_nothing_is_proven(tmp_path: Path, reference: Reference) -> None:

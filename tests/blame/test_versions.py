@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.blame.versions import FEW, History, search
-from subgraph.results.blame import ReleaseState, TriedRelease
+from subgraph.blame.versions import FEW, search
+from subgraph.results.blame import ReleaseState, TriedRelease, Versions
 from tests.helpers.facts import has_line
 
 LETTERS = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.UNKNOWN}
 
 
-def run(truth: str, used: int) -> tuple[History, list[str]]:
-    """The search on a history, a letter per release; and what it asked, in order."""
+def run(truth: str, used: int) -> tuple[Versions, list[str], list[str]]:
+    """The search on a history, a letter per release; what it asked, in order; its notes."""
     releases = [f"1.{k}" for k in range(len(truth))]
     asked = []
 
@@ -24,7 +22,8 @@ def run(truth: str, used: int) -> tuple[History, list[str]]:
         asked.append(version)
         return TriedRelease(version, LETTERS[truth[releases.index(version)]])
 
-    return search(releases, used, ask), asked
+    found, notes = search(releases, used, ask)
+    return found, asked, notes
 
 
 def number(version: str | None) -> int | None:
@@ -37,7 +36,7 @@ def test_statement_of_the_answer_is_true(truth: str, data: st.DataObject) -> Non
     if not known:
         return
     used = data.draw(st.sampled_from(known))
-    history, asked = run(truth, used)
+    history, asked, _ = run(truth, used)
     assert len(set(asked)) == len(asked)
     for tried in history.tried:
         assert tried.state is LETTERS[truth[number(tried.version) or 0]]
@@ -65,7 +64,7 @@ def test_history_with_one_fault_is_told_exactly(
     right again."""
     truth = "u" * refusing + "r" * before + "w" * wrong + "r" * after
     used = data.draw(st.integers(refusing + before, refusing + before + wrong - 1))
-    history, _ = run(truth, used)
+    history, *_ = run(truth, used)
     assert number(history.first_wrong) == refusing + before
     assert number(history.first_right) == (refusing + before + wrong if after else None)
 
@@ -74,7 +73,7 @@ def test_history_with_one_fault_is_told_exactly(
 def test_seven_tries_are_enough_where_one_end_is_right(releases: int, wrong: int) -> None:
     wrong = min(wrong, releases)
     for used in (0, wrong - 1):
-        history, asked = run("w" * wrong + "r" * (releases - wrong), used)
+        history, asked, _ = run("w" * wrong + "r" * (releases - wrong), used)
         # the one that is used costs nothing; one more where a gap is looked into
         assert len(asked) - 1 <= 7 + 1
         assert number(history.first_right) == (wrong if wrong < releases else None)
@@ -82,15 +81,15 @@ def test_seven_tries_are_enough_where_one_end_is_right(releases: int, wrong: int
 
 def test_of_a_few_each_is_tried() -> None:
     truth = "wrwrwrw"
-    history, asked = run(truth, 2)
+    history, asked, notes = run(truth, 2)
     assert len(asked) == FEW == len(truth)
     assert (history.first_wrong, history.first_right) == ("1.2", "1.3")
-    assert has_line(history.notes[0], "6 times")
+    assert has_line(notes[0], "6 times")
 
 
 def test_releases_between_two_wrong_ends_are_run() -> None:
-    history, asked = run("w" * 10 + "r" * 12 + "w" * 14, 35)
-    assert history.of(ReleaseState.RIGHT)
+    history, asked, _ = run("w" * 10 + "r" * 12 + "w" * 14, 35)
+    assert history.right
     assert number(history.first_wrong) == 22
     assert len(asked) <= 12
 
@@ -101,16 +100,15 @@ def test_release_that_is_right_has_the_nearest_wrong_ones() -> None:
 
 
 def outcome(truth: str, used: int) -> tuple[int | None, int | None]:
-    history, _ = run(truth, used)
+    history, *_ = run(truth, used)
     return number(history.first_wrong), number(history.first_right)
 
 
 def test_one_that_cannot_be_tried_lies_between() -> None:
-    history, _ = run("rrrr" + "uuu" + "wwwww" + "rrrr", 9)
+    history, *_ = run("rrrr" + "uuu" + "wwwww" + "rrrr", 9)
     assert (number(history.first_wrong), number(history.first_right)) == (7, 12)
 
 
 def test_all_states_are_listed() -> None:
-    history, _ = run("uwr", 1)
-    lists: Sequence[list[str]] = [history.of(state) for state in ReleaseState]
-    assert lists == [["1.2"], ["1.1"], ["1.0"]]
+    history, *_ = run("uwr", 1)
+    assert (history.right, history.wrong, [*history.unknown]) == (["1.2"], ["1.1"], ["1.0"])

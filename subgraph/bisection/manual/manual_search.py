@@ -24,7 +24,7 @@ from subgraph.bisection.items import items_of
 from subgraph.bisection.manual.tasks import Task
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.bisection.rewriting import Changes, ModelRewriter, RewritingOracle
+from subgraph.bisection.rewriting import Changes, ModelRewriter, RewritingOracle, view_file
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.rewrites import STRONGEST
@@ -148,7 +148,7 @@ class ManualRewriter(ModelRewriter):
         form = [str(self.means), STRONGEST[model.barrier][0], str(model.copies), model.word]
         key = digest("rewritten/1", form, [f"{tensor} {node}" for tensor, node in sorted(changes)])
         if key not in person.results:
-            view = self.view(changes)
+            view = view_file(self.trials, self.write(changes))
             how = f"{count(len(changes), 'change')}, {self.means}"
             raise Pending([Task(key, view, view.whole(), how=how)])
         return person.take(key)
