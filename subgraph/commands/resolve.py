@@ -276,8 +276,8 @@ class Asked:
             own = self._read("memory", runtime.memory, parse_limit)
         candidate = replace(
             candidate,
-            timeout=candidate.timeout if timeout is None else timeout,
-            memory=(candidate.memory or own) if memory_limit is None else memory_limit,
+            timeout=timeout or candidate.timeout,
+            memory=memory_limit or candidate.memory or own,
             precision=candidates.parse_precision("--precision", runtime.precision)
             or candidate.precision,
             executor=check_executor(
