@@ -23,7 +23,6 @@ from subgraph.graph import protobuf
 from subgraph.graph.nested import attribute
 from subgraph.graph.opsets import STANDARD
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record
 from subgraph.trials.float_forms import call_functions
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.types import StringMap
@@ -150,12 +149,13 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
     judged = output.judgement
     result = trials.run(region)
     times = 0.0
-    for k, (sample, made) in enumerate(zip(approximated, result.tensors, strict=True)):
+    samples = zip(trials.values.records, approximated, result.tensors, strict=True)
+    for k, (expected, sample, made) in enumerate(samples):
         for name in region.outputs:
             if name not in made or name not in sample:
                 return 0.0
             is_worst = (k, name) == (output.sample, judged.name)
-            near = _compare_values(sample[name], made[name])
+            near = comparable(sample[name].value(), made[name].value())
             if (
                 near is None
                 or near.masked
@@ -164,21 +164,11 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 return 0.0
             if (
                 is_worst
-                and (far := _compare_values(trials.values.records[k][name], made[name]))
+                and (far := comparable(expected[name].value(), made[name].value()))
                 and not far.masked
             ):
                 times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
     return times
-
-
-def _compare_values(expected: Record, made: Record) -> Pair | None:
-    one = expected.value()
-    other = made.value()
-    return (
-        comparable(one, other)
-        if isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-        else None
-    )
 
 
 def _rms(pair: Pair) -> float:

@@ -16,6 +16,7 @@ class Fact(StrEnum):
     APPROXIMATE = "approximate"  # an approximate kernel of one of its operators may be so far off
     BEYOND = "beyond"  # rounding at the claimed precision does not explain the error
     CANDIDATE = "candidate"  # onnx's own evaluator agrees with the candidate
+    COARSE = "coarse"  # one scale for values of very different sizes makes most of them 0
     EVERYWHERE = "everywhere"  # each node of the region is off alone
     EXPORT = "export"  # one side is what the model was exported from
     FITS = "fits"  # rounding at a lower precision explains the error
@@ -78,6 +79,7 @@ CONCLUSIONS = (
             " --precision fp16"
         ),
     ),
+    ((Fact.COARSE,), "the range, not a kernel: {quoted}"),
     ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
     (
         (Fact.WITHIN,),
@@ -166,6 +168,7 @@ CONCLUSIONS = (
 QUOTED = (
     Fact.INPUT,
     Fact.EXPORT,
+    Fact.COARSE,
     Fact.MODEL,
     Fact.ALIKE,
     Fact.SWITCH,

@@ -37,7 +37,7 @@ from subgraph.inspection.validate import explain_refusal
 from subgraph.origins.source import find_sources
 from subgraph.precision import Precision
 from subgraph.reach import ungroup
-from subgraph.results.bisect import ModelDifference
+from subgraph.results.bisect import QUANTIZER, ModelDifference
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
@@ -92,7 +92,8 @@ def diagnose(
     evidence = list(_overflow(trials.judge, region))
     evidence += diagnose_model(trials, region, verdict, differences)
     worst = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-    if any(one.fact is Fact.MODEL for one in evidence):  # then no option of the runtime matters
+    # then no option of the runtime matters
+    if any(one.fact in (Fact.MODEL, Fact.COARSE) for one in evidence):
         evidence += _diagnose_claim(worst)
         return [conclude(evidence), *evidence]
     evidence += _diagnose_common(trials, [region, *others]) if others else _diagnose_one(worst)
@@ -396,16 +397,21 @@ def diagnose_model(
     except SubcutError as e:
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
-    if found.agrees:
+    coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
+    if found.agrees and not coarse:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
+    elif is_same and coarse:
+        says = f"with {file} the reference gives what the candidate gives"
+        quoted = f"{coarse[0].part} {coarse[0].theirs}"
+        yield Evidence("model", says, Fact.COARSE, quoted=quoted)
     elif is_same and (found.fails or not verdict.worst):
         says = f"the reference refuses this piece of {file} as well"
-        quoted = ""
+        quoted = differences[0].text if differences else ""
         if verdict.worst:
             says = f"with {file} the reference gives what the candidate gives"
-        elif not other.problem(region):
+        elif not quoted and not other.problem(region):
             quoted = explain_refusal(other.graph, other.region(region).nodes)
-        quoted = quoted or (differences[0].text if differences else says)
+        quoted = quoted or says
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)
     else:
         yield Evidence("model", f"with {file} the reference agrees with neither side: {found.why}")

@@ -22,13 +22,13 @@ from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import canonical_domain, read_imports, schema
-from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES
+from subgraph.graph.properties import COMMUTES, OUTPUT_SCALES, SQUASHES
 from subgraph.graph.quantization import AXIS, TFLITE, constant_scale
 from subgraph.graph.region import Region, find_upstream_until
-from subgraph.inspection.lint.coarse_step import SHARE
+from subgraph.inspection.lint.coarse_step import STEPS
 from subgraph.inspection.summary import attribute_text
 from subgraph.reach import reach
-from subgraph.results.bisect import READS, ModelDifference
+from subgraph.results.bisect import QUANTIZER, READS, ModelDifference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
@@ -48,6 +48,9 @@ BIAS = 2  # input of a Conv
 MAX_FAR = 3  # constants that notes list
 NEAREST = 0.501  # steps between a constant and its nearest code
 MIN_CLIPPED = 0.005  # share of a tensor's values that a scale clips
+MIN_LOST = 0.25  # share of the values other than 0 that a scale makes 0
+# they quantize all that they read with one scale, which they find as they run
+FINDS_RANGE = frozenset("DynamicQuantizeLinear DynamicQuantizeMatMul".split())
 ROUNDED = 1e-6  # relative distance of constants that are equal but for rounding
 SCALES = {"DequantizeLinear": (1, 2), **OUTPUT_SCALES}  # operator -> inputs: scale, zero point
 
@@ -72,7 +75,7 @@ def find_differences(trials: Trials, region: Region) -> list[ModelDifference]:
     pairs = pairing.pairs
     paired = set(pairs.values())
     both = [(ours.node(i), theirs.node(j)) for i, j in pairs.items()]
-    found = [*_iter_missing_inputs(theirs), *_iter_clipped(trials, other, region)]
+    found = [*_iter_missing_inputs(theirs), *_iter_coarse(trials, other, theirs, region)]
     if not found:  # else a node reads what none computes
         reads = _iter_reads(trials.graph, other, ours.nodes)
         found += [row for row in reads if not _are_equal(trials.values, row)]
@@ -256,15 +259,10 @@ def _pair_region(trials: Trials, region: Region) -> _Pairing | None:
     names = {name: match.name for name, match in other.matches.items()}
     nodes = region.all_nodes
     if other.problem(region):
-        made = [
-            names.get(name, name)
-            for name in chain.from_iterable(trials.graph.makes[i] for i in nodes)
-        ]
-        makers = other.graph.maker
-        theirs_nodes = [*dict.fromkeys(makers[name] for name in made if name in makers)]
+        made = (names.get(name, name) for name in trials.graph.iter_outputs(nodes))
+        theirs_nodes = tuple(dict.fromkeys(other.graph.producers(made)))
     else:
-        theirs_region = other.region(region)
-        theirs_nodes = list(theirs_region.all_nodes)
+        theirs_nodes = other.region(region).all_nodes
     if max(len(nodes), len(theirs_nodes)) > MAX_NODES:
         return None
     ours = _side(trials.graph, trials.values, nodes)
@@ -307,7 +305,7 @@ def _list_carried(graph: Graph, j: int) -> set[str]:
     def follow(i: int) -> Iterator[int]:
         return (k for k in graph.successors(i) if graph.ops[k] in AXIS)
 
-    return set(chain.from_iterable(graph.makes[k] for k in reach([j], follow)))
+    return set(graph.iter_outputs(reach([j], follow)))
 
 
 # ------------------------------------------------------------ differences
@@ -427,8 +425,21 @@ def _measure_constants(
                 continue
             apart = relative_l2(own, their)
             if texts := _describe_constants(own, their, apart):
-                found.append((apart, ModelDifference(ours.label, part, *texts)))
+                makers = ", ".join(_list_folded(ours.side.graph, theirs.side.graph, a))
+                by = f" by {makers}" if makers else ""
+                found.append((apart, ModelDifference(ours.label, part, texts[0] + by, texts[1])))
     return sorted(found, key=lambda pair: -pair[0])
+
+
+def _list_folded(ours: Graph, theirs: Graph, name: str) -> list[str]:
+    """List the nodes that compute a constant of ours, and that the other model does not have."""
+
+    def is_value(tensor: str) -> bool:
+        return ours.kinds([tensor])[tensor] == VALUE
+
+    nodes = ours.in_order(ours.ancestors_until(ours.producers([name]), is_value))
+    known = theirs.maker.keys()
+    return [clean(ours.label(i)) for i in nodes if known.isdisjoint(ours.makes[i])]
 
 
 def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> bool:
@@ -467,31 +478,45 @@ def _iter_outputs(
             yield ModelDifference(clean(label), f"output {clean(name)}", own, their)
 
 
-def _iter_clipped(
-    trials: Trials, other: CandidateModel, region: Region
+def _iter_coarse(
+    trials: Trials, other: CandidateModel, theirs: _Side, region: Region
 ) -> Iterator[ModelDifference]:
-    """Yield outputs of the region of which the scale of their quantizer clips values, or is so
-    coarse that most become 0: a mask, or another range, shares it."""
-    scales = {n: other.matches[n].scale for n in region.outputs if n in other.matches}
+    """Yield tensors of the region of which the scale of a quantizer clips values, or makes many 0:
+    outliers, a mask, or another range share it.
+
+    A scale that is found as the model runs is that of what the region reads.
+    """
+    graph = trials.graph
+    records = trials.values.records[0]
+    made = [n for n in graph.iter_outputs(region.nodes) if n in other.matches]
+    scales = {n: other.matches[n].scale for n in made}
     shares = measure_saturation(other, trials.values) if any(scales.values()) else {}
-    for name, share in shares.items():
-        scale = scales.get(name)
+    places = {n: graph.maker[n] for n in made if n in shares}
+    names = {match.name: name for name, match in other.matches.items()}
+    dynamic = [j for j in theirs.nodes if theirs.graph.ops[j] in FINDS_RANGE]
+    for name in (names.get(theirs.graph.nodes[j].input[0], "") for j in dynamic):
+        reading = [i for i in region.nodes if name in graph.reads[i]]
+        if reading and name in records:
+            value = records[name].array()
+            span = float(value.max(initial=0)) - float(value.min(initial=0))
+            scales[name] = Scale((span / STEPS,), (0,))
+            places[name] = reading[0]
+    for name, place in places.items():
+        scale = scales[name]
         if scale is None or not np.isfinite(scale.step).all():
             continue
-        maker = trials.graph.maker[name]
-        value = np.abs(trials.values.records[0][name].array())
+        value = np.abs(records[name].array())
         free = value[value > 0]
         lost = np.count_nonzero(free < max(scale.step) / 2) / max(free.size, 1)
-        text = f"{_scale_text(scale)}, which "
+        share = shares.get(name, 0.0) if name in region.outputs else 0.0
         if share >= MIN_CLIPPED:
-            text += f"clips {100 * share:.2g} % of our values"
-        elif lost >= SHARE:
-            text += f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
+            text = f"clips {100 * share:.2g} % of our values"
+        elif lost >= MIN_LOST and graph.operator(name) not in SQUASHES:
+            text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue
-        yield ModelDifference(
-            clean(trials.graph.label(maker)), f"quantizer of {clean(name)}", "", text
-        )
+        text += f" ({_scale_text(scale)})"
+        yield ModelDifference(clean(graph.label(place)), f"{QUANTIZER} {clean(name)}", "", text)
 
 
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:

@@ -199,7 +199,7 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
         return ReportedAnswer(Kind.WRONG, title(finding))
     if misread := wrong_input(finding):
         return ReportedAnswer(Kind.WRONG, f"{misread}; seen at {region(finding)}")
-    most = "" if finding.certified else "at most "
+    most = "" if finding.certified or len(finding.nodes) == 1 else "at most "
     size = f"{most}{len(all_indices(finding))} of {count(_count_searched(document), 'node')}"
     return _fails(_name_failures(document.findings), _add_run(document, _say_place(finding)), size)
 

@@ -322,6 +322,7 @@ class Contributor:
     explains: Number | None
 
 
+QUANTIZER = "quantizer of"  # before the tensor, in a difference of how its values are quantized
 READS = "reads "  # before the tensor, in a difference of what nodes read
 
 

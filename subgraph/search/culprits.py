@@ -132,6 +132,8 @@ def find_culprits(progress: Progress) -> Search[None]:
         region = yield from _failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
+            if region.kind is FindingKind.CULPRIT:
+                progress.rest = Rest.AGREES
             return
         if not region:
             return

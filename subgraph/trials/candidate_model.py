@@ -147,9 +147,7 @@ class CandidateModel:
         has_blocks = has_blocks and not is_quantized(self.reference.ops)
         finds_steps = any(map(finds_scales, self.graph.nodes))
         has_blocks = has_blocks and (finds_steps or self.weight_cost is None)
-        if finer or has_blocks or is_quantized(self.graph.ops):
-            return Precision.INT8
-        if scales_of(self.graph):
+        if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
         return _find_narrow_type(self, range(len(self.graph.nodes)))
 
@@ -222,7 +220,7 @@ class CandidateModel:
         feeds = self.feeds(region, records, folder)
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
         shapes = self._captured(cut.shapes)
-        captured = self._captured(cut.outputs)
+        captured = () if self.unknown else self._captured(cut.outputs)
         if cut.shapes and not shapes:
             raise ModelError(
                 f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known:"
@@ -281,23 +279,11 @@ def find_code_type(other: CandidateModel, name: str) -> str:
 def find_half_step(other: CandidateModel, name: str) -> float:
     """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
     others."""
-    match = None if name in other.reference.outputs else other.matches.get(name)
-    node = (
-        other.graph.nodes[other.graph.maker[match.name]]
-        if match and match.name in other.graph.maker
-        else None
-    )
-    if (
-        node is None
-        or match is None
-        or match.reference_scale
-        or not match.scale
-        or node.domain != TFLITE
-    ):
+    match = other.matches.get(name)
+    if not match or not match.scale or match.reference_scale or name in other.reference.outputs:
         return 0.0
-    return (
-        match.scale.step[0] / 2 if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type) else 0.0
-    )
+    step = match.scale.step[0]
+    return step / 2 if step == SPECIFIED_STEPS.get(other.graph.operator(match.name)) else 0.0
 
 
 def find_joined_tensors(other: CandidateModel) -> list[Strings]:
@@ -463,9 +449,11 @@ def describe_matches(other: CandidateModel) -> str:
         for how in ("name", "map", "place", "value", "use")
         if (n := sum(m.how == how for m in matches))
     ]
-    turned = sum(bool(m.perm) for m in matches)
-    quantized = sum(m.scale is not None for m in matches)
-    more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(quantized)
+    more = {
+        "transposed": sum(bool(m.perm) for m in matches),
+        "quantized": sum(m.scale is not None for m in matches),
+    }
+    hows += [f"{n} {word}" for word, n in more.items() if n]
     types = [
         f"output {name} is {own} for {expected}"
         for name, (own, expected) in find_other_types(other).items()
@@ -475,10 +463,7 @@ def describe_matches(other: CandidateModel) -> str:
         types.append(f"quantized weights are taken as they are there: {cost} of the outputs")
     if moved := sorted(name for name, _ in other.refuted):
         types.append(f"not the same in spite of the name: {len(moved)}, first {short(moved[0])}")
-    return (
-        f"{len(matches)} tensors of {other.graph.path.name} are ours:"
-        f" {', '.join(hows + more + types)}"
-    )
+    return f"{len(matches)} tensors of {other.graph.path.name} are ours: {', '.join(hows + types)}"
 
 
 def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:

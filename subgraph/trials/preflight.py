@@ -29,7 +29,7 @@ from subgraph.comparison.contract import (
 from subgraph.comparison.similarity.explanations import find_grid
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
-from subgraph.inspection.validate import find_problems, node_title
+from subgraph.inspection.validate import explain_refusal
 from subgraph.log import log
 from subgraph.precision import Precision
 from subgraph.runtime.python_objects import FULL_MODEL_ONLY
@@ -92,20 +92,17 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     region = trials.full_model
     declares_nothing = trials.run_extra(region, [{} for _ in trials.values.samples])
     if any(declares_nothing.tensors):
-        problems = find_problems(model)
-        named = [f"{node_title(model, p.node)}: {p.what}; " for p in problems if p.node is not None]
-        hint = f"{''.join(named[:1])}all nodes of {name} load without the declared tensors: correct"
-        hint += " or remove those"
+        hint = f"all nodes of {name} load without the declared tensors: correct or remove those"
+        hint = "; ".join(filter(None, (explain_refusal(model), hint)))
         for output in sorted({*model.outputs} - {*model.maker, *model.inputs, *model.weights}):
             hint = (
                 f"no node of {name} computes its output '{clean(output)}',"
                 f" as '{trials.graph.producer_label(output)}' does"
             )
-        raise Refused(
-            f"the file as shipped does not load: {shipped.why}",
-            hint,
-            code="candidate.file-refused",
-        )
+        what = f"the file as shipped does not load: {shipped.why}"
+        refusal = Refused(what, hint, code="candidate.file-refused")
+        refusal.exit_code = 1  # the reference reads the file
+        raise refusal
 
 
 def _require_one_operator(judge: Judge, whole: RunResult) -> None:

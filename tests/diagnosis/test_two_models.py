@@ -48,11 +48,11 @@ for node in nodes:
 """)
 
 
-def finding(folder: Path, ours: Any, theirs: Any, *more: str) -> dict[str, Any]:
+def finding(folder: Path, ours: Any, theirs: Any, *more: str, x: Any = VALUES) -> dict[str, Any]:
     """The only finding of a bisection with another model; each one is a text and its weights."""
     for name, (text, weights) in {"m.onnx": ours, "other.onnx": theirs}.items():
         text_models.save(folder / name, text, **weights)
-    np.save(folder / "x.npy", VALUES)
+    np.save(folder / "x.npy", x)
     command = ("bisect", "m.onnx", "--candidate-model", "other.onnx", "-i", "x.npy", "--json")
     done = subcut(*command, *more, cwd=folder)
     assert done.code == 1, done.err
@@ -140,7 +140,30 @@ def test_scale_that_a_mask_sets_is_the_cause(tmp_path: Path) -> None:
     )
     assert found["nodes"] == ["mask"]
     [quantizer] = [row for row in rows(found)[:1] if row[1] == "quantizer of m"]
-    assert has_line([quantizer[3]], "scale 39.2", "of our values 0"), quantizer
+    assert has_line([quantizer[3]], "of our values 0", "scale 39.2"), quantizer
+
+
+def test_outliers_that_set_a_scale_at_run_time_are_the_cause(tmp_path: Path) -> None:
+    """One scale for 400 and values below 3: each node is within its rounding, the output is not."""
+    text = "g (float[8,16] x) => (float[8,16] y) { [in] a = MatMul (x, w) [far] b = Add (a, v)"
+    ours = text + " [last] y = MatMul (b, u) }"
+    theirs = (
+        text
+        + """ [q] c, s, z = DynamicQuantizeLinear (b) [last] i = MatMulInteger (c, k, z)
+        [cast] f = Cast <to = 1> (i) [by] t = Mul (s, step) [mul] y = Mul (f, t) }"""
+    )
+    outlier = np.zeros(16, np.float32)
+    outlier[3] = 400
+    first, second = RNG.normal(size=(2, 16, 16)).astype(np.float32) / 4
+    second[3] = 0
+    step = np.float32(np.abs(second).max() / 127)
+    codes = {"k": np.rint(second / step).astype(np.int8), "step": step}
+    weights = {"w": first, "v": outlier}
+    x = RNG.normal(size=(8, 16)).astype(np.float32)
+    found = finding(tmp_path, (ours, weights | {"u": second}), (theirs, weights | codes), x=x)
+    assert found["nodes"] == ["last"]
+    assert rows(found)[0][:2] == ("last", "quantizer of b")
+    assert has_line(found["evidence"][0]["says"], "the range", "of our values 0", "next to 40")
 
 
 def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
@@ -148,7 +171,9 @@ def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
     folded = {"folded": np.array([6, 2])}
     found = finding(tmp_path, (RESHAPED, SHAPES), (FOLDED, folded))
     shapes = {part: values for _, part, *values in rows(found)}["shape"]
-    assert has_line(shapes[0], "[4, 3]") and has_line(shapes[1], "[6, 2]")
+    assert has_line(shapes[0], "[4, 3]", "shape", "pick", "two", "join") and has_line(
+        shapes[1], "[6, 2]"
+    )
 
 
 def test_scale_is_named_that_an_infinity_of_a_table_makes_infinite(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_file_with_a_wrong_declaration_blames_no_node(
 ) -> None:
     save_misdeclared(tmp_path)
     done = subcut(command, *words.split(), "--shape", "x=3x8", "--json", cwd=tmp_path)
-    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
+    assert (done.code, done.document["error"]["code"]) == (1, "candidate.file-refused")
 
 
 def test_declaration_that_contradicts_a_node_names_the_node(tmp_path: Path) -> None:
@@ -196,13 +196,29 @@ def test_declaration_that_contradicts_a_node_names_the_node(tmp_path: Path) -> N
     assert has_line(done.err, "Softmax", "(10) vs (1)", "declared tensors")
 
 
+@pytest.mark.parametrize("declared", ["", ", float16[3,8] m"], ids=["one", "two"])
+def test_wrongly_declared_type_is_one_finding(declared: str, tmp_path: Path) -> None:
+    """A converter to float16 forgot what a Cast converts to; the nodes that read it are healthy."""
+    text = """g (int64[3,8] x) => (float{16}[3,8] y) <float{16}[3,8] c{more}> {{
+        [cast] c = Cast <to = 1> (x) [neg] m = Neg (c) [mul] p = Mul (m, w)
+        [last] y = Tanh (p) }}"""
+    weights = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    ours = text.replace("{16}", "").format(more=declared.replace("16", ""))
+    text_models.save(tmp_path / "a.onnx", ours, w=weights)
+    theirs = text.replace("{16}", "16").format(more=declared)
+    text_models.save(tmp_path / "b.onnx", theirs, w=weights.astype(np.float16))
+    done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", "--json", cwd=tmp_path)
+    [found] = done.document["findings"]
+    assert (done.code, found["nodes"], found["signature"]) == (1, ["cast"], "refused")
+
+
 def test_output_that_no_node_computes_names_our_node(tmp_path: Path) -> None:
     """An optimizer dropped the node of an output that is a constant."""
     ours = "g (float[2] x) => (float[2] y, int64[1] n) { y = Neg(x) [count] n = Shape(x) }"
     text_models.save(tmp_path / "a.onnx", ours)
     text_models.save(tmp_path / "b.onnx", ours.replace("[count] n = Shape(x)", ""))
     done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", cwd=tmp_path)
-    assert done.code == 3 and has_line(done.err, "no node of b.onnx", "'n'", "'count' does")
+    assert done.code == 1 and has_line(done.err, "no node of b.onnx", "'n'", "'count' does")
 
 
 def test_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
@@ -235,7 +251,7 @@ def test_stale_declared_size_is_no_open_shape(tmp_path: Path) -> None:
     w1 = draw((4, 4, 3, 3)).astype(np.float32)
     text_models.save(tmp_path / "m.onnx", STALE, w0=w0, w1=w1)
     done = subcut("bisect", "m.onnx", "-c", "tract", "--shape", "x=3x3x8x8", "--json", cwd=tmp_path)
-    assert (done.code, done.document["error"]["code"]) == (3, "candidate.file-refused")
+    assert (done.code, done.document["error"]["code"]) == (1, "candidate.file-refused")
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ PIECES = 16
 MIN_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
 CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
 GROWTH_POINTS = 8
+MAX_SPOILING = 4  # pieces that have an error together
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
@@ -59,6 +60,9 @@ def find_accumulated(
         return None
     growth = (yield from _growth(state)) if share == 1.0 else ()
     contributors = yield from _largest(state, pieces, shares)
+    spoiling = yield from _find_spoiling(state, scope, contributors)
+    if spoiling:
+        return spoiling
     return _finding(
         state,
         scope,
@@ -99,15 +103,8 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
     )
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
-    failing = (
-        "1 piece that fails explains"
-        if len(shares) == 1
-        else f"{len(shares)} pieces that fail explain"
-    )
-    why = (
-        f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is"
-        " made in many places"
-    )
+    why = f"what fails alone ({len(shares)}) explains {sum(shares):.0%}, none more than"
+    why += f" {max(shares):.0%}; the rest of the error is made in many places"
     return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 
@@ -146,6 +143,34 @@ def _shares(
             return None
         shares.append(share or 0.0)
     return shares
+
+
+def _find_spoiling(
+    state: SearchState, scope: Items, contributors: Sequence[tuple[Items, float]]
+) -> Search[Finding | None]:
+    """Find the few items without which the scope agrees, and which alone spoil the outputs: their
+    own values are within rounding, as one scale for values of very different sizes leaves them."""
+    items: Items = ()
+    for piece, share in contributors[:MAX_SPOILING]:
+        if not items and share < CULPRIT_SHARE:
+            break
+        items = tuple(sorted((*items, *piece)))
+        rest = tuple(k for k in scope if k not in items)
+        if not (yield from state.tail(Purpose.TAIL, rest)).agrees:
+            continue
+        if not (yield from state.tail(Purpose.TAIL, items)).fails:
+            break
+        query = state.aim.isolated(items, state.aim.first, explain=True)
+        (alone,) = yield from state.ask(Purpose.GROWTH, [query])
+        why = "the outputs agree without it, and fail with its error alone"
+        return Finding(
+            FindingKind.CULPRIT,
+            items,
+            state.aim.signature,
+            share_of_model=alone.share.of_model,
+            why=why,
+        )
+    return None
 
 
 def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:

@@ -25,6 +25,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.quantization import scales_of
 from subgraph.graph.region import Region, find_upstream_until
+from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.value_types import read_type
 from subgraph.log import log
 from subgraph.precision import Precision
@@ -100,7 +101,7 @@ def pair_models(
             "--map FILE, with a line OURS THEIRS, names it",
             code="pair.unmatched",
         )
-    return replace(pair, matches=_add_types(other, pair.matches, values.records[0]))
+    return replace(pair, matches=_add_types(pair, values.records[0]))
 
 
 def _match_by_meaning(
@@ -132,17 +133,18 @@ def _match_by_meaning(
     return pair
 
 
-def _add_types(other: Graph, matches: Matches, ours: Records) -> Matches:
-    """The matches, with element types where no value shows them: those that the candidate's file
-    declares, else those of our tensors."""
-    untyped = {name: m for name, m in matches.items() if not m.dtype}
-    declared = other.value_infos({m.name for m in untyped.values()})
-    types = {name: read_type(info.type)[1] for name, info in declared.items()}
-    typed = {
-        n: m.of_type(types.get(m.name) or (ours[n].dtype if m.plain else ""))
-        for n, m in untyped.items()
+def _add_types(pair: CandidateModel, ours: Records) -> Matches:
+    """The matches, with element types where no value shows them, or if the file does not load:
+    those that it declares, or that follow from these, else those of our tensors."""
+    if not pair.unknown and all(m.dtype for m in pair.matches.values()):
+        return pair.matches
+    type_of = infer_types(pair.graph).type_of
+    types = {n: type_of(m.name) for n, m in pair.matches.items() if pair.unknown or not m.dtype}
+    declared = {n: read_type(known)[1] for n, known in types.items() if known}
+    return {
+        n: m.of_type(declared.get(n) or m.dtype or (ours[n].dtype if m.plain else ""))
+        for n, m in pair.matches.items()
     }
-    return {**matches, **typed}
 
 
 def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
