@@ -276,14 +276,26 @@ def find_code_type(other: CandidateModel, name: str) -> str:
     return name_of(zero.data_type) if zero else "uint8"
 
 
-def find_half_step(other: CandidateModel, name: str) -> float:
-    """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of
-    others."""
-    match = other.matches.get(name)
-    if not match or not match.scale or match.reference_scale or name in other.reference.outputs:
-        return 0.0
-    step = match.scale.step[0]
-    return step / 2 if step == SPECIFIED_STEPS.get(other.graph.operator(match.name)) else 0.0
+def find_tflite_scale(other: CandidateModel, name: str) -> Scale | None:
+    """The scale of an intermediate tensor of TensorFlow Lite's; None for one that the reference
+    quantizes, too."""
+    match = None if name in other.reference.outputs else other.matches.get(name)
+    if match is None or match.reference_scale or match.name not in other.graph.maker:
+        return None
+    is_tflite = other.graph.nodes[other.graph.maker[match.name]].domain == TFLITE
+    return match.scale if is_tflite else None
+
+
+STEPS = 127.0  # of int8, between zero and the largest value
+
+
+def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: float) -> float:
+    """Half a step of an intermediate tensor; of a scale that was chosen and not specified, no more
+    than its largest value needs."""
+    step = scale.step[0]
+    op_type = other.graph.operator(other.matches[name].name)
+    needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / STEPS
+    return min(step, needed) / 2
 
 
 def find_joined_tensors(other: CandidateModel) -> list[Strings]:

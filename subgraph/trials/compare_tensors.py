@@ -543,7 +543,8 @@ def _compare(
     steps = _OwnSteps.find(trials, every)
     found = _compare_nodes(trials, names, steps, jobs, fail_fast, only_in_place)
     fails = found.whole.fails or found.first_bad
-    if steps.decides and fails and found.settlement.is_open:
+    can_clip = found.own_graph is not None and not found.whole.fails
+    if (steps.decides or can_clip) and fails and found.settlement.is_open:
         if at or only_in_place:
             found = _compare_nodes(trials, every, steps, jobs, False, False)
         found = steps.apply(found, names)
@@ -652,11 +653,12 @@ class _OwnSteps:
 
     def excuse(self, row: ComparisonRow) -> bool:
         """Return whether they explain why a row fails."""
-        if not row.verdict or not self.decides:
+        if not row.verdict:
             return False
         is_clipped = self.clips and row.verdict.outputs and not is_beyond_steps(row.verdict)
         is_number = not row.in_place or not row.in_place.fails or row.in_place.signature in NUMBERS
-        return is_number and bool(is_clipped or not row.verdict.fails)
+        is_step = self.decides and not row.verdict.fails
+        return is_number and bool(is_clipped or is_step)
 
     def apply(self, found: Comparison, names: Collection[str]) -> Comparison:
         """The comparison of these tensors without the failures that they explain: those that are

@@ -15,7 +15,7 @@ from itertools import chain, product
 
 import numpy as np
 
-from subgraph.comparison import CLEAR
+from subgraph.comparison import CLEAR, CLIPPED
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Rule
 from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge as judge_values
@@ -35,13 +35,19 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import Records, Value
 from subgraph.text import from_run
-from subgraph.trials.candidate_model import coarsen_inputs, find_code_type, find_half_step
+from subgraph.trials.candidate_model import (
+    coarsen_inputs,
+    find_code_type,
+    find_half_step,
+    find_tflite_scale,
+)
 from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
 from subgraph.types import Array, frozen_keywords
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, is_mute, joined
 
+MAX_LOST = 1 / 3  # of the largest value: as much a calibration clips on another input
 WITHOUT_VALUES = (
     Signature.MISSING,
     Signature.SHAPE,
@@ -245,11 +251,19 @@ class Judge:
                 and isinstance(value, np.ndarray)
             ):
                 reference, value = limit_to_mask(reference, value, mask)
-            half_step = find_half_step(other, name) if other else 0.0
-            quantized = None
-            if scales and name in scales and other and isinstance(reference, np.ndarray):
-                dtype = find_code_type(other, name)
-                quantized = quantized_by(scales[name], reference, dtype, coarse)
+            half_step = 0.0
+            quantized = clipped = None
+            if other and isinstance(reference, np.ndarray):
+                if scales and name in scales:
+                    dtype = find_code_type(other, name)
+                    quantized = quantized_by(scales[name], reference, dtype, coarse)
+                elif scale := find_tflite_scale(other, name):
+                    largest = float(np.abs(reference).max(initial=0.0))
+                    half_step = find_half_step(other, name, scale, largest)
+                    codes = quantized_by(scale, reference, find_code_type(other, name), coarse)
+                    held = ((codes.exact - codes.zero) * codes.step).astype(reference.dtype)
+                    lost = np.abs(held - reference).max(initial=0.0)
+                    clipped = held if lost <= MAX_LOST * largest else None
             is_model_output = name in graph.outputs
             context = OutputContext(
                 name,
@@ -261,7 +275,11 @@ class Judge:
                 self.has_fixed_point and scales is None,
                 quantized,
             )
-            yield judge_values(reference, value, self.rule, context, sample)
+            judged = judge_values(reference, value, self.rule, context, sample)
+            if clipped is not None and judged.fails:
+                limited = judge_values(clipped, value, self.rule, context, sample)
+                judged = judged if limited.fails else replace(judged, label=CLIPPED)
+            yield judged
 
 
 def can_tell(judge: Judge, region: Region) -> bool:

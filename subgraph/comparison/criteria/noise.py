@@ -4,8 +4,8 @@ that (the default)
 The slices of an output are the whole and, per axis, each index; of a distribution not the classes.
 Axes of length 1 count as dropped, slices of fewer than 4 elements are left out. With c the
 precision that the candidate claims (no finer than the region's own float types), eps its unit
-roundoff and q half of float16's smallest step, or of the scale that TensorFlow Lite's specification
-gives an operator's output (Softmax: 1/256), of a slice s:
+roundoff and q half of float16's smallest step, or of a tensor's scale in TensorFlow Lite (1/256 of
+a Softmax, as specified; of a chosen one no more than 1/127 of the largest value), of a slice s:
 
     S  its largest |reference|
     E  its largest |candidate − reference|
