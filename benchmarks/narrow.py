@@ -133,7 +133,7 @@ def ours(case: Case, *, shy: bool = False) -> Tried:
         np.save(folder / "samples" / f"{k}.npy", suspects.sample(k))
     options = {"log": folder, "faults": case.faults, "shy": 1 if shy else ""}
     words: Words = ["bisect", FOLDER / case.model, "-i", "samples", "-c", spec(**options)]
-    words += ["--criterion", CRITERION, "--json"]
+    words += ["--criterion", CRITERION, "--keep-input", "--json"]
     document, seconds = bisected(words, folder)
     answer = frozenset(map(frozenset, regions(document["findings"])))
     said = document["trials"], document["compiled_nodes"]
