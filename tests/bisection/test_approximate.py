@@ -220,6 +220,7 @@ CHOICE = """g (float[4, 16] x) => (float[4, 16] y) {
     [a] p = Abs (x) [s] q = Mul (p, w) [e] e = Greater (q, p) [c] y = Where (e, p, other) }"""
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)]

@@ -119,6 +119,7 @@ def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(
 CALM = WILD.replace("Mul (b, large) [wave] y = Sin (c)", "Mul (b, large) [wave] y = Sigmoid (c)")
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(("steps", "code"), [("0.04", 0), ("0.4", 1)])
 def test_codes_decide_if_the_outputs_agree_by_their_steps(

@@ -88,6 +88,7 @@ def search(
     ).result
 
 
+@pytest.mark.slow
 def test_pass_that_runs_on_large_graphs_only_is_found_without_an_option(tmp_path: Path) -> None:
     found = search(tmp_path, MERGES)
     (finding,) = found.findings
@@ -245,6 +246,7 @@ for node in nodes:
 """  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_faults_are_both_named(tmp_path: Path) -> None:
     found = search(tmp_path, TWO_MERGES, by_rewriting=True)
     assert sorted([*finding.nodes] for finding in found.findings) == [["b", "c"], ["e", "f"]]

@@ -121,6 +121,7 @@ def ask(two: Path, command: str, off: str, *words: str) -> Done:
     )
 
 
+@pytest.mark.slow
 def test_output_is_left_out_and_another_one_masked(two: Path) -> None:
     words = ("--ignore", "aux", "--where", "confidence>0.5")
     right = ask(two, "compare", "aux@0+boxes@1", *words)

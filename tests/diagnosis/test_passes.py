@@ -78,6 +78,7 @@ def test_the_minimal_sets_are_found(
         assert not any(asked.is_right(set(some) - {name}) for name in some)
 
 
+@pytest.mark.slow
 def test_pass_that_does_something_only_without_another_is_found(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+C", hidden="A>C")
     assert list(asked.names()) == ["A", "B"]

@@ -204,6 +204,7 @@ def test_input_that_no_node_computes_is_named(tmp_path: Path) -> None:
     assert has_line(found["evidence"][0]["says"], "the model", "'gone'")
 
 
+@pytest.mark.slow
 def test_runtime_is_to_blame_if_the_reference_computes_the_other_model_right(
     tmp_path: Path,
 ) -> None:
@@ -389,6 +390,7 @@ def test_node_of_another_operator_is_compared_by_its_weight(tmp_path: Path) -> N
     assert rows(found)[0] == ("gemm", "operator", "Gemm, transB=1", "MatMul")
 
 
+@pytest.mark.slow
 def test_sum_of_codes_is_the_tensor_that_the_next_node_reads(tmp_path: Path) -> None:
     """The codes that a QLinearAdd passes on to a QLinearConcat have no name of ours."""
     text = "g (float[3,4] x) => (float[3,8] y) { [act] a = Sigmoid (x) %s }"

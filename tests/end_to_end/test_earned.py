@@ -83,6 +83,7 @@ def test_zeros_are_not_right_where_scores_are_tiny(
     assert done.code in (1, 5), done.out
 
 
+@pytest.mark.slow
 def test_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
     write(here, "value", "prob")
     np.save(here / "x.npy", np.full((1, 3, 8, 8), -300, np.float32))  # prob is 0 everywhere
@@ -93,6 +94,7 @@ def test_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
     assert (accepted.code, accepted.document["outcome"]) == (0, "agree")
 
 
+@pytest.mark.slow
 def test_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
     write(here, "value", "prob", "map")
     np.save(
@@ -118,6 +120,7 @@ def test_constant_output_of_the_searched_region_is_inconclusive(here: Path) -> N
     assert has_line(done.out, "inconclusive ", "'c'")
 
 
+@pytest.mark.slow
 def test_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
     text = (
         "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y ="
@@ -139,6 +142,7 @@ FUSED = planted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])
 def test_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here: Path) -> None:
     text = "g (float[4, 4] x) => (float[4, 4] y) { a = Abs(x) b = Sqrt(a) y = Mul(b, x) }"
@@ -233,6 +237,7 @@ def test_candidate_that_is_not_deterministic_is_flaky_in_the_headline(
     assert "flaky_tensors" not in subcut(*words, cwd=here).document
 
 
+@pytest.mark.slow
 def test_error_of_a_sigmoid_beside_0_is_inconclusive(here: Path) -> None:
     """A kernel keeps 4e-7 of the 1 that a Sigmoid can reach: here as much as its values."""
     np.save(here / "x.npy", np.load(here / "x.npy") - 5)
@@ -244,6 +249,7 @@ def test_error_of_a_sigmoid_beside_0_is_inconclusive(here: Path) -> None:
     assert done.code == 1, done
 
 
+@pytest.mark.slow
 def test_limit_of_the_user_counts_for_a_sigmoid_beside_0(here: Path) -> None:
     np.save(here / "x.npy", np.load(here / "x.npy") - 5)
     write(here, "value[..., ::-1] * 1 if name == 'prob' else value", "prob")

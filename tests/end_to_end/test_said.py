@@ -20,7 +20,7 @@ pytestmark = pytest.mark.small_inputs
 SAID = ROOT / "tests" / "said"
 SLOW = [  # many processes
     *"bisect-candidates bisect-ends blame-found compare-faults".split(),
-    *"notebook plan-made plugins sweep-results".split(),
+    *"notebook plan-made plugins sweep sweep-results".split(),
 ]
 PAGES = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])

@@ -473,6 +473,7 @@ def test_case_that_does_not_run_is_a_clear_error(model: str, code: str, tmp_path
         list(known_case.examples([entry], tmp_path))
 
 
+@pytest.mark.slow
 def test_case_is_somebodys_model_and_does_not_run_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

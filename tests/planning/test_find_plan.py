@@ -101,6 +101,7 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     assert [k["name"] for k in again.document["kept"]] == ["second"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("other", "gear"), [("coarse", "int16"), ("bad", "float16")])
 def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
     """16 bits heal steps that are too large; where the range is cut off, they have the same one."""
@@ -398,6 +399,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         assert clock[0] <= (left / 2 + 1 if left < math.inf else 160)
 
 
+@pytest.mark.slow
 def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of 18 nodes leave float16's range: the group that they are in says that some do, one run
     more which."""
@@ -461,6 +463,7 @@ def test_a_tensor_that_overflows_is_scaled(tmp_path: Path) -> None:
     assert np.array_equal(evaluate(tmp_path / scales["model"], {"x": x})["y"], expected)
 
 
+@pytest.mark.slow
 def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
     """The error of each alone tells many small errors from few large ones."""
     model = onnx.load(place / "good.onnx")
@@ -508,6 +511,7 @@ def test_wrapper_that_breaks_its_contract_has_no_plan(place: Path) -> None:
     assert done.code == 4 and done.document["error"]["code"] == "candidate.breaks-contract", done
 
 
+@pytest.mark.slow
 def test_a_setting_that_heals_the_float_model_is_named(place: Path) -> None:
     """As before a search: the runtime is wrong only in the precision that it chose."""
     settings = """

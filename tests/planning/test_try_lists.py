@@ -57,6 +57,7 @@ def decibels(here: Path, other: Path) -> float:
     return float(10 * np.log10((right**2).sum() / ((right - given) ** 2).sum()))
 
 
+@pytest.mark.slow
 def test_list_for_onnxruntime_holds_in_onnxruntime(here: Path) -> None:
     """Of the kept nodes alone it does not: their inputs are quantized after their producers."""
     document = plan(here, "--to", "int8", "--at-least", "40")

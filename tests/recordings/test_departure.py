@@ -92,6 +92,7 @@ def _first(model: onnx.ModelProto) -> str:
     return f"{model.graph.node[WRONG].output[0]} (Conv)"
 
 
+@pytest.mark.slow
 def test_the_board_departs_from_what_agrees(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
@@ -141,6 +142,7 @@ def test_two_that_go_wrong_each_in_its_way(
     assert [departure.before for departure in found.tensors.departures] == ["reference", "float"]
 
 
+@pytest.mark.slow
 def test_missing_and_unread_are_never_right(
     told: Callable[..., Any], tmp_path: Path, model: onnx.ModelProto
 ) -> None:
@@ -209,6 +211,7 @@ def test_remoteness() -> None:
     assert measure_remoteness(reference, reference, after) == np.inf
 
 
+@pytest.mark.slow
 def test_labels_and_precisions_of_each(
     model: onnx.ModelProto, tmp_path: Path, told: Callable[..., Any]
 ) -> None:

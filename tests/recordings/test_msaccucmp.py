@@ -220,6 +220,7 @@ def test_negative_number_stays_a_number() -> None:
     assert row(replace(LINE, values=found([1, 0], [-1, 0])))[COSINE] == "-1.000000"
 
 
+@pytest.mark.slow
 @LAW
 @given(
     st.text(),

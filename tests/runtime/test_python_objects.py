@@ -62,6 +62,7 @@ def make_module(path: Path) -> Any:
     return Net()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_session, make_function, make_compiled, make_module])
 def test_full_model_is_judged_and_no_cut_is(
     model: subgraph.Graph, other: Path, make: Callable[[Path], Any]
@@ -71,6 +72,7 @@ def test_full_model_is_judged_and_no_cut_is(
     assert not subgraph.compare(model, make(other), X).agree
 
 
+@pytest.mark.slow
 def test_search_claims_no_smaller_region(model: subgraph.Graph, other: Path) -> None:
     wrong = subgraph.bisect(model, make_session(other), X).result
     (finding,) = wrong.findings

@@ -68,10 +68,12 @@ def culprits(model: subgraph.Graph, load: Any) -> list[str]:
     return [model.ops[i] for i in search.result.findings[0].indices or ()]
 
 
+@pytest.mark.slow
 def test_function_that_can_be_imported_is_searched(model: subgraph.Graph) -> None:
     assert culprits(model, load_wrong) == ["Tanh"]
 
 
+@pytest.mark.slow
 def test_function_that_cannot_be_imported_runs_in_this_process(model: subgraph.Graph) -> None:
     processes = set()
 
@@ -83,11 +85,13 @@ def test_function_that_cannot_be_imported_runs_in_this_process(model: subgraph.G
     assert processes == {os.getpid()}
 
 
+@pytest.mark.slow
 def test_function_may_take_the_options(model: subgraph.Graph) -> None:
     found = subgraph.compare(model, load_with_options)
     assert found.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "at_load"),
     [

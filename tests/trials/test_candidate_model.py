@@ -492,6 +492,7 @@ def test_one_percent_downstream_of_the_last_quantizer_is_found(tmp_path: Path) -
     assert [f["nodes"] for f in done.document["findings"]] == [["last"]], done
 
 
+@pytest.mark.slow
 def test_a_bias_that_int8_would_excuse_is_found(tmp_path: Path) -> None:
     """It was right within int8 rounding."""
     done = bisect_layers(tmp_path, bias=0)

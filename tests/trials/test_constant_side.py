@@ -45,6 +45,7 @@ for node in sines:
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "nodes", "constants"),
     [

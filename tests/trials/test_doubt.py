@@ -142,6 +142,7 @@ def test_reason_to_doubt_an_agreement(
         assert find_doubt(by_hand, list(DOUBTS)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "is_right"), [("Exp", True), pytest.param("Abs", False, marks=pytest.mark.slow)]
 )

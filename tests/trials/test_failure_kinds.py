@@ -46,6 +46,7 @@ def search(folder: Path, spec: str, *words: str) -> tuple[list[str], str, str]:
     return finding["nodes"], finding["signature"], document["whole"]["signature"]
 
 
+@pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("load", "run", "kind"),

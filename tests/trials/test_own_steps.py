@@ -113,6 +113,7 @@ def test_tensors_that_steps_move_are_no_errors(part: Strings, tmp_path: Path) ->
         assert has_line(done.document["notes"], "no node adds", "quantizers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "fault"), [(make_vision_net, "p2"), pytest.param(make_chaotic_net, "w3", marks=SLOW)]
 )

@@ -42,6 +42,7 @@ def ask(
     return subcut(command, "m.onnx", *fed, *words, cwd=folder)
 
 
+@pytest.mark.slow
 def test_a_setting_that_heals_the_outputs_is_the_answer(tmp_path: Path) -> None:
     """With open shapes the file as it is shipped runs as well: four runs."""
     open_shapes = text_models.model(MODEL.replace("[1, 8]", "[N, 8]"))
@@ -61,6 +62,7 @@ def test_a_search_that_is_asked_for_is_made(words: list[str], tmp_path: Path) ->
     assert ["c"] in [f["nodes"] for f in document["findings"]]
 
 
+@pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "candidate",

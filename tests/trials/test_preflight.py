@@ -148,6 +148,7 @@ def test_mistake_of_the_wrapper_is_told_in_one_sentence(
     assert (done.code, done.out, has_line(done.err, *told)) == (4, "", True), done
 
 
+@pytest.mark.slow
 def test_right_values_in_float64_are_converted_and_right(net: Path) -> None:
     (net / "wrapper.py").write_text(WRAPPER % "{n: v.astype('f8') for n, v in values.items()}")
     done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
@@ -224,6 +225,7 @@ def load(model, options):
 """
 
 
+@pytest.mark.slow
 def test_operator_that_returns_nan_is_no_mistake_of_the_wrapper(tmp_path: Path) -> None:
     text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] b = Abs(x) [s] y = Add(b, x) }"
     text_models.save(tmp_path / "m.onnx", text)

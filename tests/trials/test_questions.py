@@ -37,6 +37,7 @@ def ask(command: str, folder: Path, pattern: str) -> Done:
     return subcut(command, "m.onnx", "-i", "x.npy", "-c", "c.py", "--json", cwd=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("command", "pattern"),

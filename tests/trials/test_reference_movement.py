@@ -79,6 +79,7 @@ def test_larger_error_than_the_movement_is_a_fault(tmp_path: Path) -> None:
     assert ask("bisect", tmp_path, "c.py").code in (1, 4)
 
 
+@pytest.mark.slow
 def test_first_axis_that_is_no_batch_excuses_nothing(tmp_path: Path) -> None:
     """Half of a sequence has other outputs: the reference does not move by that."""
     (tmp_path / "m.onnx").write_bytes(text_models.model(MIXED).SerializeToString())

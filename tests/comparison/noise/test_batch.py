@@ -39,6 +39,7 @@ def test_of_other_shapes_or_values_they_are_not() -> None:
     assert make_batch([np.zeros(3), None, np.zeros(3), np.zeros(3), np.zeros(3)]) is None
 
 
+@pytest.mark.slow
 def test_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Path) -> None:
     """It was right: within 3 % of the largest joint."""
     rng = np.random.default_rng(0)

@@ -259,6 +259,7 @@ def test_two_loops_in_one_model_do_not_share_subgraphs() -> None:
     assert sorted(numbers) == [1, 2, 3, 4] == list(range(1, len(written.subgraphs)))
 
 
+@pytest.mark.slow
 def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
     from fixtures.tflite_signatures import SHAPES, two_signatures
 
