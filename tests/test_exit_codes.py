@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +54,12 @@ def _cases() -> Iterator[tuple[int, str]]:
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("code", "words"), list(_cases()))
-def test_command_ends_with_the_code_of_the_readme(code: int, words: str, here: Path) -> None:
+def test_command_ends_with_the_code_of_the_readme(
+    code: int, words: str, here: Path, request: pytest.FixtureRequest
+) -> None:
+    if words.startswith("sweep"):
+        tests = request.getfixturevalue("operator_tests")
+        shutil.copytree(tests, here / "subcut_out" / ".store", copy_function=os.link)
     done = subcut(*words.split(), "--json", cwd=here)
     assert (done.code, done.document["exit_code"]) == (code, code), done
 
