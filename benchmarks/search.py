@@ -63,8 +63,8 @@ class Row:
 
 
 def needed_runs(t: Tried) -> float:
-    """Runs, those apart that only make sure."""
-    return t.runs - t.sure[0]
+    """Runs, those apart that only make sure, or try the wrapper."""
+    return (t.said[0] if t.said else t.runs) - t.sure[0]
 
 
 def times(t: Tried) -> float:
@@ -164,7 +164,11 @@ def limits(found: Sequence[Row]) -> Iterator[Limit]:
 
 
 def miscounted(t: Tried) -> bool:
-    return t.said is not None and t.said != (t.runs, t.compiled)
+    """Does it say another number of runs than the log?
+
+    What agrees is run once more, to try the wrapper.
+    """
+    return bool(t.case.truth) and t.said is not None and t.said[0] != t.runs
 
 
 # ------------------------------------------------------------------------------------------------
