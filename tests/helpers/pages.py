@@ -52,6 +52,8 @@ class Command:
         out."""
         if any(line.startswith("error:") for line in self.shown):
             return {2, 3, 4, 5}
+        if any(line.startswith("inconclusive:") for line in self.shown):
+            return {5}
         if set(self.shown) <= {LEFT_OUT}:
             return {0, 1}
         return {1 if any(WRONG.search(line) for line in self.shown) else 0}
