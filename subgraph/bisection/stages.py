@@ -292,8 +292,10 @@ def _needs_many(rewriter: ModelRewriter, items: Items) -> bool:
     `MAX_SMALL_REGION` of its items: if as many and one are needed, it does."""
     if rewriter.heals(rewriter.rewrite_all_but(items)):
         return False
-    others = ({*items} - {one} for one in items[: MAX_SMALL_REGION + 1])
-    return all(rewriter.heals(rewriter.rewrite_all_but(kept)) for kept in others)
+    return all(
+        rewriter.heals(rewriter.rewrite_all_but({*items} - {one}))
+        for one in items[: MAX_SMALL_REGION + 1]
+    )
 
 
 def _search_rewritten(

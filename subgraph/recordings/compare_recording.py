@@ -344,7 +344,12 @@ class _Judging:
         row = self.in_place(name)
         may_be_wrong = row.failing or (row.agreeing and self._may_hide(name))
         alone = self._alone(name) if may_be_wrong else None
-        if row.agreeing and alone and alone.label == "fail" and alone.errors["max_rel"] > HIDDEN:
+        if (
+            row.agreeing
+            and alone
+            and alone.label == "fail"
+            and alone.errors.get("max_rel", 0) > HIDDEN
+        ):
             why = f"of what was recorded before it, {alone.why}"
             row = replace(row, in_place=replace(alone, why=why))
         if not row.failing:

@@ -277,16 +277,17 @@ def find_code_type(other: CandidateModel, name: str) -> str:
 
 
 def find_tflite_scale(other: CandidateModel, name: str) -> Scale | None:
-    """The scale of an intermediate tensor of TensorFlow Lite's; None for one that the reference
-    quantizes, too."""
-    match = None if name in other.reference.outputs else other.matches.get(name)
-    if match is None or match.reference_scale or match.name not in other.graph.maker:
+    """Return the scale of an intermediate tensor of TensorFlow Lite's; None for one that has a
+    scale per channel, as weights have, or that the reference quantizes, too."""
+    match = other.matches.get(name)
+    if not match or not match.scale or match.reference_scale or name in other.reference.outputs:
         return None
-    is_tflite = other.graph.nodes[other.graph.maker[match.name]].domain == TFLITE
-    return match.scale if is_tflite else None
+    makers = other.graph.producers([match.name])
+    is_tflite = any(other.graph.nodes[i].domain == TFLITE for i in makers)
+    return match.scale if is_tflite and len(match.scale.step) == 1 else None
 
 
-STEPS = 127.0  # of int8, between zero and the largest value
+INT8_STEPS = 127.0  # of int8, between zero and the largest value
 
 
 def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: float) -> float:
@@ -294,7 +295,7 @@ def find_half_step(other: CandidateModel, name: str, scale: Scale, largest: floa
     than its largest value needs."""
     step = scale.step[0]
     op_type = other.graph.operator(other.matches[name].name)
-    needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / STEPS
+    needed = step if step == SPECIFIED_STEPS.get(op_type) else largest / INT8_STEPS
     return min(step, needed) / 2
 
 

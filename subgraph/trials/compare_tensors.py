@@ -657,8 +657,7 @@ class _OwnSteps:
             return False
         is_clipped = self.clips and row.verdict.outputs and not is_beyond_steps(row.verdict)
         is_number = not row.in_place or not row.in_place.fails or row.in_place.signature in NUMBERS
-        is_step = self.decides and not row.verdict.fails
-        return is_number and bool(is_clipped or is_step)
+        return is_number and bool(is_clipped or (self.decides and not row.verdict.fails))
 
     def apply(self, found: Comparison, names: Collection[str]) -> Comparison:
         """The comparison of these tensors without the failures that they explain: those that are
