@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fixtures import resnet50
-from subgraph.drawing.layered import layered
+from subgraph.drawing.layered import place_in_layers
 from subgraph.drawing.layout import SHOWN, Drawer
 from subgraph.drawing.network import Network
 from subgraph.graph.graph import load
@@ -150,7 +150,7 @@ def ours(net: Network) -> list[float]:
 
 
 def _once(net: Network) -> tuple[float, float, float]:
-    layered.cache_clear()
+    place_in_layers.cache_clear()
     begin = time.process_time()
     drawer = Drawer(replace(net))  # a copy, whose tables are not made yet
     drawer.layout()

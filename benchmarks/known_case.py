@@ -66,7 +66,7 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         raise InputError(
             f"the case of {entry.path} does not run: {e.what}", "correct its model", code=e.code
         ) from e
-    values = {name: record.within(str(folder)) for name, record in run.by_name.items()}
+    values = {name: record.rebase(str(folder)) for name, record in run.by_name.items()}
     inputs, wanted = (
         tuple(
             replace(values[name], name=name.removeprefix(kind))

@@ -77,7 +77,7 @@ def _put_in(
                 continue
             record = save(
                 name, altered, "tensor(float)", into := trials.model.new_folder(), "o"
-            ).within(str(into))
+            ).rebase(str(into))
             wrong = replace(healthy, tensors=({**healthy.tensors[0], name: record},))
             error = {
                 "at": f"{name}, {at}",

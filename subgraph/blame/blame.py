@@ -240,9 +240,9 @@ class Blame:
         backend = candidate.backend
         package = candidate.package
         try:
-            known = releases.published(backend, asked.sources, package)
+            known = releases.find_published(backend, asked.sources, package)
         except BackendError as e:
-            known = releases.installed(backend, package) or [
+            known = releases.find_installed(backend, package) or [
                 own for own in [_find_own_release(self)] if own
             ]
             if not known:
@@ -334,7 +334,11 @@ def _find_own_release(blame: Blame) -> str:
     if candidate.release:
         return candidate.release
     has_own = candidate.package or candidate.python or candidate.processor
-    return blame.trials.runtime.about.version if has_own else releases.beside(candidate.backend)
+    return (
+        blame.trials.runtime.about.version
+        if has_own
+        else releases.find_own_release(candidate.backend)
+    )
 
 
 def _iter_candidates(

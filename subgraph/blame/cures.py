@@ -210,7 +210,7 @@ def draw_samples(
             value = _draw(record.value(), k, rng) if is_drawn else None
             if value is not None:
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
-                changed[name] = saved.within(str(folder.resolve()))
+                changed[name] = saved.rebase(str(folder.resolve()))
         yield changed
 
 

@@ -36,7 +36,7 @@ from subgraph.results.blame import Cure
 from subgraph.rewrites import Rewriting, rewritings
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage.folders import numbered_folder, safe_name
+from subgraph.storage.folders import make_numbered_folder, safe_name
 from subgraph.storage.tensors import Record, Records
 from subgraph.text import clean, count
 from subgraph.trials.reference_model import run_loaded
@@ -226,7 +226,7 @@ class OriginalRegion:
         Two forms of a region are one only as far as rounding goes: a step that two runtimes may
         differ by is no proof.
         """
-        path = numbered_folder(self._scratch, "noise") / "model.onnx"
+        path = make_numbered_folder(self._scratch, "noise") / "model.onnx"
         path.write_bytes(model.SerializeToString())
         graph = load(path)
         whole = region.find_region(graph, (), ())
@@ -236,14 +236,14 @@ class OriginalRegion:
 
     def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:
         """Outputs per sample, with absolute files."""
-        folder = numbered_folder(self._scratch, "run")
+        folder = make_numbered_folder(self._scratch, "run")
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
         feeds = [[sample[v.name] for v in model.graph.input] for sample in self._samples]
         outputs = [v.name for v in model.graph.output]
         with self._reference.exclusive():
             self._reference.load(str(folder), path)
-            new_folder = partial(numbered_folder, folder, "sample")
+            new_folder = partial(make_numbered_folder, folder, "sample")
             return run_loaded(self._reference, str(folder), feeds, outputs, new_folder)
 
 

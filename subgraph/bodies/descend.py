@@ -183,7 +183,7 @@ def _unrun(body: Body) -> Graph:
     graph = body.graph
     outer = [n for n in body.outer if n not in graph.inputs]
     types = boundary_types(graph, outer, [], graph.value_infos(outer))
-    return write_body(body.model(types | graph.declared_types(body.outer)), graph)
+    return write_body(body.model(types | graph.find_declared_types(body.outer)), graph)
 
 
 def write_body(model: protobuf.ModelProto, graph: Graph) -> Graph:

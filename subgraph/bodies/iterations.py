@@ -37,7 +37,7 @@ from subgraph.graph.value_types import common_type, open_dimensions
 from subgraph.lazy import np
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, Records, Value, tensor_text, written
+from subgraph.storage.tensors import Record, Records, Value, tensor_text, write_value
 from subgraph.text import clean, count
 from subgraph.types import Fields, frozen
 
@@ -211,7 +211,7 @@ class _Source:
     def save(self, name: str, value: Value, dtype: str) -> Record:
         """Write a value and return its record under `name`."""
         self._files += 1
-        return written(name, value, self.folder, f"v{self._files}", tensor_text(dtype))
+        return write_value(name, value, self.folder, f"v{self._files}", tensor_text(dtype))
 
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
@@ -281,7 +281,7 @@ class _Iterated(_Source, ABC):
         into.mkdir()
         stems = {name: f"s{k}" for k, name in enumerate(names)}
         made = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
-        return [made[name].within(into.resolve()) for name in names]
+        return [made[name].rebase(into.resolve()) for name in names]
 
     @abstractmethod
     def total(self, sample: int, most: float = math.inf) -> int:

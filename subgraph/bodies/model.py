@@ -405,7 +405,7 @@ def _fill(part: Part, most: int) -> Part:
             if part.first + part.size + len(body.proto.node) > most:
                 continue
             try:
-                model = body.model(graph.declared_types(body.outer))
+                model = body.model(graph.find_declared_types(body.outer))
             except DataError as e:
                 log.warning("what is inside %s is not shown: %s", clean(graph.label(i)), e.what)
                 continue

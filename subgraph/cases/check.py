@@ -147,7 +147,7 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
         second = folder / "again"
         second.mkdir()
         for name, record in rerun(int(folder.name), second).items():
-            if _compare(sample.tensors[name], record.within("again/0"), folder):
+            if _compare(sample.tensors[name], record.rebase("again/0"), folder):
                 return False
     return True
 

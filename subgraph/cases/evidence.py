@@ -36,7 +36,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Records, copied, from_bits, read_npy
+from subgraph.storage.tensors import Records, copy_record, from_bits, read_npy
 from subgraph.text import clean
 from subgraph.types import Array, StringMap, Strings, frozen, frozen_keywords
 from subgraph.version import versions
@@ -213,7 +213,7 @@ def copy_tensors(tensors: Records, stems: StringMap, folder: Path) -> None:
     stem."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, record in tensors.items():
-        copied(record, folder, stems[name])
+        copy_record(record, folder, stems[name])
 
 
 @frozen
@@ -277,7 +277,7 @@ def dump(
         for name in request.tensors:
             stored = []
             for k, target in enumerate(targets):
-                value = captured[k].tensors[name].within(scratch / str(k))
+                value = captured[k].tensors[name].rebase(scratch / str(k))
                 entry, lost = case.store(
                     value, target, work, request.formats, request.tensor_format, keep=False
                 )

@@ -228,7 +228,7 @@ def write_region(
         )
         for k, sample in enumerate(captured):
             tensors = {
-                name: value.within(scratch / str(k)) for name, value in sample.tensors.items()
+                name: value.rebase(scratch / str(k)) for name, value in sample.tensors.items()
             }
             captured[k] = replace(sample, tensors=tensors)
         dumped = device.dump(stems, scratch / "device") if device else [c.tensors for c in captured]
@@ -453,7 +453,7 @@ def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
         return [case.NodeEntry(graph.label(i), graph.ops[i], i) for i in indices]
 
     def tensors(names: Sequence[str]) -> list[TensorEntry]:
-        declared = ((name, cut.declared(name)) for name in names)
+        declared = ((name, cut.get_declaration(name)) for name in names)
         return [
             TensorEntry(name, graph.producer_label(name), d.dtype, d.form, d.shapes)
             for name, d in declared

@@ -289,7 +289,7 @@ def release_of(candidate: Candidate) -> str:
     if candidate.release or candidate.package or candidate.python:
         return candidate.release
     try:
-        return releases.beside(candidate.backend)
+        return releases.find_own_release(candidate.backend)
     except UsageError:
         return ""
 

@@ -335,7 +335,7 @@ def find_declared_type(graph: Graph, name: str) -> tuple[str, str, Dims]:
     Raises:
         ModelError: it declares no type.
     """
-    types = graph.declared_types([name])
+    types = graph.find_declared_types([name])
     if name not in types:
         raise ModelError(f"the model declares no type of '{name}'", code="loop.no-type")
     return read_type(types[name])

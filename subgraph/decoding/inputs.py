@@ -21,7 +21,7 @@ from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, np_dtype, tensor_text, written
+from subgraph.storage.tensors import Record, np_dtype, tensor_text, write_value
 from subgraph.types import Array, Arrays, Fields, JsonObject, frozen
 
 
@@ -156,7 +156,7 @@ class LoopInputs:
         dtype = find_declared_type(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
             value = value.astype(np_dtype(dtype), copy=False)
-        return written(name, value, folder, stem, tensor_text(dtype))
+        return write_value(name, value, folder, stem, tensor_text(dtype))
 
 
 def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:

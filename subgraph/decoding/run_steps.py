@@ -23,7 +23,7 @@ from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, measure_distance, tensor_text, written
+from subgraph.storage.tensors import Record, measure_distance, tensor_text, write_value
 from subgraph.text import clean
 from subgraph.types import Array, StringMap, frozen
 
@@ -99,7 +99,7 @@ class Trace:
         into.mkdir(exist_ok=True)
         outputs = make_stems(self.decoder)
         found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
-        found = {name: record.within(into.resolve()) for name, record in found.items()}
+        found = {name: record.rebase(into.resolve()) for name, record in found.items()}
         made = carry_over_empty_states(self.decoder, found, states, into)
         return {name: made[name] for name in self.decoder.results}, make_next_states(
             self.decoder, made
@@ -259,7 +259,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         into.mkdir(parents=True)
         try:
             made = run(into, make_stems(decoder), walked.feeds(k, states))
-            made = {name: record.within(into.resolve()) for name, record in made.items()}
+            made = {name: record.rebase(into.resolve()) for name, record in made.items()}
         except SubcutError as e:
             yield CandidateStep(k, {}, e)
             return
@@ -308,7 +308,7 @@ def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem:
         return record
     drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)
     moved = (value * (1 + eps * drawn)).astype(value.dtype)
-    return written(record.name, moved, folder, stem, tensor_text(record.dtype))
+    return write_value(record.name, moved, folder, stem, tensor_text(record.dtype))
 
 
 def measure_relative_error(expected: Any, actual: Any) -> float:

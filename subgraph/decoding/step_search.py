@@ -57,7 +57,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, copy_record
 from subgraph.text import clean, count
 from subgraph.trials.doubt import ROUNDING_DOUBTS, find_doubt
 from subgraph.trials.open_trials import Setup, open_trials
@@ -253,7 +253,7 @@ class LoopSearch:
                 if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
                     kept = self.first.model.new_folder()
                     doubted[step.k] = {
-                        n: copied(r, kept, f"o{i}").within(kept)
+                        n: copy_record(r, kept, f"o{i}").rebase(kept)
                         for i, (n, r) in enumerate(step.raw.items())
                     }
                 at = {"step": step.k + 1, "of": self.walked.steps}

@@ -95,7 +95,7 @@ class Chart:
     Attributes:
         strange: The height of the band for errors that are not finite; None without such errors.
         names: The names of nodes, below the axis.
-        said: The lines written into the chart.
+        note: The lines of text in the chart.
         words: The label of the chart (`label`) and that of the x axis (`x`).
     """
 
@@ -109,7 +109,7 @@ class Chart:
     top: float
     strange: float | None
     height: float = HEIGHT
-    said: Sequence[str] = ()
+    note: Sequence[str] = ()
     width: ClassVar[float] = WIDTH
     left: ClassVar[float] = LEFT
     right: ClassVar[float] = WIDTH - RIGHT

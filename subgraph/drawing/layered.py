@@ -84,7 +84,7 @@ class Placed:
 
 
 @lru_cache(maxsize=2048)
-def layered(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> Placed:
+def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> Placed:
     """Place items, which are in topological order, in layers at most `limit` pixels wide.
 
     An edge that goes back becomes a stub. Results are kept: the blocks of a network are alike.

@@ -1,5 +1,5 @@
-"""One open group -> its members, ports and edges, placed by `layered`: lines where there is room,
-else stubs.
+"""One open group -> its members, ports and edges, placed by `place_in_layers`: lines where there is
+room, else stubs.
 
 The bodies of a node, branches of an If for example, are drawings in the node's frame, instead of
 its box. Each body is a separate network, in a frame with its name; the frames are in a row if there
@@ -16,7 +16,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from subgraph.drawing.groups import Tree, map_leaves
-from subgraph.drawing.layered import Edge, Item, Placed, layered
+from subgraph.drawing.layered import Edge, Item, Placed, place_in_layers
 from subgraph.drawing.network import Network
 from subgraph.reach import ungroup
 from subgraph.text import clean, columns, count, distinct, short
@@ -135,7 +135,7 @@ def level(
 
     `tall`: boxes of nodes and groups have room for an error.
 
-    Complexity: see `layered`.
+    Complexity: see `place_in_layers`.
     """
     order = crossing.order
     entering = crossing.entering
@@ -170,7 +170,7 @@ def level(
             *[Item(4.0, 4.0, 0.0, bottom=True)] * len(ways_out),
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
-        placed = layered(tuple(items), tuple(filter(None, joined)), room)
+        placed = place_in_layers(tuple(items), tuple(filter(None, joined)), room)
         paths = iter(placed.paths)
         lost = [
             wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))

@@ -32,53 +32,67 @@ FONTS = (
 )
 
 STYLE = f"""
-.subcut {{ --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
-  --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4; --bad: #b3261e;
+.subcut {{ --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7;
+  --group: #e9edf1;
+  --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4;
+  --bad: #b3261e;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
   {VARIABLES}
   max-width: 100%; height: auto; background: var(--paper);
   font: 11px {FONTS}; }}
-@media (prefers-color-scheme: dark) {{ .subcut {{ --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
+@media (prefers-color-scheme: dark) {{ .subcut {{ --paper: #15181c; --ink: #e5e8eb;
+  --soft: #a3acb6; --line: #8a939d;
   --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
   --amber-panel: #40300f; --bad: #ff8a80; --bad-panel: #4a1f1c;
   --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f; }} }}
-@media print {{ .subcut {{ --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
-  --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5; --bad: #8c1a13;
+@media print {{ .subcut {{ --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff;
+  --group: #f0f0f0;
+  --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5;
+  --bad: #8c1a13;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }} }}
 @media (forced-colors: active) {{ .subcut {{ --paper: Canvas; --ink: CanvasText; --soft: CanvasText;
   --line: CanvasText; --panel: Canvas; --group: Canvas; --region: Highlight; --region-panel: Canvas;
   --amber: CanvasText; --amber-panel: Canvas; --bad: CanvasText; --bad-panel: Canvas; }}
-  .subcut .head {{ fill: Canvas !important; stroke: CanvasText; }} .subcut .op {{ fill: CanvasText !important; }} }}
-.subcut text {{ fill: var(--ink); }} .subcut .soft, .subcut .type, .subcut .stub text {{ fill: var(--soft); }}
+  .subcut .head {{ fill: Canvas !important; stroke: CanvasText; }}
+  .subcut .op {{ fill: CanvasText !important; }} }}
+.subcut text {{ fill: var(--ink); }} .subcut .soft, .subcut .type,
+.subcut .stub text {{ fill: var(--soft); }}
 .subcut .type {{ paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }}
-.subcut .frame {{ fill: var(--panel); stroke: var(--line); }} .subcut text.op {{ fill: #fff; font-weight: 600; }}
+.subcut .frame {{ fill: var(--panel); stroke: var(--line); }} .subcut text.op {{ fill: #fff;
+  font-weight: 600; }}
 {RULES}
 .subcut .group > .frame {{ fill: var(--group); stroke-width: 1.6; }}
-.subcut .open > .frame, .subcut .body > .frame {{ fill: none; }} .subcut .body > .frame {{ stroke-dasharray: 1 3; }}
-.subcut .open > .header {{ fill: var(--group); stroke: none; }} .subcut .body > .header {{ fill: none; }}
+.subcut .open > .frame, .subcut .body > .frame {{ fill: none; }}
+.subcut .body > .frame {{ stroke-dasharray: 1 3; }}
+.subcut .open > .header {{ fill: var(--group); stroke: none; }}
+.subcut .body > .header {{ fill: none; }}
 .subcut .input > .frame, .subcut .output > .frame {{ stroke-dasharray: 4 3; }}
-.subcut .line {{ fill: none; stroke: var(--line); stroke-width: 1.2; }} .subcut .tip {{ fill: var(--line); }}
+.subcut .line {{ fill: none; stroke: var(--line); stroke-width: 1.2; }}
+.subcut .tip {{ fill: var(--line); }}
 .subcut .suspect > .frame {{ stroke: var(--bad); stroke-width: 2.6; stroke-dasharray: 5 3; }}
 .subcut .found > .frame {{ stroke: var(--bad); stroke-width: 3; }}
 .subcut .region > .frame {{ stroke: var(--region); stroke-width: 2.6; }}
 .subcut .node.region > .frame, .subcut .group.region > .frame {{ fill: var(--region-panel); }}
 .subcut .node.found > .frame, .subcut .group.found > .frame {{ fill: var(--bad-panel); }}
 .subcut .partly > .frame {{ stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }}
-.subcut .boundary .line, .subcut .line.boundary {{ stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }}
-.subcut .boundary.box > .frame {{ stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }}
+.subcut .boundary .line, .subcut .line.boundary {{ stroke: var(--amber); stroke-width: 2.6;
+  stroke-dasharray: 6 3; }}
+.subcut .boundary.box > .frame {{ stroke: var(--amber); stroke-width: 2.6;
+  fill: var(--amber-panel); }}
 .subcut text.boundary {{ fill: var(--amber); font-weight: 700; }}
 .subcut .failed .value {{ fill: var(--bad); font-weight: 700; }}
 .subcut .badge text {{ fill: var(--paper); font-weight: 700; font-size: 10px; }}
 .subcut .badge rect {{ fill: var(--region); }}
 .subcut .found .badge rect, .subcut .suspect .badge rect {{ fill: var(--bad); }}
-.subcut .value {{ font-size: 10px; }} .subcut .empty {{ fill: none; stroke: var(--line); stroke-width: .6; }}
+.subcut .value {{ font-size: 10px; }} .subcut .empty {{ fill: none; stroke: var(--line);
+  stroke-width: .6; }}
 .subcut .l0 {{ fill: none; }} .subcut .l1 {{ fill: var(--l1); }} .subcut .l2 {{ fill: var(--l2); }}
 .subcut .l3 {{ fill: var(--l3); }}
 .subcut .l4 {{ fill: var(--l4); }} .subcut .l5 {{ fill: var(--l5); }}
-"""  # noqa: E501
+"""
 
 
 @frozen

@@ -73,7 +73,7 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
 
 def _list_maps(graph: Graph) -> list[str]:
     """The outputs of a model that are maps, which no file holds."""
-    types = graph.declared_types(graph.outputs)
+    types = graph.find_declared_types(graph.outputs)
     return [name for name in graph.outputs if name in types and holds_maps(types[name])]
 
 

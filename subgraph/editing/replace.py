@@ -124,8 +124,8 @@ def _require_types(graph: Graph, piece: Graph, connected: StringMap) -> None:
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as
             far as declared.
     """
-    ours = graph.declared_types(connected.values())
-    theirs = piece.declared_types({*piece.inputs, *piece.outputs})
+    ours = graph.find_declared_types(connected.values())
+    theirs = piece.find_declared_types({*piece.inputs, *piece.outputs})
     for name, our_name in connected.items():
         if our_name not in ours or name not in theirs:
             continue

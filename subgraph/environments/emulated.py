@@ -49,7 +49,7 @@ HINT = (
     f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in,"
     " onnxruntime 1.28 for one"
 )
-UNFETCHED = "apt fetches its C library and Python from where /etc/apt says: is that reachable?"
+UNFETCHED = "apt fetches its C library and Python from the servers in /etc/apt: check the network"
 STARTED = "emulated"  # next to PYTHON: the interpreter that qemu runs
 
 Run = Callable[[Sequence[str]], object]
@@ -183,7 +183,7 @@ def python_version(processor: str) -> str:
 def _make_damaged_error(processor: str) -> BackendError:
     return BackendError(
         f"{system(processor)} is damaged",
-        "remove that folder: it is made again",
+        "remove that folder: it is created again",
         code="environment.damaged",
     )
 

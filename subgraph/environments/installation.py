@@ -32,7 +32,7 @@ from subgraph.types import Strings, frozen
 
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
-FROM_WHERE = "--index-url and --find-links say where to look, as for pip"
+FROM_WHERE = "--index-url and --find-links name other indexes, as for pip"
 LAST_LINES = 6  # of the output of pip that fails
 UNTOLD = (
     "WARNING",

@@ -76,7 +76,7 @@ def release(
     version: str,
     sources: Sequence[str] = (),
     variant: str = "",
-    beside: Sequence[str] = (),
+    more: Sequence[str] = (),
     processor: str = "",
 ) -> Installation:
     """Return the environment of a release; "" is the newest.
@@ -86,7 +86,7 @@ def release(
         version: The release.
         sources: Options for pip: the places of packages.
         variant: The package that holds another build of the runtime.
-        beside: Further packages that this build requires.
+        more: Further packages that this build requires.
         processor: Another processor, as of `Installation`.
 
     Raises:
@@ -100,12 +100,12 @@ def release(
     numpy: Strings = ()
     if numpy_2:
         is_older = known is not None and known < parse(numpy_2)
-        numpy = ("numpy<2",) if is_older and not beside else ("numpy",)
+        numpy = ("numpy<2",) if is_older and not more else ("numpy",)
     wanted = f"{variant or name}=={known}" if known else variant or name
     if processor:  # what is built for this machine cannot be lent
-        beside = (*beside, *(() if numpy else ("numpy",)), *emulated.BESIDE)
+        more = (*more, *(() if numpy else ("numpy",)), *emulated.BESIDE)
     return Installation(
-        (wanted, *numpy, *needs, *beside), tuple(sources), alone=True, processor=processor
+        (wanted, *numpy, *needs, *more), tuple(sources), alone=True, processor=processor
     )
 
 
@@ -127,11 +127,15 @@ def parse(text: str) -> Version:
         ) from e
 
 
-def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> list[str]:
-    """The releases that have a wheel for this Python where pip looks, the oldest first; without
-    pre-releases.
+def find_published(backend: str, sources: Sequence[str] = (), variant: str = "") -> list[str]:
+    """Return the releases on pip's indexes that have a wheel for this Python, the oldest first.
 
-    `variant`: of another package that holds the runtime.
+    Pre-releases are omitted.
+
+    Args:
+        backend: The backend.
+        sources: Options for pip: the places of packages.
+        variant: Another package that holds the runtime. "" for the backend's own package.
 
     Raises:
         BackendError: no index can be reached, or it has none. UsageError: the backend has no
@@ -147,8 +151,8 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
         said = children.run([*children.python("-m", "pip", of=of), *words], timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(
-            f"pip cannot say which releases of {name} there are: {e}",
-            "look at the network",
+            f"pip cannot list the releases of {name}: {e}",
+            "check the network",
             code="release.no-index",
         ) from e
     listed = re.search(
@@ -158,8 +162,9 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
         errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
         last = errors[-1] if errors else "pip found none"
         raise BackendError(
-            f"no index says which releases of {name} there are: {last}",
-            "--index-url and --find-links say where to look, as for pip; --versions names releases",
+            f"no index lists the releases of {name}: {last}",
+            "--index-url and --find-links name other indexes, as for pip; --versions names"
+            " releases",
             code="release.no-index",
         )
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)
@@ -169,7 +174,7 @@ def _find_published_by_npm(name: str) -> list[str]:
     """Return the releases that npm lists.
 
     Raises:
-        BackendError: as `published`.
+        BackendError: as `find_published`.
     """
     npm = shutil.which("npm")
     try:
@@ -177,7 +182,7 @@ def _find_published_by_npm(name: str) -> list[str]:
         listed = json.loads(said.out)
     except (OSError, subprocess.TimeoutExpired, ValueError) as e:
         raise BackendError(
-            f"npm cannot say which releases of {name} there are",
+            f"npm cannot list the releases of {name}",
             "--versions A,B names them",
             code="release.no-index",
         ) from e
@@ -189,9 +194,12 @@ def _find_published_by_npm(name: str) -> list[str]:
     return sorted(plain, key=parse)
 
 
-def installed(backend: str, variant: str = "") -> list[str]:
-    """The releases that an environment holds already, the oldest first; `variant`: as in
-    `published`.
+def find_installed(backend: str, variant: str = "") -> list[str]:
+    """Return the releases for which an environment exists already, the oldest first.
+
+    Args:
+        backend: The backend.
+        variant: Another package that holds the runtime. "" for the backend's own package.
 
     Raises:
         UsageError: the backend has no releases.
@@ -212,7 +220,7 @@ def installed(backend: str, variant: str = "") -> list[str]:
     return sorted(found, key=parse)
 
 
-def beside(backend: str) -> str:
+def find_own_release(backend: str) -> str:
     """Return the release that is installed with subcut; "" without one.
 
     Raises:

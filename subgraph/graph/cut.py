@@ -134,8 +134,8 @@ class Cut:
         held = [t for t in self.model.graph.initializer if t.name not in self.frozen]
         return in_constants(self.graph, self.region) + sum(map(protobuf.element_count, held))
 
-    def declared(self, name: str) -> DeclaredTensor:
-        """The declaration of an input or output."""
+    def get_declaration(self, name: str) -> DeclaredTensor:
+        """Return the declaration of an input or output."""
         form, dtype, dims = read_type(self.types[name])
         return DeclaredTensor(form, dtype, None if dims is None else [dims])
 
@@ -624,7 +624,7 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
         return {}
     above = regions.find_upstream(graph, made)
     feeds = above.entering
-    model, _ = build_model(graph, above, feeds, [], graph.declared_types(feeds), {})
+    model, _ = build_model(graph, above, feeds, [], graph.find_declared_types(feeds), {})
     try:
         with OnnxProcess(graph.path) as onnx:
             model = onnx.infer_shapes(protobuf.to_onnx(model, graph.path))

@@ -385,9 +385,11 @@ class Graph:
         ends = (cls.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input))
         return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
 
-    def declared_types(self, names: Iterable[str] | None = None) -> dict[str, TypeProto]:
-        """Declared types by tensor: all, or those of `names`; tensors without a type are left
-        out."""
+    def find_declared_types(self, names: Iterable[str] | None = None) -> dict[str, TypeProto]:
+        """Find the declared types by tensor: all of them, or those of `names`.
+
+        Tensors without a declared type are omitted.
+        """
         return {
             name: v.type
             for name, v in self.value_infos(names).items()

@@ -118,7 +118,7 @@ def infer_types(graph: Graph) -> InferredTypes:
     model.graph.ClearField("sparse_initializer")
     declare_weights_on_disk(model.graph)
     _set_runtime_operators_apart(model)
-    declared = graph.declared_types()
+    declared = graph.find_declared_types()
     with OnnxProcess(graph.path) as onnx:
         refused = _check(model, onnx)
         _write_defaults(model)

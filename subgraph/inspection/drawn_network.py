@@ -61,7 +61,7 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
         prefix: The start of its nodes' names, which is left out.
         sizes: The sizes of symbols in shapes, as far as they are known.
     """
-    types = graph.declared_types()
+    types = graph.find_declared_types()
     is_named = any("/" in name for name in graph.node_names)
     scopes = [] if is_named else list(map(_scope, graph.nodes))
     return Network(

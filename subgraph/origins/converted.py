@@ -56,8 +56,9 @@ def _measure_size(folder: Path) -> int:
 
 
 def move_weights_to_inputs(path: Path, names: Collection[str]) -> Path:
-    """The model without the values of those weights among `names` that it lists as inputs; itself
-    if there are none.
+    """Return the model without the values of those weights among `names` that it lists as inputs.
+
+    Returns the model itself if it lists no such weight.
 
     Raises:
         ModelError: it cannot be read. OutputError: it cannot be written.

@@ -50,8 +50,8 @@ class Source:
         file: The file of the innermost call outside of torch's own files.
         line: The line of that call.
         code: The code of that call.
-        derived: The node whose origin replaces that of a node without metadata: `before` for a
-            producer, `behind` for a consumer.
+        derived: The direction of the node whose origin this is, if the node itself has no
+            metadata: `before` for a producer, another word for a consumer (see `find_source`).
     """
 
     module: str

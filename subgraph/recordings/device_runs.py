@@ -418,7 +418,7 @@ def _save_inputs(
         for name, entry in sample.items():
             array = _read_as_declared(entry, graph, name, channels_last)
             record = save(name, array, type_of(array), place, stems[name])
-            records[k][name] = record.within(str(place))
+            records[k][name] = record.rebase(str(place))
     return tuple(records)
 
 

@@ -59,7 +59,7 @@ from subgraph.results.compare import (
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Feeding, Sample
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, copy_record
 from subgraph.text import count
 from subgraph.trials.compare_tensors import describe_model
 from subgraph.trials.judge import Judge
@@ -294,7 +294,7 @@ class RecordedValues:
             tensors = dict(captured.tensors)
             given = {n: r for n, r in outputs[k].items() if n in stems}
             for name, record in {**inputs[k], **given}.items():
-                tensors[name] = copied(record, folder / str(k), stems[name])
+                tensors[name] = copy_record(record, folder / str(k), stems[name])
             out.append(replace(captured, tensors=tensors))
         return out
 

@@ -37,7 +37,7 @@ def draw_network(
     """Return the network in each of `WIDTHS`; empty if the document does not have it.
 
     Nodes link to `#tensor-INDEX` if they have a row, else to `#finding-NUMBER` if they are in one.
-    Complexity: as `layered`.
+    Complexity: as `place_in_layers`.
     """
     network = document.model.network
     if network is None:

@@ -316,7 +316,7 @@ def _depth(document: BisectDocument) -> chart.Chart | None:
         "label": "Error of every tensor in place, along the model",
     }
     drawn = chart.chart(points, list(map(all_indices, document.findings)), words)
-    return replace(drawn, said=_hidden(document, drawn.hidden) if drawn.hidden else ())
+    return replace(drawn, note=_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 
 def _hidden(document: BisectDocument, numbers: Sequence[int]) -> list[str]:

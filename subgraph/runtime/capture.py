@@ -193,7 +193,7 @@ def load_ancestors(
     needed = tuple(dict.fromkeys((*above.entering, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
     model, _ = build_model(
-        graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {}
+        graph, above, needed, outputs, {**graph.find_declared_types(needed), **(types or {})}, {}
     )
     folder = into / "above"
     folder.mkdir()

@@ -581,7 +581,7 @@ def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     dims = []
     if table in graph.weights:
         dims += graph.weights[table].dims
-    elif table in (types := graph.declared_types([table])):
+    elif table in (types := graph.find_declared_types([table])):
         dims += read_type(types[table])[2] or ()
     if not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None

@@ -18,7 +18,7 @@ from subgraph.runtime.capture import KEY, Captured, capture_samples, load_ancest
 from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
-from subgraph.storage.tensors import Record, Records, copied
+from subgraph.storage.tensors import Record, Records, copy_record
 from subgraph.types import Array, StringMap
 
 
@@ -180,12 +180,12 @@ class ReferenceValues:
         for k, (captured, records) in enumerate(zip(self.captured, self.records, strict=True)):
             into = folder / str(k)
             into.mkdir()
-            tensors = {name: copied(records[name], into, stem) for name, stem in stems.items()}
+            tensors = {name: copy_record(records[name], into, stem) for name, stem in stems.items()}
             samples.append(replace(captured, tensors=tensors))
         return samples
 
     def _keep(self, k: int, tensors: Records, folder: Path) -> None:
-        kept = {n: r.within(folder) for n, r in tensors.items()}
+        kept = {n: r.rebase(folder) for n, r in tensors.items()}
         self.watched.add(chain.from_iterable(r.files for r in kept.values()))
         self.records[k].update(kept)
 

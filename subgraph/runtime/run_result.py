@@ -68,7 +68,7 @@ class Job:
 
     def relocate(self, folder: Path) -> Job:
         """Return the job with paths in a folder."""
-        feeds = [[record.within(folder) for record in sample] for sample in self.feeds]
+        feeds = [[record.rebase(folder) for record in sample] for sample in self.feeds]
         return replace(self, model=folder / self.model, feeds=feeds, into=folder / self.into)
 
 
@@ -203,7 +203,7 @@ def from_stored(stored: StoredResult, folder: Path) -> RunResult:
     if f := stored.failure:
         verdict = Verdict(f.status, f.signature, f.why, (), f.process, stored.build, stored.run)
     return RunResult(
-        tuple({r.name: r.within(folder) for r in sample.tensors} for sample in stored.samples),
+        tuple({r.name: r.rebase(folder) for r in sample.tensors} for sample in stored.samples),
         tuple(sample.others for sample in stored.samples),
         verdict,
         stored.build,

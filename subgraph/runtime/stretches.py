@@ -31,7 +31,7 @@ from subgraph.reach import reach
 from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.storage import dtypes, folders
-from subgraph.storage.tensors import Record, Records, RecordTuple, copied
+from subgraph.storage.tensors import Record, Records, RecordTuple, copy_record
 from subgraph.system import KILLED
 from subgraph.text import clean
 from subgraph.types import Fields, StringMap, frozen
@@ -112,7 +112,7 @@ class StretchedModel:
             OutputError: The tensors between two stretches cannot be written.
         """
         if not isinstance(feeds, Sample):
-            feeds = [r.within(into.resolve()) for r in feeds]
+            feeds = [r.rebase(into.resolve()) for r in feeds]
         with tempfile.TemporaryDirectory(prefix="stretches-", dir=into) as name:
             folder = Path(name).resolve()
             try:
@@ -139,7 +139,7 @@ class StretchedModel:
                     path.unlink()
             several = several or state.position < len(nodes.order)
         tensors = tuple(
-            copied(state.records[name].within(folder), into, stem, copy=_link)
+            copy_record(state.records[name].rebase(folder), into, stem, copy=_link)
             for name, stem in outputs.items()
             if name in state.records
         )
@@ -166,7 +166,7 @@ class StretchedModel:
 
         def build() -> protobuf.ModelProto:
             """Return a model without nodes, which takes the inputs."""
-            types = self.graph.declared_types(names)
+            types = self.graph.find_declared_types(names)
             nothing = regions.build_region(self.graph, ())
             return build_model(self.graph, nothing, names, names[:1], types, {})[0]
 
@@ -217,7 +217,7 @@ class StretchedModel:
 
         def build() -> protobuf.ModelProto:
             types = {
-                **graph.declared_types(entering),
+                **graph.find_declared_types(entering),
                 **boundary_types(graph, entering, [state.records], {}),
             }
             return build_model(graph, region, entering, leaving, types, {})[0]
@@ -226,7 +226,7 @@ class StretchedModel:
         self.process.hold(token, build, graph.path, folder, self.options)
         stems = {name: f"s{start}-{k}" for k, name in enumerate(leaving)}
         run = self.process.run_held(
-            folder, stems, [state.records[n].within(folder) for n in entering]
+            folder, stems, [state.records[n].rebase(folder) for n in entering]
         )
         records = {
             n: r

@@ -96,7 +96,7 @@ class Scale:
         with np.errstate(invalid="ignore"):
             return np.clip(self.steps(real), info.min, info.max).astype(dtype)
 
-    def saturated(self, real: Array, dtype: str) -> float:
+    def compute_saturated_share(self, real: Array, dtype: str) -> float:
         """Share of the values that quantization to `dtype` clips."""
         info = np.iinfo(dtype)
         steps = self.steps(real)

@@ -34,7 +34,9 @@ _TEXT_GRAPH = (
 )
 
 _TFLITE = "name it as the model: subcut reads it (pip install ai-edge-litert)"
-_CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
+_CAFFE = (
+    "name it .prototxt or .caffemodel, with its other half in the same folder: subcut reads both"
+)
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 _TORCH_SCRIPT = (
     "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"
@@ -184,7 +186,8 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", _PADDLE_MODEL),
     (r"\s*[<{]", FileKind("text (a web page or JSON), not a model", "download it again")),
     (
-        r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
+        r"\n.{0,200}(Convolution|InnerProduct|Pooling"
+        r"|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
         FileKind("a Caffe model (.caffemodel)", _CAFFE, Family.CAFFE),
     ),
     (
@@ -197,7 +200,8 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
 _MEMBERS: tuple[tuple[str, FileKind], ...] = (
     (r"^(model\.params|dlc\.metadata)", _DLC),
     (
-        r"/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program|models/model\.json",
+        r"/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
+        r"|models/model\.json",
         FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM),
     ),
     (r"/code/__torch__", FileKind("a TorchScript file", _TORCH_SCRIPT)),

@@ -145,7 +145,10 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
         OutputError: the folder cannot be made or written (permission, full disk).
     """
     lock = work = None
-    existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110
+    existing = next(
+        (p for p in (parent, *parent.parents) if os.path.exists(p)),  # noqa: PTH110
+        parent,
+    )
     try:
         remove_leftovers(parent)
         with interrupts_delayed():
@@ -177,9 +180,11 @@ def make_lasting(name: str) -> Path:
     return stack.enter_context(temporary(name))
 
 
-def numbered_folder(parent: Path, stem: str) -> Path:
-    """A new, empty folder: `stem0`, or the first number that is free. For any number of threads;
-    `parent` is created."""
+def make_numbered_folder(parent: Path, stem: str) -> Path:
+    """Make a new, empty folder `stem0`, or with the first number that is free.
+
+    Any number of threads can call it. `parent` is created.
+    """
     for number in itertools.count():
         with contextlib.suppress(FileExistsError):
             (parent / f"{stem}{number}").mkdir(parents=True)
@@ -298,7 +303,7 @@ def _warn(home: Path) -> None:
         " there"
     )
     log.warning(
-        f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder of yours", clean(str(home))
+        f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder that is yours", clean(str(home))
     )
 
 

@@ -63,8 +63,8 @@ class Store(Closable):
 
     About `limit` bytes are kept; the least recently used entries are evicted first. Entries that a
     running process put or got since it started stay, even beyond the limit; where folders cannot be
-    locked (NFS) each process knows only its own. The size is measured, with what others put,
-    whenever this process wrote a sixteenth of the limit.
+    locked (NFS) each process protects only its own entries. The size, which includes the entries
+    of other processes, is measured whenever this process has written a sixteenth of the limit.
 
     >>> from subgraph.storage.digest import digest
     >>> with tempfile.TemporaryDirectory() as place, Store(Path(place) / "store") as store:
@@ -137,16 +137,15 @@ class Store(Closable):
                 self._stop_storing(e)
 
     def put(self, key: str, document: Fields, folder: Path) -> StoreEntry:
-        """Keep a document and the files of a folder under a key; from here on the folder belongs to
-        the store.
+        """Store a document and the files of a folder under a key, and return the stored entry.
 
-        Returns the entry that is kept: the first one put under the key; where nothing can be
-        stored, this one. Its document is as JSON gives it back (tuples are lists, keys are
-        strings). O(bytes in the folder).
+        From this call on the folder belongs to the store. The returned entry is the first one that
+        was put under the key, or this one if nothing can be stored. Its document has the types of
+        JSON: tuples are lists, keys are strings. Complexity: O(bytes in the folder).
 
         Raises:
             ValueError, TypeError: the key is not a hash; the document is not plain JSON, or has NaN
-                or infinity; the folder is none of this store, or holds anything but plain files
+                or infinity; the folder is not in this store, or holds anything but plain files
                 with plain names. Never OSError.
         """
         place = self._place(key)
@@ -211,7 +210,7 @@ class Store(Closable):
         except OSError as e:
             self._warn_once(
                 "read",
-                f"cannot read {place}: {e.strerror or e}; it is made again: let this user read"
+                f"cannot read {place}: {e.strerror or e}; it is computed again: let this user read"
                 " there",
             )
             return None
@@ -369,7 +368,7 @@ def _is_full(e: OSError) -> bool:
 
 
 def _delete(path: Path) -> None:
-    """Remove a folder, or a file or link in the place of one."""
+    """Remove a folder, or a file or link with its name."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -77,7 +77,7 @@ class Record:
     shapes: tuple[Shape, ...]
     files: Strings
 
-    def within(self, folder: Path | str) -> Record:
+    def rebase(self, folder: Path | str) -> Record:
         """Return the record with its files in a folder; absolute paths stay."""
         return replace(self, files=tuple(Path(folder, file).as_posix() for file in self.files))
 
@@ -130,8 +130,8 @@ def tensor_text(dtype: str) -> str:
 
 
 MAPS = (
-    "drop the ZipMap that makes them: subcut remove MODEL --from ZIPMAP -o plain.onnx; plain.onnx"
-    " is the model then"
+    "drop the ZipMap that outputs them: subcut remove MODEL --from ZIPMAP -o plain.onnx;"
+    " plain.onnx is the model then"
 )
 
 
@@ -175,14 +175,12 @@ def type_of(value: Value) -> str:
     arrays = list_arrays(value)
     if not arrays:
         raise InputError(
-            "an empty sequence or optional says nothing of its type", code="tensor.empty-sequence"
+            "an empty sequence or optional has no element type", code="tensor.empty-sequence"
         )
     dtype = np.asarray(arrays[0]).dtype
     name = "string" if dtype.kind in "OUST" else dtype.name
     if name not in dtypes.TYPE_NUMBERS:
-        raise InputError(
-            f"elements of type {dtype} are none of ONNX's", code="tensor.unsupported-type"
-        )
+        raise InputError(f"ONNX has no element type {dtype}", code="tensor.unsupported-type")
     text = tensor_text(name)
     return f"seq({text})" if isinstance(value, list) else text
 
@@ -291,19 +289,25 @@ def _is_in(path: Path, array: Array) -> bool:
     return all(np.array_equal(x[at : at + COMPARED], y[at : at + COMPARED]) for at in parts)
 
 
-def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
-    """Save a value under absolute paths; without a type, that of the value."""
+def write_value(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
+    """Save a value, and return its record with absolute paths.
+
+    Args:
+        type_text: The type of the record, as `tensor_text` writes it. "" for the value's own type.
+    """
     saved = save(name, value, type_text or type_of(value), folder, stem)
-    return saved.within(folder.resolve())
+    return saved.rebase(folder.resolve())
 
 
-def copied(
+def copy_record(
     record: Record, into: Path, stem: str, *, copy: Callable[[str, Path], object] | None = None
 ) -> Record:
-    """A copy of a value's files in another folder, called `stem`; the record's files are relative
-    to it.
+    """Copy the files of a value to another folder, and return a record of the copies.
 
-    `copy`: of one file; `shutil.copyfile` if it is not given.
+    Args:
+        stem: The file name of the copies, without the suffix. The record's paths are relative to
+            `into`.
+        copy: Copies one file. None for `shutil.copyfile`.
     """
     import shutil
 

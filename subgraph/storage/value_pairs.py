@@ -1,8 +1,8 @@
 """Values of tensors of the reference and of another source → a folder of .npy files, and back.
 
 values.json        which file holds what
-t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what candidate or device
-gave
+t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: the value of the candidate
+                   or the device
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from subgraph.types import Array, frozen
 
 SCHEMA = "subcut.values/1"
 INDEX = "values.json"
-HINT = "write it anew with `subcut compare --save DIR`"
+HINT = "write it again with `subcut compare --save DIR`"
 
 
 class ValuePair(NamedTuple):

@@ -165,7 +165,7 @@ class OperatorTests(TestList):
         for file in (MODEL, *files):
             (folder / file).write_bytes(self.archive.read(f"{test.name}/{file}"))
         inputs, outputs = (
-            tuple(r.within(folder) for r in records) for records in (test.inputs, test.outputs)
+            tuple(r.rebase(folder) for r in records) for records in (test.inputs, test.outputs)
         )
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
 

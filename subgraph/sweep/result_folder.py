@@ -58,7 +58,7 @@ from subgraph.storage.convert import TensorFormat
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.folders import safe_name
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, copy_record
 from subgraph.sweep.expected import ExpectedOutputs, Runtime, make_plain_candidate, open_runtime
 from subgraph.sweep.operator_tests import MODEL, NODE, Example, OperatorTest
 from subgraph.sweep.sweep import BAD, RUN_TIMEOUT, Sweep, SweepResult, SweepRow
@@ -351,7 +351,7 @@ def _save_tensor(
 ) -> TensorEntry:
     """Write one tensor's files to `work/role`; its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
-        moved = copied(record, aside, stem).within(aside)
+        moved = copy_record(record, aside, stem).rebase(aside)
         stored, _ = case.store(moved, role, work, FORMATS, TensorFormat(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
     producer = None if maker is None else graph.node[maker].name or f"#{maker}"

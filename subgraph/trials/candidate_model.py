@@ -49,7 +49,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.dtypes import TYPE_NUMBERS, Scale, name_of
-from subgraph.storage.tensors import Record, Records, written
+from subgraph.storage.tensors import Record, Records, write_value
 from subgraph.text import short
 from subgraph.trials.matching.as_quantized import measure_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
@@ -400,7 +400,7 @@ def coarsen_inputs(
             free = real if plateau is None else real[~plateau]
             limit = claim.eps * np.abs(free).max(initial=0)
             if not np.abs(match.to_real(taken) - real).max(initial=0) <= limit:  # or NaN
-                fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
+                fed[name] = write_value(name, match.to_reference(taken, dtype), new_folder(), "f")
     return changed if any(changed) else []
 
 
@@ -443,7 +443,7 @@ def _convert_to_reference(
     dtype = expected.dtype if expected else record.dtype
     if record.form != "tensor" or (match.plain and record.dtype == dtype):
         return replace(record, name=name)
-    return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")
+    return write_value(name, match.to_reference(record.array(), dtype), new_folder(), "t")
 
     # ------------------------------------------------------------ reports
 
@@ -514,7 +514,7 @@ def _measure_saturation(
     readers = {other.reference.ops[i] for i in other.reference.readers.get(name, ())}
     if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
         value = np.maximum(value, 0)
-    return scale.saturated(
+    return scale.compute_saturated_share(
         replace(other.matches[name], scale=None, dtype="").to_candidate(value), dtype
     )
 

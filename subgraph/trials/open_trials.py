@@ -108,7 +108,7 @@ def open_trials(
         theirs = load(other).prepare() if isinstance(other, Path) else None
         share = 0.0
         if theirs:
-            folder = folders.numbered_folder(scratch, "quantized")
+            folder = folders.make_numbered_folder(scratch, "quantized")
             quantized = quantize_reference(graph, theirs, folder)
             graph = quantized.graph
             share = quantized.share

@@ -20,7 +20,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.region import Region, build_region
 from subgraph.results.common import MissedFault, PowerDocument
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import written
+from subgraph.storage.tensors import write_value
 from subgraph.trials.doubt import DOUBTS, Doubt
 from subgraph.trials.judge import Judge
 from subgraph.trials.other_attributes import OtherAttribute, iter_other_attributes
@@ -183,7 +183,7 @@ class Planting:
                 array = np.asarray(array.astype(np.float64) * FACTOR).astype(array.dtype)
             else:
                 array = np.roll(array, 1, AXES[kind])
-            record = written(name, array, into, str(number), sample[name].type_text)
+            record = write_value(name, array, into, str(number), sample[name].type_text)
             values.append({name: record})
         if not differ(self._model, [name], values):
             return None

@@ -218,7 +218,9 @@ def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
     records = judge.model.values.records
     for name in (n for n in region.inputs if records[0][n].dtype == "float32"):
         values = [_round(sample[name].array()) for sample in records]
-        feeds = [{name: tensors.written(name, v, judge.model.new_folder(), "x")} for v in values]
+        feeds = [
+            {name: tensors.write_value(name, v, judge.model.new_folder(), "x")} for v in values
+        ]
         rounded = MisreadInput(name, "rounded to float16", feeds)
         judge = feed_misread(judge, rounded)
     result = trials.run(region)
@@ -429,7 +431,7 @@ def _run_probe(judge: Judge, body: str, dtype: str) -> RunResult:
             tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name)
             for name in names
         ]
-        feeds = [[record.within(str(folder)) for record in fed]]
+        feeds = [[record.rebase(str(folder)) for record in fed]]
         wanted = outputs + names * ("w" in names)  # inputs come back as the candidate left them
         passes = 1 if judge.runtime.candidate.runs_commands else PASSES
         return _run_here(judge, folder, feeds, wanted, passes)

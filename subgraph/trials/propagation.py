@@ -26,7 +26,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.reach import ungroup
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record, Records, Value, list_arrays, written
+from subgraph.storage.tensors import Record, Records, Value, list_arrays, write_value
 from subgraph.trials.reference_model import ReferenceModel, has_forms_of, region_noise
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -104,7 +104,7 @@ def _add_sent(
     for name in model.graph.outputs:
         if not _equal(known[name], sent[name]):
             both = _sum(*(some[name].value(mapped=True) for some in (known, values, sent)))
-            added[name] = written(name, both, model.new_folder(), "sum", values[name].type_text)
+            added[name] = write_value(name, both, model.new_folder(), "sum", values[name].type_text)
     return {**values, **added}
 
 

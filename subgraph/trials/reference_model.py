@@ -31,7 +31,7 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record, Records, written
+from subgraph.storage.tensors import Record, Records, write_value
 from subgraph.types import StringMap, frozen, frozen_keywords
 from subgraph.version import __version__
 
@@ -324,7 +324,7 @@ def run_loaded(
         for sample in feeds:
             into = new_folder()
             run = reference.run(key, into, stems, sample)
-            samples.append({r.name: r.within(str(into)) for r in run.tensors})
+            samples.append({r.name: r.rebase(str(into)) for r in run.tensors})
     finally:
         with contextlib.suppress(WorkerDied):  # a dead process holds no model
             reference.drop(key)
@@ -389,7 +389,7 @@ class OtherInputs:
             folder = self.new_folder()
             given = {name: sample[name] for name in self.values.graph.inputs if name in sample}
             for i, (name, value) in enumerate(drawn.items()):
-                given[name] = written(name, value, folder, f"x{i}", given[name].type_text)
+                given[name] = write_value(name, value, folder, f"x{i}", given[name].type_text)
             inputs.append(given)
         return self._run_on_inputs(inputs) if inputs else []
 

@@ -26,7 +26,7 @@ from subgraph.reach import ungroup
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
-from subgraph.storage.tensors import Record, read_npy, written
+from subgraph.storage.tensors import Record, read_npy, write_value
 from subgraph.text import clean, count
 from subgraph.trials import score_backend
 from subgraph.trials.reference_model import ReferenceModel
@@ -181,7 +181,7 @@ class ByScore:
             replace(sample[n], name=f"o/{k}/{n}")
             for (k, sample), n in product(enumerate(outputs), names)
         ]
-        fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
+        fed += [*self.fixed, write_value("draws", rows.astype(np.int64), folder, "draws")]
         try:
             run = self.worker.run("score", folder, {"score": "score"}, fed)
         except (NotInstalled, OutOfTime):
@@ -190,7 +190,7 @@ class ByScore:
             raise UsageError(
                 f"--score {self.wanted.words} failed: {e.what}", HOW, code="score.failed"
             ) from e
-        scores = run.by_name["score"].within(str(folder)).array()
+        scores = run.by_name["score"].rebase(str(folder)).array()
         if not np.all(np.isfinite(scores)):
             raise UsageError(
                 f"--score {self.wanted.words} gave {scores.reshape(-1)[0]}",
@@ -366,7 +366,7 @@ def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) 
     folder = model.scratch / "labels"
     folder.mkdir()
     return [
-        {"label": written("label", np.asarray(label), folder, f"label{k}")}
+        {"label": write_value("label", np.asarray(label), folder, f"label{k}")}
         for k, label in enumerate(labels)
     ]
 

@@ -24,7 +24,7 @@ from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record, write_value
 from subgraph.text import clean
 from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
@@ -89,7 +89,10 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
                 yield MisreadInput(
                     name,
                     how,
-                    [{name: written(name, m[how], model.new_folder(), "x")} for m in per_sample],
+                    [
+                        {name: write_value(name, m[how], model.new_folder(), "x")}
+                        for m in per_sample
+                    ],
                 )
 
 

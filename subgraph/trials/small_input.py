@@ -24,7 +24,7 @@ from subgraph.reach import ungroup
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import RunResult
-from subgraph.storage.tensors import written
+from subgraph.storage.tensors import write_value
 from subgraph.trials.judge import can_tell
 from subgraph.trials.open_trials import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -163,7 +163,7 @@ class SmallInputProgress:
         model = self.trials.model
         into = model.new_folder()
         records = {
-            name: written(name, array, into, f"x{i}", self._types[name])
+            name: write_value(name, array, into, f"x{i}", self._types[name])
             for i, (name, array) in enumerate(arrays.items())
         }
         samples = Feeding(records=(records,), origins=(ORIGIN,)).plan(model.graph, records)

@@ -427,7 +427,7 @@ class ViewSession:
         with self._lock:
             if self._scratch is None:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
-            return folders.numbered_folder(self._scratch, "run")
+            return folders.make_numbered_folder(self._scratch, "run")
 
     def tensor(self, asked: TensorRequest) -> JsonObject:
         """Return pictures and statistics of one tensor, as `tensor_document`.

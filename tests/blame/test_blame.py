@@ -206,7 +206,7 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
         "s": np.array(["a", "b"], dtype=object),
     }
     types = {"f": "tensor(float)", "i": "tensor(int64)", "b": "tensor(bool)", "s": "tensor(string)"}
-    sample = {n: save(n, v, types[n], tmp_path, n).within(str(tmp_path)) for n, v in values.items()}
+    sample = {n: save(n, v, types[n], tmp_path, n).rebase(str(tmp_path)) for n, v in values.items()}
     draws = [
         {n: load(r, Path("/")) for n, r in draw.items()}
         for draw in draw_samples([sample], 3, tmp_path)

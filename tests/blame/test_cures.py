@@ -77,7 +77,7 @@ def test_they_enter_a_cut_as_shapes_do(tmp_path: Path) -> None:
 
 def test_they_keep_their_values_in_draws(tmp_path: Path) -> None:
     sizes = np.array([1, 1, 4, 8], np.int64)
-    sample = {"sizes": save("sizes", sizes, "tensor(int64)", tmp_path, "s").within(str(tmp_path))}
+    sample = {"sizes": save("sizes", sizes, "tensor(int64)", tmp_path, "s").rebase(str(tmp_path))}
     assert all(draw == sample for draw in draw_samples([sample], 3, tmp_path, ["sizes"]))
     assert any(
         not np.array_equal(np.asarray(load(d["sizes"], Path("/"))), sizes)

@@ -33,7 +33,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
-from subgraph.storage.folders import numbered_folder
+from subgraph.storage.folders import make_numbered_folder
 from tests.helpers import text_models
 from tests.helpers.captured_region import fed
 from tests.helpers.facts import has_line
@@ -605,7 +605,7 @@ def test_real_faults_of_runtimes_are_cured(
         def is_right(model: onnx.ModelProto) -> bool:
             path = tmp_path / "form.onnx"
             path.write_bytes(model.SerializeToString())
-            into = numbered_folder(tmp_path, "run")
+            into = make_numbered_folder(tmp_path, "run")
             with workers.borrow(loads=1) as worker:
                 result = run_model(
                     worker, Job(path, [feeds], piece.outputs, into, options=candidate.options)

@@ -25,7 +25,7 @@ def test_candidate_tensors_are_named_as_the_outputs_are(tmp_path: Path) -> None:
     records += [
         save(n, [one] * k, "seq(tensor(float))", tmp_path, n) for n, k in (("s", 1), ("m", 2))
     ]
-    tensors = {r.name: r.within(str(tmp_path)) for r in records}
+    tensors = {r.name: r.rebase(str(tmp_path)) for r in records}
     stems = {r.name: f"{r.name}-stem" for r in records}
     evidence.copy_tensors(tensors, stems, tmp_path / "candidate")
     files = sorted(p.name for p in (tmp_path / "candidate").iterdir())

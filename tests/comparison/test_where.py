@@ -15,7 +15,7 @@ from subgraph.comparison.where import (
     select_elements,
 )
 from subgraph.errors import UsageError
-from subgraph.storage.tensors import Record, written
+from subgraph.storage.tensors import Record, write_value
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.planted_candidates import planted
@@ -66,7 +66,7 @@ def test_malformed_condition_is_refused(text: str) -> None:
 def records(folder: Path, **values: object) -> dict[str, Record]:
     folder.mkdir()
     return {
-        name: written(name, np.asarray(value, np.float32), folder, name)
+        name: write_value(name, np.asarray(value, np.float32), folder, name)
         for name, value in values.items()
     }
 
@@ -194,7 +194,7 @@ def test_condition_is_written_as_it_was_read() -> None:
 def test_values_that_are_not_numbers_are_compared(tmp_path: Path) -> None:
     """Below the condition in the reference and NaN in the candidate, it was left out."""
     known, given = (
-        written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}")
+        write_value("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}")
         for k, v in enumerate((0.2, np.nan))
     )
     found = select_elements([parse_where("p>0.5")], "p", {"p": known}, {"p": given})

@@ -129,7 +129,7 @@ def test_outputs_of_a_step_are_distinct_from_constant_inputs(tmp_path: Path) -> 
     def record(name: str, rows: int, into: Path) -> Record:
         return save(
             name, np.ones((rows, 4), np.float32), "tensor(float)", into, f"{name}{rows}"
-        ).within(str(into))
+        ).rebase(str(into))
 
     def run(into: Path, *_: object) -> dict[str, Record]:
         return {"y": record("y", 1, into), "hn": record("hn", 0, into)}

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.drawing.groups import MAX_FLAT, Tree, topological
-from subgraph.drawing.layered import Edge, Item, layered
+from subgraph.drawing.layered import Edge, Item, place_in_layers
 from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
@@ -120,9 +120,9 @@ def test_no_row_is_wider_than_the_limit(
     pairs = data.draw(
         st.lists(st.tuples(ends, ends).filter(lambda e: e[0] < e[1]), max_size=25, unique=True)
     )
-    placed = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 300.0)
+    placed = place_in_layers(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 300.0)
     assert placed.width <= 300.01
-    unlimited = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 1e9)
+    unlimited = place_in_layers(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 1e9)
     trunk = [unlimited.at[i][0] for i in unlimited.members]
     assert max(trunk, default=0.0) - min(trunk, default=0.0) < 0.01
 

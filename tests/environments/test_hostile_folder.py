@@ -128,5 +128,5 @@ def test_of_a_pip_in_an_environment_of_its_own(
     made = make(Installation(("toyruntime==1.1",), alone=True))
     assert (made.is_file(), imported(hostile)) == (True, [])
     monkeypatch.setattr(installation, "make", lambda environment: made)
-    assert releases.published("../wheels/toy.py") == ["1.0", "1.1"]
+    assert releases.find_published("../wheels/toy.py") == ["1.0", "1.1"]
     assert imported(hostile) == []

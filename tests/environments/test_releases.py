@@ -84,13 +84,13 @@ def test_releases_of_a_folder_are_listed_installed_and_removed(
     backend.write_text('"""A toy."""\nRELEASES = "toyruntime", ""\n')
     sources = ("--no-index", "--find-links", str(wheels))
     with raises(BackendError, "release.no-index", "toyruntime", "ERROR: No matching"):
-        releases.published(str(backend), sources)
+        releases.find_published(str(backend), sources)
     for version in ("1.9", "1.10", "2.0rc1"):
         wheel(wheels, "toyruntime", version, "")
-    assert releases.published(str(backend), sources) == ["1.9", "1.10"]
-    assert releases.installed(str(backend)) == []
+    assert releases.find_published(str(backend), sources) == ["1.9", "1.10"]
+    assert releases.find_installed(str(backend)) == []
     python = make(Installation(("toyruntime==1.9",), sources, alone=True))
-    assert releases.installed(str(backend)) == ["1.9"]
+    assert releases.find_installed(str(backend)) == ["1.9"]
     assert [requirements(folder) for folder in every()] == [["toyruntime==1.9"]]
     assert python.exists()
 

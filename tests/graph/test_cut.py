@@ -28,7 +28,7 @@ def test_python_api_cuts_a_region(resnet: Path, tmp_path: Path) -> None:
     g = subgraph.load(resnet)
     c = subgraph.cut(g, start="pool1", end="res2a_relu")
     assert (c.inputs, c.outputs, c.frozen, dict(c.renamed)) == (("conv1",), ("res2a",), (), {})
-    assert [c.declared(name).shapes for name in ("conv1", "res2a")] == [
+    assert [c.get_declaration(name).shapes for name in ("conv1", "res2a")] == [
         [[1, 8, 32, 32]],
         [[1, 32, 16, 16]],
     ]
@@ -114,7 +114,7 @@ def test_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path:
         [cast] a = Cast<to = 10>(x) [mul] b = Mul(a, w) [relu] c = Relu(b) [back] y = Cast<to = 1>(c)
     }"""  # noqa: E501
     made = cut(text_models.load(tmp_path, text, w=np.ones(3, np.float16)), start, end)
-    types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
+    types = {n: made.get_declaration(n).dtype for n in (*made.inputs, *made.outputs)}
     assert types.pop("x", "float32") == "float32" and set(types.values()) == {"float16"}
     onnx.checker.check_model(made.to_model(), full_check=True)
 
@@ -149,7 +149,7 @@ def test_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
     """Shape makes int64, a comparison bool, and Gather and Transpose what they read."""
     text = FIXED_TYPES.replace("DECLARED", declared)
     made = cut(text_models.load(tmp_path, text), start, end)
-    types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
+    types = {n: made.get_declaration(n).dtype for n in (*made.inputs, *made.outputs)}
     right = {"s": "int64", "d": "int64", "i": "int64", "same": "bool", "other": "bool"}
     assert types == {n: right.get(n, "float32") for n in types}
     ort.InferenceSession(made.to_model().SerializeToString())
@@ -181,7 +181,7 @@ def test_declared_shape_that_is_wrong_is_inferred(
     head = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) <float[{declared}] a>"
     text = f"{head} {{ a = Abs(x) {nodes} y = Relu(b) }}"
     made = cut(text_models.load(tmp_path, text, w=np.ones(weight, np.float32)), start, "n")
-    assert made.declared("a").shapes == [[1, 3, 8, 8]]
+    assert made.get_declaration("a").shapes == [[1, 3, 8, 8]]
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
@@ -192,7 +192,7 @@ def test_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, tmp_
     head = "g (float[1,3,8,8] x) => (float[i,j,k,l] y) <int64[1,3,8,8] a>"
     text = f"{head} {{ a = Neg(x) [n] b = {op} y = Relu(b) }}"
     made = cut(text_models.load(tmp_path, text), "n", "n")
-    assert made.declared("a").dtype == "float32"
+    assert made.get_declaration("a").dtype == "float32"
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
@@ -224,7 +224,7 @@ def test_declared_shapes_that_agree_or_are_open_stay(tmp_path: Path) -> None:
     )
     g = text_models.read(tmp_path, model)
     made = cut(g, g.label(1), "n")
-    assert made.declared("a").shapes == [["n", 3, 8, 8]] and "p" in {
+    assert made.get_declaration("a").shapes == [["n", 3, 8, 8]] and "p" in {
         v.name for v in made.to_model().graph.value_info
     }
 
@@ -265,7 +265,11 @@ def test_types_are_inferred_over_weights_on_disk(
     walk_files(monkeypatch)
     model = graphs.no_value_info()
     c = cut(text_models.read(tmp_path, model), "first", "last")
-    assert c.declared("h") == c.declared("z") == DeclaredTensor("tensor", "float32", [[2, 8]])
+    assert (
+        c.get_declaration("h")
+        == c.get_declaration("z")
+        == DeclaredTensor("tensor", "float32", [[2, 8]])
+    )
 
 
 @pytest.mark.parametrize("field", ["values", "indices"])

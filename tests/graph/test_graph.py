@@ -134,9 +134,9 @@ def test_types_come_from_inputs_outputs_and_value_info(tmp_path: Path) -> None:
         "g (float[2] x) => (float[N] y) <int64[3] a> { a = Foo(x)  b = Foo(a)  y = Foo(b) }",
         domains=(),
     )
-    assert set(g.declared_types()) == {"x", "y", "a"}
-    assert set(g.declared_types({"a", "b", "y"})) == {"a", "y"}
-    assert g.declared_types(["a"])["a"].tensor_type.elem_type == onnx.TensorProto.INT64
+    assert set(g.find_declared_types()) == {"x", "y", "a"}
+    assert set(g.find_declared_types({"a", "b", "y"})) == {"a", "y"}
+    assert g.find_declared_types(["a"])["a"].tensor_type.elem_type == onnx.TensorProto.INT64
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 300, 20_000])
@@ -150,8 +150,8 @@ def test_type_is_found_by_a_name_of_any_length(tmp_path: Path, length: int) -> N
         "g (float[2] x) => (float[2] y) { y = Relu(x) }",
         lambda m: m.graph.value_info.append(info),
     )
-    assert g.declared_types([name])[name].tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    assert g.declared_types(["other"]) == {}
+    assert g.find_declared_types([name])[name].tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    assert g.find_declared_types(["other"]) == {}
 
 
 # ------------------------------------------------------------ random nodes

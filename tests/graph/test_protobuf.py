@@ -272,7 +272,7 @@ def test_damaged_declaration_is_found_when_it_is_needed(
         model.SerializeToString().replace(declared, declared[:2] + b"\xff" + declared[3:])
     )
     with raises(ModelError, "model.damaged"):
-        graph.load(path).declared_types()
+        graph.load(path).find_declared_types()
 
 
 # ------------------------------------------------------------ weights

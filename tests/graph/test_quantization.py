@@ -25,7 +25,7 @@ def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, se
     stored = scale.quantize(value, "int8")
     inside = (stored > -128) & (stored < 127)
     assert np.all(np.abs(scale.dequantize(stored) - value)[inside] <= step * 0.5001)
-    clipped = scale.saturated(value, "int8")
+    clipped = scale.compute_saturated_share(value, "int8")
     assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(
         np.abs(scale.dequantize(stored) - value).max() <= step
     )

@@ -45,7 +45,7 @@ class CapturedRegion:
         outputs = reference.run(
             "region", folder, {n: f"o{k}" for k, n in enumerate(self.region.outputs)}, inputs
         )
-        self.records = {r.name: r.within(str(folder)) for r in (*inputs, *outputs.by_name.values())}
+        self.records = {r.name: r.rebase(str(folder)) for r in (*inputs, *outputs.by_name.values())}
         scratch = graph.path.parent / "scratch"
         self.noise = RegionNoise(graph, self.region, reference, self.records, scratch, memo)
 
@@ -126,6 +126,6 @@ def fed(folder: Path, **values: object) -> dict[str, Record]:
     folder.mkdir(exist_ok=True)
     arrays = {name: np.asarray(value) for name, value in values.items()}
     return {
-        n: save(n, a, type_of(a), folder, n).within(str(folder.resolve()))
+        n: save(n, a, type_of(a), folder, n).rebase(str(folder.resolve()))
         for n, a in arrays.items()
     }

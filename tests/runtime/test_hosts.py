@@ -44,7 +44,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_on(board: Path, *hosts: str, timeout: float = 60.0) -> RunResult:
     command = f"{board}/run.sh {{host}} {{model}} {{inputs}} {{outputs}}"
     candidate = Candidate("board", "cmd", {"run": command}, timeout=timeout, hosts=hosts)
-    fed = tensors.save("x", np.ones(2, np.float32), "tensor(float)", board, "x").within(str(board))
+    fed = tensors.save("x", np.ones(2, np.float32), "tensor(float)", board, "x").rebase(str(board))
     into = board / "out"
     into.mkdir(exist_ok=True)
     with Workers(candidate) as workers:

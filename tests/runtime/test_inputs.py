@@ -426,7 +426,7 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Build) -> No
             n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}")
             for n, v in values.items()
         }
-        fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
+        fed.append({n: record.rebase(str(tmp_path)) for n, record in records.items()})
     two = Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
     assert [s.label for s in two] == ["sample_0", "sample_1"]
     arrays, _ = load_sample(two[1])

@@ -19,7 +19,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues, Watched
-from subgraph.storage.tensors import load, written
+from subgraph.storage.tensors import load, write_value
 from tests.helpers import text_models
 from tests.helpers.refusals import raises
 
@@ -241,7 +241,7 @@ def test_other_inputs_run_in_the_session_that_is_loaded(
     values = ReferenceValues(graph, reference, Feeding().plan(graph, graph.inputs), tmp_path)
     values.need(["x", "y"])
     monkeypatch.setattr(reference, "load_model", lambda *_, **__: pytest.fail("it is loaded again"))
-    inputs = [{"x": written("x", np.full(2, k, np.float32), tmp_path, f"x{k}")} for k in (1, 2)]
+    inputs = [{"x": write_value("x", np.full(2, k, np.float32), tmp_path, f"x{k}")} for k in (1, 2)]
     other = values.replace_inputs(inputs)
     other.need(["y"])
     assert [record["y"].array().tolist() for record in other.records] == [[-1, -1], [-2, -2]]

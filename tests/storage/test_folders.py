@@ -377,7 +377,7 @@ def test_full_disk_says_so(number: int, tmp_path: Path) -> None:
 
 def test_numbered_folders_are_new_and_counted(tmp_path: Path) -> None:
     (tmp_path / "a" / "run1").mkdir(parents=True)
-    made = [folders.numbered_folder(tmp_path / "a", "run") for _ in range(3)]
+    made = [folders.make_numbered_folder(tmp_path / "a", "run") for _ in range(3)]
     assert [m.name for m in made] == ["run0", "run2", "run3"] and all(m.is_dir() for m in made)
 
 

@@ -124,7 +124,7 @@ def test_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
         (a.tobytes(), a.shape) == (b.tobytes(), b.shape) for a, b in zip(value, back, strict=True)
     )
     assert load(save("t", [], "seq(tensor(float))", tmp_path, "none"), tmp_path) == []
-    assert record.within("k/0").files[0] == "k/0/stem#0.npy"
+    assert record.rebase("k/0").files[0] == "k/0/stem#0.npy"
 
 
 NAN = np.array([np.nan, 0.0, 1.0], np.float32)

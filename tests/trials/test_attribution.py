@@ -306,5 +306,5 @@ def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Pa
     assert error_of(trials.judge, right) is not None
     listed = tensors.save(
         "z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed"
-    ).within(str(tmp_path))
+    ).rebase(str(tmp_path))
     assert error_of(trials.judge, [{**sample, "z": listed} for sample in right]) is None

@@ -163,7 +163,7 @@ def test_sweep_follows_the_policy(op: str, status: Status, tmp_path: Path) -> No
     y = np.exp(x) if op == "Exp" else np.abs(x)
 
     def record(name: str, value: np.ndarray, stem: str) -> tensors.Record:
-        return tensors.written(name, value, tmp_path, stem)
+        return tensors.write_value(name, value, tmp_path, stem)
 
     example = Example(op, model, (record("x", x, "x"),), (record("y", y, "y"),), 0.0, 0.0, "0" * 64)
     run = RunResult(({"y": record("y", y * np.float32(1.001), "y1")},), ((),))

@@ -38,7 +38,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
-from subgraph.storage.folders import numbered_folder
+from subgraph.storage.folders import make_numbered_folder
 from subgraph.storage.tensors import Records, Value
 from subgraph.types import Array, frozen
 from subgraph.verdict import Judgement
@@ -231,12 +231,12 @@ class RegionNoise:
                 )
                 raise self._failures[label] from e
             found = from_json(NoiseRunDocument, document)
-            records = [r.within(str(folder.resolve())) for r in found.tensors]
+            records = [r.rebase(str(folder.resolve())) for r in found.tensors]
             self._runs[label] = _StoredRun({r.name: r for r in records}, found.ties)
         return self._runs[label]
 
     def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:
-        folder = numbered_folder(self._scratch, "kept")
+        folder = make_numbered_folder(self._scratch, "kept")
         return make(folder), folder
 
 

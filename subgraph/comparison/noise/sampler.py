@@ -46,8 +46,8 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.dtypes import name_of
-from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, Records, copied, load, save, type_of, written
+from subgraph.storage.folders import make_numbered_folder
+from subgraph.storage.tensors import Record, Records, copy_record, load, save, type_of, write_value
 from subgraph.types import Array, StringMap, Strings, frozen
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class NoiseSampler:
             **{n: self.tensors[n] for n in self.region.inputs},
         }
         return NoiseRunDocument(
-            tuple(copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
+            tuple(copy_record(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
         )
 
     def ties(self, folder: Path) -> NoiseRunDocument:
@@ -223,12 +223,12 @@ class NoiseSampler:
         ]
         if not inside:
             return {}
-        folder = numbered_folder(self.scratch, "base")
+        folder = make_numbered_folder(self.scratch, "base")
         model = deepcopy(self._cut.model)
         set_outputs(model, inside)
         _load_model(self, model, ("unperturbed",), folder)
         records = _run_model(self, folder, inside, [self.tensors[n] for n in self._cut.inputs])
-        return {name: record.within(str(folder)) for name, record in records.items()}
+        return {name: record.rebase(str(folder)) for name, record in records.items()}
 
     def plain(self, name: str) -> Array:
         """An output of the region as the reference computes it, without noise.
@@ -277,7 +277,7 @@ class NoiseSampler:
         model = deepcopy(self._cut.model)
         self._instrumented = instrument_model(model, self.sites, change, names)
         self._calm = None
-        _load_model(self, model, run.model, numbered_folder(self.scratch, "model"))
+        _load_model(self, model, run.model, make_numbered_folder(self.scratch, "model"))
 
     @cached_property
     def _moved(self) -> dict[str, tuple[str, list[int]]]:
@@ -300,7 +300,7 @@ class NoiseSampler:
         self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
     ) -> Records:
         """One run of the instrumented model; what leaves it is perturbed as well."""
-        feeds = numbered_folder(self.scratch, "feeds")
+        feeds = make_numbered_folder(self.scratch, "feeds")
         try:
             drawn = _run_model(
                 self, into, names, list(_iter_feeds(self, run, keys, attempt, feeds))
@@ -382,7 +382,7 @@ def _build_tflite(sampler: NoiseSampler, run: NoiseRun, names: list[str]) -> Non
     model = deepcopy(sampler._cut.model)
     sampler._instrumented = add_steps(model, sampler._moved, names, entering)
     sampler._calm = None
-    _load_model(sampler, model, run.model, numbered_folder(sampler.scratch, "model"))
+    _load_model(sampler, model, run.model, make_numbered_folder(sampler.scratch, "model"))
 
 
 def _is_void(
@@ -410,7 +410,7 @@ def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
         still = keys.copy()
         still[1::2] = 0
         check = sampler._instrumented.check
-        folder = numbered_folder(sampler.scratch, "calm")
+        folder = make_numbered_folder(sampler.scratch, "calm")
         value = load_array(
             sampler._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder
         )
@@ -442,11 +442,11 @@ def _iter_feeds(
         value = _load_value(sampler, name)
         span = sampler._ranges[name].span if name in sampler._ranges else None
         moved = value + perturb.draw_untied_shift(value, run.claim, key, 1.0, span)
-        yield written(name, moved.astype(value.dtype), folder, f"m{k}")
+        yield write_value(name, moved.astype(value.dtype), folder, f"m{k}")
     for k, (name, tensor) in enumerate(made.shifts.items()):
-        yield written(name, _draw_shift(sampler, run, tensor, attempt), folder, f"s{k}")
+        yield write_value(name, _draw_shift(sampler, run, tensor, attempt), folder, f"s{k}")
     if made.keys:
-        yield written(made.keys, keys, folder, "keys")
+        yield write_value(made.keys, keys, folder, "keys")
 
 
 def _has_tflite(sampler: NoiseSampler) -> bool:

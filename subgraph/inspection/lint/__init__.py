@@ -86,7 +86,7 @@ def note(node: LintNode | None, reason: str, fix: str, tensor: str | None = None
     return LintIssue(NOTE, node, reason, fix, tensor=tensor)
 
 
-def unchecked(reason: str) -> LintIssue:
+def make_unchecked(reason: str) -> LintIssue:
     """Return the issue of a missing check, which only --verbose and the document show."""
     return LintIssue(UNCHECKED, None, reason)
 
@@ -250,7 +250,7 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Issues:
             for issue in plugins.load("lint", name).check(context):
                 yield replace(issue, rule=name)
         except ModelError as e:  # a cycle, for example, which rule `invalid` reports
-            yield replace(unchecked(e.what), rule=name)
+            yield replace(make_unchecked(e.what), rule=name)
 
 
 # ------------------------------------------------------------ document

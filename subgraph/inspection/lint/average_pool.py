@@ -1,4 +1,4 @@
-"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other way."""  # noqa: E501
+"""AveragePool with count_include_pad that some targets ignore: padding counts, or does not."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from subgraph.errors import InputError, SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import read_type
-from subgraph.inspection.lint import NOTE, WARNING, Issues, LintContext, LintIssue, unchecked
+from subgraph.inspection.lint import NOTE, WARNING, Issues, LintContext, LintIssue, make_unchecked
 from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
@@ -46,10 +46,10 @@ def check(context: LintContext) -> Issues:
     try:
         shapes = {name: read_type(v.type) for name, v in context.graph.inputs.items()}
     except InputError as e:
-        yield unchecked(e.what)
+        yield make_unchecked(e.what)
         return
     if any(form != "tensor" or dims is None for form, _, dims in shapes.values()):
-        yield unchecked("an input is not a tensor of known rank")
+        yield make_unchecked("an input is not a tensor of known rank")
     elif sizes := context.second_sizes:
         reason = "fails with {}, another size than its own"
         yield from _try(context, _resize(context.graph, sizes), sizes, reason, WARNING)
@@ -80,7 +80,7 @@ def _check_open(context: LintContext, dims: Sequence[OpenDim]) -> Issues:
     if isinstance(first, SubcutError):
         if chosen and isinstance(first, InputError):
             raise first
-        yield unchecked(f"it does not run at the first size: {first.what}")
+        yield make_unchecked(f"it does not run at the first size: {first.what}")
         return
     fed = _find_fed_sizes(context, first)
     changed = [d for d in dims if d.input in fed]
@@ -109,14 +109,14 @@ def _try(
     if isinstance(
         failed, InputError
     ):  # the sizes depend on each other in a way that the model does not declare
-        yield unchecked(f"{text} cannot be fed: {failed.what}")
+        yield make_unchecked(f"{text} cannot be fed: {failed.what}")
     elif isinstance(failed, SubcutError):
         reason = reason.format(text)
         if failures := measure(graph, context.made, feeding).failures:
             node = context.at(context.graph.maker[failures[0].tensor])
             yield LintIssue(severity, node, f"{reason}: {_short(failures[0].what)}", FIX)
         else:
-            yield unchecked(f"{reason}, but each tensor alone can be had")
+            yield make_unchecked(f"{reason}, but each tensor alone can be had")
 
 
 def _likely_sizes(graph: Graph) -> Sizes:

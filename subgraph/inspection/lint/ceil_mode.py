@@ -1,4 +1,4 @@
-"""Pooling with ceil_mode=1, where rounding up gives another size than rounding down."""
+"""Pooling with ceil_mode=1 whose output has another size than with rounding down."""
 
 from __future__ import annotations
 

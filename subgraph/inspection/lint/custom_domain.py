@@ -1,4 +1,4 @@
-"""Operators outside of the ONNX standard: of custom domains, of onnxruntime, and model-local functions."""  # noqa: E501
+"""Operators outside of the ONNX standard: custom domains, onnxruntime's, model-local functions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
         return None
     if domain.startswith("ai.onnx."):
         reason = (
-            f"is of domain '{domain}': few targets beside onnxruntime on the CPU have its operators"
+            f"is of domain '{domain}': few targets except onnxruntime on the CPU have its operators"
         )
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
@@ -73,7 +73,7 @@ def _foreign(node: LintNode, backend: str) -> LintIssue | None:
             if has
             else None
         )
-    reason = f"is of the custom domain '{domain}': the target needs an operator of its own for it"
+    reason = f"is of the custom domain '{domain}': the target needs its own operator for it"
     return warning(
         node,
         reason,

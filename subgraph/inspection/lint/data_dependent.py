@@ -1,4 +1,4 @@
-"""NonMaxSuppression, NonZero, TopK and others whose output depends on values in its size or order."""  # noqa: E501
+"""NonMaxSuppression, NonZero, TopK and others: values decide the size or order of the output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(context: LintContext) -> Issues:
         where = f", as do {count(affected, 'node')} from the first such on"
     for node in sized:
         reason = (
-            f"the size of what it makes depends on values{where}: targets with static shapes cannot"
+            f"the size of its output depends on values{where}: targets with static shapes cannot"
             " build that"
         )
         yield warning(node, reason, HOST)

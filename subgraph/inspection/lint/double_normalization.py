@@ -1,4 +1,4 @@
-"""An input that is normalized twice: in the graph and by --mean or --scale, or twice in the graph."""  # noqa: E501
+"""An input that is normalized twice: in the graph, or in the graph and by --mean or --scale."""
 
 from __future__ import annotations
 

@@ -19,4 +19,4 @@ def check(context: LintContext) -> Issues:
                     f"its name '{name}' is also that of #{first[name]}: onnxruntime refuses such a"
                     " model"
                 )
-                yield warning(node, reason, "give each node a name of its own")
+                yield warning(node, reason, "give each node a unique name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from subgraph.inspection.lint import Issues, LintContext, note, warning
 
 FIRST_OPSET = 12  # that allows it; before, rule `types` reports an invalid model
-FIX = "use Min and Max, or put a Cast to float32 before it and one back behind it"
+FIX = "use Min and Max, or put a Cast to float32 before it and a Cast back after it"
 
 
 def check(context: LintContext) -> Issues:

@@ -1,10 +1,10 @@
-"""What the ONNX standard forbids: unknown operators and attributes, missing inputs, cycles, damaged weights."""  # noqa: E501
+"""An invalid model: unknown operators or attributes, missing inputs, cycles, damaged weights."""
 
 from __future__ import annotations
 
 from subgraph.inspection.lint import Issues, LintContext
 
-LOOK = "subcut inspect shows what stands around it"
+LOOK = "subcut inspect shows its neighbors"
 
 
 def check(context: LintContext) -> Issues:

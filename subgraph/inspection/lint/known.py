@@ -34,8 +34,8 @@ def check(context: LintContext) -> Issues:
         alike = by_operator[entry.operator]
         cure = f"{entry.cure}; " if entry.cure else ""
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
-        thread = f"; told of in {entry.thread}" if entry.thread else ""
-        fix = f"{cure}`subcut known {entry.path}` tells how it was seen{thread}"
+        thread = f"; reported in {entry.thread}" if entry.thread else ""
+        fix = f"{cure}`subcut known {entry.path}` shows how it was found{thread}"
         harmless = alike.find_fitting(entry.unless) if entry.unless else ()
         for node in alike.find_fitting(entry.when):
             if node not in harmless:

@@ -1,4 +1,4 @@
-"""Weights that make NaN: NaN and infinite ones, a variance below zero. Targets compute other values from them."""  # noqa: E501
+"""Weights from which targets compute other values: NaN, infinity, a variance below zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs a newer opset than the target takes (--target-opset)."""
+"""Nodes that need a newer opset than the target accepts (--target-opset)."""
 
 from __future__ import annotations
 

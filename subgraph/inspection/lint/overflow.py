@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from subgraph.inspection.lint import Issues, LintContext, note, unchecked, warning
+from subgraph.inspection.lint import Issues, LintContext, make_unchecked, note, warning
 from subgraph.inspection.overflow import BOUNDED, TroubleKind
 from subgraph.text import count
 
@@ -61,4 +61,4 @@ def check(context: LintContext) -> Issues:
             fix = SCALE.format(precision=precision.value)
         yield replace(warning(context.at(place), reason, fix, name), exponent=trouble.exponent)
     for failure in context.measured.failures:
-        yield unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")
+        yield make_unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")

@@ -1,4 +1,4 @@
-"""Tensors of a type that their operator does not take: an int64 Clip below opset 12, mixed types."""  # noqa: E501
+"""Tensors whose type their operator does not accept: int64 Clip below opset 12, mixed types."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _find_beside(path: Path, suffix: str, hint: str) -> Path:
     found = sorted(p for p in path.parent.iterdir() if p.suffix.lower() == suffix and p.is_file())
     if len(found) == 1:
         log.info(
-            "%s: %s (the only %s beside %s)",
+            "%s: %s (the only %s in the folder of %s)",
             "weights" if suffix == ".caffemodel" else "network",
             found[0].name,
             suffix,

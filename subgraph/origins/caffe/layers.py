@@ -306,7 +306,7 @@ def convert_log(layer: CaffeLayer) -> None:
 def _compute_log(layer: CaffeLayer, base: float) -> float:
     if base <= 0 or base == 1:
         raise layer.refuse(
-            f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e"
+            f"has the base {base:g}", "it must be more than 0, and not 1; -1 means e"
         )
     return log(base)
 

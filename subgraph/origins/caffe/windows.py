@@ -59,7 +59,7 @@ def convert_convolution(layer: CaffeLayer) -> None:
     groups, *kernel)`."""
     p = layer.parameters("convolution_param")
     if len(layer.shape) < 3 or layer.axis(p.axis) != 1:
-        raise layer.refuse("must have its channels on axis 1, and axes behind it")
+        raise layer.refuse("must have its channels on axis 1, and at least one axis after it")
     kernel, stride, pad, dilation = (_find_per_axis(layer, p, name) for name in _DEFAULTS)
     groups = _find_groups(layer, p)
     channels = layer.shape[1]
@@ -113,7 +113,7 @@ def convert_pooling(layer: CaffeLayer) -> None:
         (o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)
     ]
     if any(outside) and not any(pad):
-        raise layer.refuse("has a last window that lies outside of its bottom")
+        raise layer.refuse("has a last window outside of its bottom")
     sizes = [o - beyond for o, beyond in zip(sizes, outside, strict=True)]
     layer.builder.declare(layer.tops[0], (*shape[:2], *sizes))  # refuses a size of 0
     _add_pool(

@@ -1,12 +1,12 @@
-"""Converters of other formats to ONNX: what each needs, and a script per family that runs in an
-environment of its own.
+"""Converters of other formats to ONNX: the requirements of each, and a script per family that runs
+in a separate environment.
 
-A script needs the standard library, numpy and what is installed for it. `script_main` calls two
+A script needs the standard library, numpy and the installed requirements. `script_main` calls two
 functions of it:
 
-    convert(model, target)     write the ONNX model
-    opened(model, tensors)     a context manager: the original's inputs, and a function that runs it
-                               once
+    convert(model, target)         writes the ONNX model
+    open_original(model, tensors)  a context manager that yields the original's inputs, and a
+                                   function that runs it once
 
 The inputs are names with element type and sizes. The function takes a value for each, and returns
 the outputs, and those of `tensors` inside the model that the original has, both by the original's

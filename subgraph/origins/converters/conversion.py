@@ -135,7 +135,7 @@ def record_original(
         old.unlink(missing_ok=True)
     asked = folder / ".asked.json"
     model = original.model
-    types = graph.declared_types(graph.outputs)
+    types = graph.find_declared_types(graph.outputs)
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
         "outputs": {

@@ -23,7 +23,7 @@ def files(model: Path) -> tuple[Path, Path]:
     ]
     if not programs:
         raise FileNotFoundError(
-            f"no program beside {parameters}: expected .json or .pdmodel of the same name"
+            f"no program next to {parameters}: expected .json or .pdmodel of the same name"
         )
     return programs[0], parameters
 
@@ -39,7 +39,7 @@ def convert(model: Path, target: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(
+def open_original(
     model: Path, _: list[str]
 ) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
     """Yield its predictor, without optimizations; paddle2onnx renames intermediate tensors."""

@@ -45,7 +45,7 @@ def run(family: Any, model: Path, asked: dict[str, Any], folder: Path) -> None:
     """
     import numpy as np
 
-    with family.opened(model, asked["tensors"]) as (inputs, compute):
+    with family.open_original(model, asked["tensors"]) as (inputs, compute):
         for k, files in enumerate(asked["samples"]):
             fed = {name: np.load(file, allow_pickle=False) for name, file in files.items()}
             try:

@@ -107,7 +107,7 @@ def ends(graph: Any) -> tuple[list[str], list[str]]:
 
 
 @contextlib.contextmanager
-def opened(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
+def open_original(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
     """The original's inputs, and a function that runs it."""
     with _prepare(model) as (kind, path):
         yield {TFLITE: _open_tflite, GRAPH: _open_graph, SAVED_MODEL: _open_saved_model}[kind](

@@ -74,7 +74,7 @@ class ExportedModel:
         """
         if missing := [name for name in (*outputs, *inputs) if name not in self.places]:
             raise Refused(
-                f"'{missing[0]}' is not a value of the module: it lies inside an operator's"
+                f"'{missing[0]}' is not a value of the module: it is inside an operator's"
                 " translation",
                 code="torch.inside-operator",
             )

@@ -265,9 +265,7 @@ def to_numpy(tensor: Any) -> Array:
     try:
         return np.asarray(plain.numpy())
     except (TypeError, RuntimeError) as e:
-        raise InputError(
-            f"elements of type {name} are none of ONNX's", code="tensor.unsupported-type"
-        ) from e
+        raise InputError(f"ONNX has no element type {name}", code="tensor.unsupported-type") from e
 
 
 def to_tensor(array: Array) -> Any:
@@ -334,7 +332,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
         )
     if args is None:
         raise UsageError(
-            "a torch.nn.Module is exported with what it is called with",
+            "the export of a torch.nn.Module needs the arguments of its call",
             "load(module, args=(x,))",
             code="torch.no-arguments",
         )

@@ -129,7 +129,7 @@ def record(
         )
         if not values.files.keys() - graph.inputs.keys():
             raise InputError(
-                f"no tensor of {graph.path.name} could be told in the module",
+                f"no tensor of {graph.path.name} was found in the module",
                 "; ".join(notes),
                 code="torch.nothing-recorded",
             )
@@ -269,7 +269,7 @@ class ScopedTensors:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         kinds = graph.kinds(graph.maker)
-        self._types = graph.declared_types()
+        self._types = graph.find_declared_types()
         self._inside: dict[str, list[int]] = {}  # scope → nodes directly in it that carry values
         self._below: dict[str, set[int]] = {}  # scope → nodes in it or in scopes inside it
         for i in graph.order:

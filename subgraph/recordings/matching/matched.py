@@ -220,7 +220,7 @@ class MatchedSample:
             raise InputError(f"'{name}' is not a tensor", code="tensor.not-tensor")
         value = self.matches[name].value(reference)
         folder.mkdir(parents=True, exist_ok=True)
-        return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
+        return save(name, value, type_of(value), folder, stem).rebase(str(folder.resolve()))
 
     def save_all(self, names: Iterable[str], folder: Path, stems: StringMap) -> dict[str, Record]:
         """Save the recorded ones of these tensors; warn of those that cannot be read."""

@@ -325,7 +325,7 @@ def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None)
     if match.scale is None or expected is None or value is None or value.dtype.kind not in "iu":
         return True
     real = replace(match, scale=None).to_candidate(expected)
-    return match.scale.saturated(real, value.dtype.name) == 0
+    return match.scale.compute_saturated_share(real, value.dtype.name) == 0
 
 
 # ------------------------------------------------------------ values

@@ -12,7 +12,7 @@ import numpy as np
 
 from subgraph.documents import KEY
 from subgraph.storage.dtypes import Scale
-from subgraph.storage.tensors import Record, np_dtype, written
+from subgraph.storage.tensors import Record, np_dtype, write_value
 from subgraph.types import Array, frozen
 
 Axes: TypeAlias = tuple[int, ...]  # an order of axes, or their lengths in order
@@ -85,7 +85,7 @@ class MatchedTensor:
         if it is another."""
         if self.plain and self.dtype in ("", record.dtype):
             return replace(record, name=self.name)
-        return written(self.name, self.to_candidate(record.array()), folder, stem)
+        return write_value(self.name, self.to_candidate(record.array()), folder, stem)
 
     @property
     def plain(self) -> bool:

@@ -34,7 +34,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.layouts import iter_axis_orders
-from subgraph.storage.tensors import Record, Records, written
+from subgraph.storage.tensors import Record, Records, write_value
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
     ModelValues,
@@ -372,7 +372,7 @@ class MeaningTests:
             shape = self.records[target].shapes[0]
             value = self.fed[target].array()
             if value.size == math.prod(shape):
-                reshaped[target] = written(target, value.reshape(shape), folder, f"r{k}")
+                reshaped[target] = write_value(target, value.reshape(shape), folder, f"r{k}")
         kept = self._measure_all()
         turned = self._measure_all(reshaped)
         found = set()

@@ -440,7 +440,7 @@ def test_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference)
     into.mkdir()
     stems = {n: f"t{k}" for k, n in enumerate(names)}
     (captured,) = capture_samples(reference, graph, above, stems, samples, into)
-    tensors = {name: tensor.within(str(into / "0")) for name, tensor in captured.tensors.items()}
+    tensors = {name: tensor.rebase(str(into / "0")) for name, tensor in captured.tensors.items()}
     noise = RegionNoise(graph, region, reference, tensors, tmp_path / "scratch")
     (output,) = noise.of("z").perturbed(FP32, 1)
     assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"

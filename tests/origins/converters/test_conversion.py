@@ -58,7 +58,7 @@ def convert(model, target):
     open(os.path.join(os.path.dirname(target), "log.txt"), "w").close()
 
 @contextlib.contextmanager
-def opened(model, tensors):
+def open_original(model, tensors):
     said = json.loads(model.read_text())
     if "broken" in said:
         sys.exit(said["broken"])

@@ -102,7 +102,7 @@ def run_in(
     """The output, or how the candidate fails; `asked`: options of one run in place of the
     candidate's."""
     candidate = Candidate("c", str(folder / "backend.py"), options, executor="cluster.py:make")
-    fed = tensors.save("x", np.ones(300_000, np.float32), "tensor(float)", folder, "x").within(
+    fed = tensors.save("x", np.ones(300_000, np.float32), "tensor(float)", folder, "x").rebase(
         str(folder)
     )
     into = folder / "out"
