@@ -632,6 +632,15 @@ def test_others_of_a_kind_that_crashes_run_one_by_one() -> None:
     assert len(finding.regions) == 6 and not any(q.pool for q in candidate.queries)
 
 
+def test_a_kind_that_is_mostly_right_is_not_run_whole_one_by_one() -> None:
+    """64 items have the kind of the two culprits."""
+    s = faulty(chain(64 * len(KINDS)), {8}, {8 + 20 * len(KINDS)}, share=0.5, profile="vanishes")
+    findings, _ = labeled(s, KINDS, Settings(pools=False))
+    (finding,) = findings.findings
+    assert len(finding.regions) == 2 and findings.complete
+    assert findings.counts.runs[Purpose.ALIKE] < 10
+
+
 def test_other_failures_of_a_kind_are_another_finding() -> None:
     faults = [*of_kind(1)[:3], *of_kind(1, Signature.CRASH)[3:]]
     findings, _ = labeled(Scenario("by hand", 0, chain(32), tuple(faults)), KINDS)

@@ -3,7 +3,8 @@ kinds.
 
 Insight: a fault of an operator, or of a fusion, shows wherever the model has it. Two certified
 culprits of a kind make the others likely ones. Whether these fail as well takes one run for all of
-them, side by side in one model; if a failure ends the process, one run for each.
+them, side by side in one model; if a failure ends the process, or if reading what they give hides
+it, one run for each, a few first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TypeVar
 
 from subgraph.reach import invert
 from subgraph.search.driver import Search
@@ -19,7 +21,9 @@ from subgraph.search.oracle import Finding, FindingKind, Items, Purpose
 from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
+T = TypeVar("T")
 MIN_REFUSED = 2  # further regions of a kind that is refused, of which one is asked for all
+ASKED_FIRST = 4  # regions of a kind that are run one by one; where all agree, the others are not
 
 
 def cause_of(state: SearchState, finding: Finding) -> Hashable:
@@ -79,6 +83,10 @@ def repeats(
         return ()
     if local and finding.items[-1] in local:
         regions = [region for region in regions if region[-1] in local]
+    if not _are_pooled(state, signature):
+        few = yield from _fail(state, _evenly(regions, ASKED_FIRST), signature)
+        if not any(few):
+            return ()  # halving finds the few that are left in fewer runs
     # a piece of two items that holds a culprit of one is not alike
     is_fusion = len(finding.items) > 1 and signature not in NO_OUTPUT
     for part in (slice(None), slice(1, None), slice(-1)) if is_fusion else (slice(None),):
@@ -92,14 +100,18 @@ def _fail(
     state: SearchState, regions: Sequence[Items], signature: Signature | None
 ) -> Search[list[bool]]:
     """Whether each region fails in this way, whatever it explains."""
-    pool = len(state.driver.memo)  # one that no earlier pool has
-    if signature in NO_OUTPUT or not state.driver.settings.pools:
-        pool = 0
-    ask = state.ask if pool else state.one_by_one
+    is_pooled = _are_pooled(state, signature)
+    pool = len(state.driver.memo) if is_pooled else 0  # one that no earlier pool has
+    ask = state.ask if is_pooled else state.one_by_one
     queries = [replace(state.aim.isolated(r, state.aim.first), pool=pool) for r in regions]
     with state.counting_any_failure():
         answers = yield from ask(Purpose.ALIKE, queries)
     return [answer.signature is signature for answer in answers]
+
+
+def _are_pooled(state: SearchState, signature: Signature | None) -> bool:
+    """Return whether regions that fail in this way are asked about together, in a run."""
+    return state.driver.settings.pools and signature not in NO_OUTPUT
 
 
 def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding]:
@@ -181,6 +193,6 @@ def _spread(labels: Sequence[Hashable] | None, items: Sequence[int]) -> list[int
     return [*_evenly(some, LOOKED_AT), *_evenly(rest, LOOKED_AT - len(some))]
 
 
-def _evenly(items: Sequence[int], most: int) -> Sequence[int]:
+def _evenly(items: Sequence[T], most: int) -> Sequence[T]:
     step = max(len(items) / most, 1) if most > 0 else 0
     return [items[int(i * step)] for i in range(min(most, len(items)))] if step else ()
