@@ -24,7 +24,7 @@ from benchmarks.slices import worst_slice
 from fixtures.converted import CONVERSIONS
 from subgraph.comparison import ROUNDING_ALONE, STEPS
 from subgraph.comparison.judge import parse_criterion
-from subgraph.documents import keyed
+from subgraph.documents import json_key
 from subgraph.graph import region as regions
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.graph import load as load_graph
@@ -108,7 +108,7 @@ class Row:
     claim: str
     window: str
     size: int
-    statuses: Mapping[str, str] = keyed("said")
+    statuses: Mapping[str, str] = json_key("said")
     label: str = ""
     why: str = ""
     error: float = math.nan

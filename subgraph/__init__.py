@@ -1,6 +1,7 @@
-"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the piece that fails.
+"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary, and find
+the piece that fails.
 
-`resnet50.onnx` stands for a model of yours:
+`resnet50.onnx` is any model:
 
 >>> import subgraph
 >>> graph = subgraph.load("resnet50.onnx")
@@ -10,7 +11,7 @@
 ['conv1', 'res2a']
 >>> subgraph.compare(graph, "ort", at=["pool1"]).first_bad is None
 True
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from subgraph.trials.compare_tensors import Comparison, compare
     from subgraph.verdict import Signature, Status, Verdict
 
-# Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little
-# of it at a time.
+# Imported at the first access: `import subgraph` takes milliseconds, and the command line needs
+# little of it at a time.
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
     "errors": (

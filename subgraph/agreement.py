@@ -41,8 +41,9 @@ class Search:
     """The options of the search after a disagreement.
 
     Attributes:
-        output: the folder of its result and of stored answers. max_time: as `90s`, `10m`.
-        command: what asks again, for the report.
+        output: The folder of its result and of stored answers.
+        max_time: Its time limit: `90s`, `10m`.
+        command: The command that runs the test again, for the report.
     """
 
     output: Path
@@ -55,7 +56,8 @@ class Disagreement:
     """The reason why a model is not known to be right.
 
     Attributes:
-        lines: for people, the verdict first. places: `case` and `report`, where they were written.
+        lines: The answer for people, the verdict first.
+        places: The paths of `case` and `report`, if they were written.
     """
 
     lines: Sequence[str]
@@ -79,14 +81,16 @@ def disagreement(
     """None where the candidate is right: every output of every sample was compared, and none is
     wrong.
 
-    `may_be_empty`: outputs that count as right even if the inputs tell nothing about them.
+    An argument that is None comes from `settings`. `model`, `spec`, `criterion` and `reference`
+    are words as on the command line.
 
-    `model`, `spec`, `criterion`, `reference`: words as on the command line. `inputs`: a file, a
-    folder of samples, several of these, or name → array. What is None comes from `settings`.
-    `trust`: code that these name may run.
+    Args:
+        inputs: A file, a folder of samples, several of these, or an array for each name.
+        may_be_empty: The outputs that count as right even if the inputs tell nothing about them.
+        trust: Whether code that these arguments name may run.
 
     Raises:
-        SubcutError: the model, the inputs or the candidate cannot be used.
+        SubcutError: The model, the inputs or the candidate cannot be used.
     """
     sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
     limits = Settings(max_time=parse_seconds(search.max_time), workers=Asked(settings).jobs(None))

@@ -1,8 +1,8 @@
-"""Commands and scripts as child processes: run to their end, or asked again and again. Each is a
-`system.ProcessGroup`.
+"""Commands and scripts as child processes, which run to their end or answer one request after
+another. Each is a `system.ProcessGroup`.
 
-`runtime.worker` is a third kind, for code that nobody vouches for: its pipes are never waited for
-alone.
+`runtime.worker` is a third kind, for code that nobody vouches for: no read from its pipes can wait
+without a limit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from subgraph.errors import InternalError, OutputError
 from subgraph.system import ProcessGroup
 from subgraph.types import Fields
 
-SAID_LINES = 3  # of a command that failed, which may say that a disk is full
-# As the system says it, or numpy of a short write.
+LAST_LINES = 3  # of a failed command; they may report a full disk
+# The messages of the system, and of numpy after a short write.
 DISK_FULL = re.compile(
     f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written"
 )
@@ -48,9 +48,9 @@ class Ended(NamedTuple):
         """Raise an error if the command failed because a disk is full.
 
         Raises:
-            OutputError: Its last lines say so.
+            OutputError: Its last lines report a full disk.
         """
-        said = " ".join(self.last_lines(SAID_LINES))
+        said = " ".join(self.last_lines(LAST_LINES))
         if self.code and DISK_FULL.search(said):
             raise OutputError(
                 f"a disk is full: {said}",
@@ -63,8 +63,7 @@ def python(*words: str | Path, of: Path | None = None) -> list[str]:
     """The command line of a Python, subcut's own or that `of` an environment: the only way to start
     one.
 
-    It imports no module that lies where the user stands (-P), or in the folder of the script that
-    it runs.
+    It imports no module of the current folder or of the folder of the script that it runs (-P).
     """
     return [str(of or sys.executable), "-P", *map(str, words)]
 

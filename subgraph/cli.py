@@ -1,7 +1,7 @@
 """The command line: the only place that prints or exits.
 
-`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before
-or after the command: `arrange` rewrites the words before typer reads them.
+`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may precede
+or follow the command: `arrange` rewrites the words before typer reads them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Command(HelpPage, typer.core.TyperCommand):
 
 
 class Group(HelpGroup):
-    """All commands: `cut` where none is named; global options may stand anywhere."""
+    """All commands: `cut` where none is named; global options may have any position."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _avoid_pydantic(self.get_params(ctx))
@@ -187,7 +187,7 @@ class Group(HelpGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Built when it is asked for: to build all of them takes a third of the time of a cut."""
+        """Build the command now: to build all commands takes a third of the time of a cut."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -208,14 +208,14 @@ class Group(HelpGroup):
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Move global options to the front; insert `cut` where the next word is not a command but looks like one of a cut.
-    `help COMMAND` is `COMMAND --help`.
+    """Move global options to the front, and insert the command `cut` if the next word is its model
+    or option. `help COMMAND` becomes `COMMAND --help`.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
     >>> arrange(["bisekt"], {"cut"}), arrange(["help", "cut"], {"cut"})
     (['bisekt'], ['cut', '--help'])
-    """  # noqa: E501
+    """
     front = list[str]()
     rest = list[str]()
     words = iter(args)
@@ -229,7 +229,7 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
         else:
             rest.append(word)
     first = rest[0] if rest else ""
-    is_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
+    is_path = any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
     if first == "help":
         return [*front, *rest[1:], "--help"]
     if (is_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
@@ -466,7 +466,7 @@ def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
         if error.code == "run.interrupted" and error.hint:
             following.append(NextCommand("continue", ["subcut", *words]))
         for line in re.findall("`(subcut [^`]+)`", error.hint):
-            following.append(NextCommand("as the hint says", shlex.split(line)))
+            following.append(NextCommand("follow the hint", shlex.split(line)))
         document = ErrorResult(exit_code=code, error=error, next=following)
         return Result(document, "")
     name = f" [{error.code}]" if error.code and log.isEnabledFor(logging.DEBUG) else ""

@@ -1,12 +1,12 @@
-"""Documents: frozen dataclasses <-> JSON. A dataclass is the one description of what a document
-holds: `to_json` writes it, `from_json` reads and checks what anybody may have edited, and `schema`
+"""Documents: frozen dataclasses <-> JSON. A dataclass is the only description of a document:
+`to_json` writes it, `from_json` reads and checks a file that anybody may have edited, and `schema`
 publishes it.
 
 A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a
-tuple, a map by text, another dataclass, or a union of these of which JSON tells the members apart.
-A field with a default may be missing, but for a `Literal`, which is always written: it names the
-kind of document. `float` takes whole numbers, too, and `Number` also the texts that stand for NaN
-and infinities. `object` takes everything.
+tuple, a map by text, another dataclass, or a union of these whose members differ in JSON. A field
+with a default may be missing, except for a `Literal`, which is always written and names the kind of
+document. `float` takes whole numbers, too, and `Number` also the texts for NaN and infinities.
+`object` takes everything.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ABSENT = "absent"
 KEY = "key"
 KIND = "kind"
 PART = "part"
-# What JSON calls a type, and what an error does.
+# The names of a type: in JSON, and in an error.
 TYPES: Mapping[type, tuple[str, str]] = {
     str: ("string", "a text"),
     bool: ("boolean", "true or false"),
@@ -73,7 +73,7 @@ def absent(*, of_kind: str = "") -> Any:
     return field(default=None, metadata={ABSENT: True, KIND: of_kind})
 
 
-def keyed(key: str, **options: Any) -> Any:
+def json_key(key: str, **options: Any) -> Any:
     """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of
     `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
@@ -151,8 +151,8 @@ def _writer_of_fields(kind: Any) -> Callable[[Any], Any]:
 
 
 class _DepartureError(Exception):
-    """The first place at which a document is not what its type says; each level on the way there
-    adds its step."""
+    """The first place at which a document does not have its type; each level on the way there adds
+    its step."""
 
     def __init__(self, words: str, *steps: str) -> None:
         self.words = words
@@ -218,8 +218,8 @@ def read_document(path: Path, kind: type[T], hint: str) -> T:
     """The document in a file.
 
     Raises:
-        InputError: it cannot be read, is no JSON, or is another document; names the key and what
-            was expected.
+        InputError: The file cannot be read, holds no JSON or another document; the error names the
+            key and the expected value.
     """
     return from_json(kind, read_json(path, hint), str(path), hint)
 
@@ -242,8 +242,8 @@ Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureErro
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """Reads values of a type. It is made once for each type: to take annotations apart takes longer
-    than to read."""
+    """Return the function that reads values of a type, once for each type: to take annotations
+    apart takes longer than to read."""
     if kind in (object, Any):
         return _require_numbers
     known = _options(kind)
@@ -359,8 +359,8 @@ def _reader_of_fields(kind: Any) -> Reader:
 
 
 def _fits(value: Any, option: Any) -> bool:
-    """Is a value of the right plain type one of an enumeration, or has all that a dataclass
-    needs?"""
+    """Return whether a value of the right plain type is a member of an enumeration, or has all
+    fields that a dataclass needs."""
     if isinstance(value, dict):
         needs = _flat_fields(cast("type", option)) if is_dataclass(option) else ()
         return all(
@@ -443,7 +443,8 @@ def _require_numbers(value: Any) -> Any:
     """The value.
 
     Raises:
-        _DepartureError: there is a number that JSON lacks, or one that no field of ours can be.
+        _DepartureError: The document has a number that JSON lacks, or one beyond the range of any
+            field.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise _DepartureError(f"expected a finite number, not {_show(value)}")
@@ -471,8 +472,7 @@ def _show(value: Any) -> str:
 
 
 def schema(kind: type) -> JsonObject:
-    """The JSON Schema (draft 2020-12) of a document; more fields may stand beside those that it
-    names."""
+    """Return the JSON Schema (draft 2020-12) of a document, which allows further fields."""
     defs: JsonObject = {}
     return (
         {"$schema": "https://json-schema.org/draft/2020-12/schema"}

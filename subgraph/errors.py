@@ -1,4 +1,4 @@
-"""Every error that a user can meet. Each says what happened, where, and what to do next.
+"""Every error that a user can meet. Each has the fact, the place and the next step.
 
 SubcutError                 exit code
 ├── UsageError              2   the command line or project file does not make sense
@@ -6,7 +6,7 @@ SubcutError                 exit code
 │   ├── NoRegion            2   start and end do not enclose anything
 │   ├── InputError          2   inputs do not fit the model
 │   ├── ArgumentTypeError   2   a value in Python of a type that a function does not take
-│   └── ResultExists        2   another result is in the place of this one
+│   └── ResultExists        2   another result has the path of this one
 ├── ModelError              3   the model cannot be read, is broken or is not supported
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
 │   ├── OutOfMemory         3   running the model needs more memory than is free
@@ -16,7 +16,7 @@ SubcutError                 exit code
 │   ├── NotInstalled        4   the package of a runtime is not there
 │   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
-│   └── OutOfTime           5   the time that the user gave is used up
+│   └── OutOfTime           5   the time limit of the user is reached
 └── OutputError             74  something could not be written (disk full, no permission)
 
 InternalError               70  subcut itself failed: no SubcutError, and never a result
@@ -66,8 +66,9 @@ class SubcutError(Exception):
 
     Both are safe to show: names from a model or a file lose their control characters here.
 
-    `code` names the problem and stays the same from release to release, while `what` may be reworded:
-    `region.no-path`. It is empty for an error that a plugin raises without one. docs/errors.md lists all codes.
+    `code` names the problem, as `region.no-path`, and stays the same from release to release, while
+    `what` may be reworded. It is empty for an error that a plugin raises without a code.
+    docs/errors.md lists all codes.
 
     >>> from subgraph import load
     >>> try:
@@ -75,7 +76,7 @@ class SubcutError(Exception):
     ... except SubcutError as error:
     ...     print(error.code, error.what, error.hint, error.exit_code, sep=" / ")
     model.unreadable / cannot read none.onnx: No such file or directory / check the path / 3
-    """  # noqa: E501
+    """
 
     exit_code = 70  # sysexits.h, EX_SOFTWARE: only of an error whose kind is not known here
 
@@ -105,8 +106,8 @@ class ArgumentTypeError(UsageError, TypeError):
     """A value in Python of a type that a function does not take."""
 
     @classmethod
-    def of(cls, value: object, expected: str, hint: str) -> ArgumentTypeError:
-        """Return the error about `value`; `expected` says what the function takes."""
+    def from_value(cls, value: object, expected: str, hint: str) -> ArgumentTypeError:
+        """Return the error about `value`; `expected` names the values that the function takes."""
         what = f"{expected}, not {type(value).__name__}"
         return cls(what, hint, code="api.wrong-type")
 
@@ -136,7 +137,7 @@ class InputError(UsageError):
 
 
 class ResultExists(UsageError):
-    """Another result stands where this one should go."""
+    """The path of this result has another result."""
 
 
 class ModelError(SubcutError):
@@ -204,12 +205,12 @@ class Inconclusive(SubcutError):
 
 
 class OutOfTime(Inconclusive):
-    """The time that the user gave is used up: a run was ended, which says nothing about the
+    """The time limit of the user is reached. The run was ended, which is no fact about the
     candidate."""
 
 
 class OutputError(SubcutError):
-    """Something could not be written: disk full, no permission. It says nothing about a model or a
+    """A file could not be written: disk full, no permission. That is no fact about a model or a
     candidate."""
 
     exit_code = 74  # sysexits.h, EX_IOERR
@@ -240,7 +241,7 @@ def name_setting(setting: str) -> Iterator[None]:
 def explain_os_error(
     error: type[SubcutError], what: str, hint: str = "", *, code: str
 ) -> Iterator[None]:
-    """Raise an error of the operating system in the block as one of ours, with the reason.
+    """Raise an error of the operating system in the block as an error of subcut, with the reason.
 
     Args:
         error: The class of the error.

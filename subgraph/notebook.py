@@ -169,14 +169,15 @@ def _(bisection: Bisection) -> str:
 
 
 def watch(bisection: Bisection) -> Bisection:
-    """Run a bisection to its end; in a notebook one line of progress is kept up to date, which the result replaces.
+    """Run a bisection to its end. In a notebook, a line of progress is kept up to date, and the
+    result replaces it.
 
     >>> from subgraph import bisect, load, watch
     >>> watch(bisect(load("resnet50.onnx"))).result.agree
     True
 
     Raises: as iterating a `Bisection` does.
-    """  # noqa: E501
+    """
     ipython = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
         for _ in bisection:

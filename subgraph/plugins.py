@@ -2,11 +2,11 @@
 entry point.
 
 `FOLDERS` maps each kind to its folder; files that begin with `_` are shared parts, no plugins. The
-`__init__.py` of a folder says what a plugin of that kind must define. The file name is the word
-that the user types: `onnx_reference.py` is `onnx-reference`; a metric keeps its `_`, because its
-name stands in formulas and is a key in JSON. The first line of the docstring is its help. Nothing
-registers a plugin: a new file is listed, documented and tested because it exists. Installed
-packages add plugins with entry points of the group `subcut.KIND`.
+`__init__.py` of a folder lists the names that a plugin of that kind must define. The file name is
+the word that the user types: `onnx_reference.py` is `onnx-reference`; a metric keeps its `_`,
+because its name occurs in formulas and is a key in JSON. The first line of the docstring is its
+help. No list registers a plugin: a new file is listed, documented and tested because it exists.
+Installed packages add plugins with entry points of the group `subcut.KIND`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def names(kind: str) -> list[str]:
 
 
 def own_names(kind: str) -> list[str]:
-    """The names of subcut's own files, sorted. Installed packages are left out: asking for them
-    takes 30 ms."""
+    """The names of subcut's own files, sorted. Plugins of installed packages are left out, because
+    to look for them takes 30 ms."""
     stems = sorted(
         path.stem for path in _folder(kind).glob("*.py") if not path.stem.startswith("_")
     )
@@ -76,7 +76,7 @@ def load(kind: str, name: str) -> ModuleType:
 
     Raises:
         UnknownName: no plugin has that name; carries the nearest.
-        UsageError: the file cannot be read or fails while it is imported; says where.
+        UsageError: The file cannot be read or fails while it is imported; names the line.
     """
     if name.endswith(".py"):
         path = Path(name)
@@ -180,7 +180,7 @@ class _FromSource(SourceFileLoader):
 
 
 def user_spec(name: str, path: Path) -> ModuleSpec:
-    """Return the module specification of a Python file of the user's."""
+    """Return the module specification of a Python file that a user wrote."""
     spec = util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     assert spec
     return spec
@@ -199,7 +199,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(
             str(path.parent)
-        )  # it may import what lies beside it; installed packages come first
+        )  # it may import modules of its folder; installed packages come first
         _plugin_folders.append(str(path.parent))
     if _InstalledNamespaces not in sys.meta_path:
         sys.meta_path.insert(0, _InstalledNamespaces)

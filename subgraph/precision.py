@@ -10,15 +10,15 @@ class Precision(StrEnum):
     """The known properties of the arithmetic; the finest comes first.
 
     Attributes:
-        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255 steps over the tensor's
-            range.
-        dtype: the element type whose rounding is meant.
-        largest: larger values are infinite; not of float32, in which the reference computes.
-        half_step: half of the smallest step; values of tensors do not reach that of other types.
+        eps: The unit roundoff: rounding to nearest changes x by at most eps·|x|. For int8, one of
+            255 steps over the range of the tensor.
+        dtype: The element type with this rounding.
+        largest: The largest finite value; infinite for float32, in which the reference computes.
+        half_step: Half of the smallest step; 0 for types whose smallest step no tensor reaches.
 
     >>> Precision("fp16").eps, max(Precision.FP16, Precision.FP32, key=Precision.roundoff).dtype
     (0.00048828125, 'float16')
-    """  # noqa: E501
+    """
 
     eps: float
     dtype: str
@@ -56,7 +56,7 @@ class Precision(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Of the significand, the leading one among them; of a float type."""
+        """The bits of the significand of a float type, with the leading one."""
         return -round(math.log2(self.eps))
 
     def roundoff(self) -> float:
@@ -64,6 +64,6 @@ class Precision(StrEnum):
         return self.eps
 
     @classmethod
-    def of_type(cls, dtype: str) -> Precision:
-        """That of correct arithmetic in an element type."""
+    def from_dtype(cls, dtype: str) -> Precision:
+        """Return the precision of correct arithmetic in an element type."""
         return next((p for p in cls if p.dtype == dtype), cls.FP32)

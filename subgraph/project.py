@@ -1,8 +1,9 @@
-"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or one above.
+"""The settings of a project: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or
+one above.
 
-A value comes from the command line, else from the environment, else from the project file, else from the default. An
-unknown key is an error that names the nearest known one.
-"""  # noqa: E501
+A value comes from the command line, else from the environment, else from the project file, else
+from the default. An unknown key is an error that names the nearest known one.
+"""
 
 from __future__ import annotations
 
@@ -74,17 +75,18 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}  # seconds
 
 @frozen
 class Project:
-    """The settings of the nearest project file; empty where there is none."""
+    """The settings of the nearest project file; empty without a project file."""
 
     file: Path | None = None
     values: JsonObject = field(default_factory=dict)
 
     def get(self, key: str, typed: Any = None, default: Any = None) -> Any:
-        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's value, else `default`.
+        """Return the value of a key: `typed` on the command line if it is not None or empty, else
+        `$SUBCUT_KEY`, else the file's value, else `default`.
 
         Raises:
-            UsageError: the environment's value is not of the right type.
-        """  # noqa: E501
+            UsageError: The environment's value does not have the right type.
+        """
         if typed not in (None, [], ()):
             return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
@@ -93,7 +95,7 @@ class Project:
         return self.values.get(key, default)
 
     def origin(self, key: str, typed: Any = None) -> str:
-        """The project file, where `get` takes the value from it; "" where the user gave the value, or nobody."""  # noqa: E501
+        """Return the project file if `get` takes the value from it, else ""."""
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
 
@@ -110,17 +112,18 @@ class Project:
         return f"{' and '.join(keys)} of {place}"
 
     def tests(self) -> Iterator[Project]:
-        """The settings of each test, one `model` on one `candidate`: those of the file, then those of `[[tests]]`.
+        """Yield the settings of each test, one `model` on one `candidate`: those of the file, then
+        those of `[[tests]]`.
 
-        A model may be a glob. Where no candidate is named, it is `ort`.
+        A model may be a glob. The default candidate is `ort`.
 
         Raises:
-            UsageError: there are no tests, one has no model, or a glob fits no file.
-        """  # noqa: E501
+            UsageError: The file has no tests, a test has no model, or a glob fits no file.
+        """
         if not self.values.get("tests"):
             raise UsageError(
                 f"{self.file}: no tests",
-                'say which: [[tests]], model = "m.onnx", candidate = "ort"',
+                'add one: [[tests]], model = "m.onnx", candidate = "ort"',
                 code="project.no-tests",
             )
         for table in self.values["tests"]:
@@ -188,7 +191,7 @@ def load(start: Path | None = None) -> Project:
             if file.is_file() and (values := _read(file)) is not None:
                 if _lies_in_a_result(folder):
                     log.warning(
-                        "settings are read from %s, which lies in a case or a bundle",
+                        "settings are read from %s, a file of a case or a bundle",
                         clean(str(file)),
                     )
                 return Project(file, values)
@@ -202,7 +205,7 @@ def _lies_in_a_result(folder: Path) -> bool:
             if not (above / name).is_file():  # opening a pipe would block
                 continue
             with suppress(OSError), (above / name).open("rb") as file:
-                if b'"subcut.' in file.read(200):  # its schema stands in front
+                if b'"subcut.' in file.read(200):  # its schema comes first
                     return True
     return False
 
@@ -292,14 +295,14 @@ def _resolve_input(file: Path, word: str) -> str:
 
 
 def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:
-    """The model to work on, and how it was found; "" where the command line names it.
+    """Return the model to work on, and the place where it was found; "" for the command line.
 
-    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder,
-    the only *.prototxt, the only *.tflite.
+    The places in this order: the argument, `$SUBCUT_MODEL`, `model` in the project file, the only
+    *.onnx in this folder, the only *.prototxt, the only *.tflite.
 
     Raises:
-        UsageError: there is none, or several.
-    """  # noqa: E501
+        UsageError: No model was found, or several.
+    """
     if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
         raise UsageError(
             f"{typed} is an address, not a file",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from itertools import takewhile
 from pathlib import Path
 
 from subgraph.types import StringMap
@@ -27,18 +27,19 @@ MASK = "****@"  # in its place, as pip shows it
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
-# That no sentence shows in full; the folder of a case is a path to be copied.
+# A name that no sentence shows in full, unless it is the folder of a case, which users copy.
 LONG_NAME = r"(?<![^\s(),'\"])(?![^\s(),'\"]*/culprit)[^\s(),'\"]{81,}"
-MIN_LABEL = 6  # columns of a label that still tells names apart
+MIN_LABEL = 6  # columns of a label that still distinguishes names
 SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
-    """A name for one line of a terminal, without control characters; the middle of a word of `LONG_WORD` is left out.
+    """Return a name for one line of a terminal, without control characters, and without the middle
+    of a word of `LONG_WORD` characters.
 
     >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
     ('ab', 401)
-    """  # noqa: E501
+    """
     text = _UNSAFE.sub("", name)
     return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
 
@@ -80,10 +81,10 @@ def plain(e: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(c, "?") for c in e.object[e.start : e.end]), e.end
 
 
-def behind_colon(spec: str) -> tuple[str, str, str]:
-    r"""As `partition(":")`; a drive of Windows is not a word of its own.
+def split_spec(spec: str) -> tuple[str, str, str]:
+    r"""Split at the first colon, as `partition(":")`, but not after a drive of Windows.
 
-    >>> behind_colon("ort:opt=basic"), behind_colon(r"C:\mine.py:a=1")
+    >>> split_spec("ort:opt=basic"), split_spec(r"C:\mine.py:a=1")
     (('ort', ':', 'opt=basic'), ('C:\\mine.py', ':', 'a=1'))
     """
     drive = 2 if re.match(r"[A-Za-z]:[\\/]", spec) else 0
@@ -108,14 +109,14 @@ def cell(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """As `clean`, for a text of several lines."""
+    """Return a text of several lines without control characters."""
     return _UNSAFE_LINES.sub("", text)
 
 
-def masked(text: str) -> str:
-    """A text whose URLs show no user and no password.
+def mask_logins(text: str) -> str:
+    """Return a text without the users and passwords of its URLs.
 
-    >>> masked("pip install --index-url https://me:pw@host/simple/ tool")
+    >>> mask_logins("pip install --index-url https://me:pw@host/simple/ tool")
     'pip install --index-url https://****@host/simple/ tool'
     """
     return _LOGIN.sub(MASK, text)
@@ -128,16 +129,17 @@ def is_text(name: str) -> bool:
 
 
 def shorten(text: str, length: int = 120) -> str:
-    """At most `length` characters of a text: `subcut dump a b …`."""
+    """Return at most `length` characters of a text: `subcut dump a b …`."""
     return text if len(text) <= length else text[: length - 2] + " …"
 
 
 def short(name: str, length: int = 56) -> str:
-    """A long name without its middle, at most `length` columns wide: names differ most at their end.
+    """Return a long name without its middle, at most `length` columns wide: names differ most at
+    their end.
 
     >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
     '/encode…put/dense/MatMul'
-    """  # noqa: E501
+    """
     if columns(name) <= length:
         return name
     head = ""
@@ -169,8 +171,8 @@ def distinct(names: Iterable[str], length: int) -> StringMap:
     for name, label in labels.items():
         alike.setdefault(label, []).append(name)
     for group in alike.values():
-        begin = shared_start(group)
-        end = shared_start([name[begin:][::-1] for name in group])
+        begin = find_shared_start(group)
+        end = find_shared_start([name[begin:][::-1] for name in group])
         room = length - 2
         if len(group) == 1 or not begin + end or room < MIN_LABEL:
             continue
@@ -183,14 +185,13 @@ def distinct(names: Iterable[str], length: int) -> StringMap:
     return labels
 
 
-def shared_start(names: Sequence[str]) -> int:
+def find_shared_start(names: Sequence[str]) -> int:
     """Return how many characters the names share at their start, without a part of a word.
 
-    >>> shared_start(["/conv1/Relu", "/conv2/Relu"])
+    >>> find_shared_start(["/conv1/Relu", "/conv2/Relu"])
     1
     """
-    letters = zip(*names, strict=False)
-    same = len(list(takewhile(lambda column: len(set(column)) == 1, letters)))
+    same = len(os.path.commonprefix(list(names)))  # noqa: RUF071 of characters, not of folders
     while (
         same
         and names[0][same - 1].isalnum()
@@ -218,7 +219,7 @@ def from_run(number: int | None) -> str:
 
 
 def find_free_name(name: str, taken: Collection[str], sign: str) -> str:
-    """Return the name; if it is taken, with the first free number behind a sign.
+    """Return the name; if it is taken, with a sign and the first free number appended.
 
     >>> find_free_name("conv", {"conv", "conv_2"}, "_")
     'conv_3'
@@ -272,9 +273,9 @@ def agreement(
     Args:
         inner: Intermediate tensors that were compared; None if none was.
         disturbance: How far reading them moved the outputs, relative to their largest value.
-        mute: Outputs about which the input tells nothing.
+        mute: Outputs in which the input could not show a fault.
         within: The limit within which the outputs agree.
-        where: What else agrees.
+        where: The conditions of the agreement, appended to the text.
     """
     agree = f"agree {within}" if within else "agree"
     tensors = count(inner or 0, "intermediate tensor")
@@ -291,7 +292,7 @@ def agreement(
 
 
 def explain_mute_outputs(names: Sequence[str]) -> str:
-    """Return which outputs say nothing about the candidate.
+    """Return a sentence about outputs that could not show a fault of the candidate.
 
     >>> explain_mute_outputs(["boxes", "scores"])
     "this input tells nothing about 'boxes', 'scores'"
@@ -301,21 +302,23 @@ def explain_mute_outputs(names: Sequence[str]) -> str:
 
 
 def short_path(path: str) -> str:
-    """A source file as people know it: in a package from there on, else its folder and name.
+    """Return a source file as people know it: its path in a package, else its folder and name.
 
-    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"), short_path("/home/me/net/model.py")
+    >>> short_path("/py/site-packages/torchvision/models/resnet.py"), short_path("/me/net/model.py")
     ('torchvision/models/resnet.py', 'net/model.py')
-    """  # noqa: E501
+    """
     parts = re.split(r"[/\\]", re.split(r"(?:site|dist)-packages[/\\]", path)[-1])
     return "/".join(parts if "-packages" in path else parts[-2:])
 
 
 def big(number: float) -> str:
-    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float: 10^338.
+    """Return a large number in short: 76.3 k, 25.6 M; below 1,000 in full.
+
+    A number in a damaged file may be beyond the range of a float.
 
     >>> big(76_300), big(10**338)
     ('76.3 k', '10^338')
-    """  # noqa: E501
+    """
     if number >= 1e18:
         return f"10^{math.log10(number):.0f}"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -330,7 +333,7 @@ def format_size(number: int) -> str:
     >>> format_size(1023), format_size(3 << 19)
     ('1023 bytes', '1.5 MiB')
     """
-    if number >= 1 << 60:  # a damaged file may say any number
+    if number >= 1 << 60:  # a damaged file may hold any number
         return f"{big(number)} bytes"
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if number >= 1 << shift:
@@ -365,8 +368,8 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     return sorted(close, key=similarity, reverse=True)[:3]
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the
+def align_columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Return lines with aligned columns, two spaces apart; the columns `right` are aligned to the
     right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ends = frozenset(right)

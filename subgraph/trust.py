@@ -1,11 +1,12 @@
 """Code that a file names is shown, and runs only if it is trusted: the one door for it.
 
-What a user types, on the command line or into the environment, is the user's own. What stands in a
-file may be somebody else's: in a project file, in the state of a manual loop, in a case or a
-bundle. It runs only with `--trust`, which is remembered for exactly this code: what the file says,
-and the contents of the files that it is known to reach.
+Users trust the words that they type, on the command line or into the environment. The words in a
+file may be those of somebody else: in a project file, in the state of a manual loop, in a case or a
+bundle. They run only with `--trust`, which is remembered for exactly this code: the words of the
+file, and the contents of the files that they are known to reach.
 
-What code reaches cannot be known in general (`runtime.command_line`): the question says so.
+All files that code reaches cannot be known in general (`runtime.command_line`). The question names
+this limit.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ def require(code: NamedCode, trust: bool) -> str:
     elif _digest(code) not in _read_remembered():
         raise UsageError(
             f"{code.role} would run code from {code.origin}: {shown}",
-            "if you know it, say --trust once; it is asked about again when it changes."
-            f" {_extent(code)}",
+            f"to run it, give --trust once; a changed file needs it again. {_extent(code)}",
             code="trust.required",
         )
     return shown
@@ -90,11 +90,11 @@ def _extent(code: NamedCode) -> str:
     further = sorted({file.name for file in code.files if file.name not in text})
     some = list_some(list(map(clean, further)), SHOWN)
     also = (
-        f"and {count(len(further), 'file')} of code beside it ({some})"
+        f"and {count(len(further), 'file')} of code around it ({some})"
         if further
-        else "as it stands there"
+        else "in its present form"
     )
-    more = "" if code.complete else "; there are too many files beside it to cover them all"
+    more = "" if code.complete else "; there are too many files around it to cover them all"
     return f"Trust covers this {also}, not what it loads in other ways{more}"
 
 

@@ -34,7 +34,7 @@ class Signature(StrEnum):
 
     MISMATCH = "mismatch"
     PRECISION = (
-        "precision"  # rounding at the claimed precision explains it, but the values are of no use
+        "precision"  # rounding at the claimed precision explains it, but the values are useless
     )
     NAN = "nan"
     SHAPE = "shape"
@@ -49,12 +49,10 @@ class Signature(StrEnum):
 NOTHING = (
     "tells nothing"  # label of an output that any candidate could return: it is empty, or constant
 )
-NUMBERS = frozenset(
-    (Signature.MISMATCH, Signature.PRECISION)
-)  # all values are there, and some are off
-# A run began and gave no output.
+NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values exist, and some deviate
+# A run began and ended without an output.
 ENDED = frozenset((Signature.THROWS, Signature.MEMORY, Signature.CRASH))
-# The candidate gives no output: there is no error to explain, and no intermediate tensor to read.
+# The candidate has no output: no error to explain, and no intermediate tensor to read.
 NO_OUTPUT = ENDED | {Signature.REFUSED, Signature.TIMEOUT}
 # Predicates for failures without comparable numbers.
 FAILURES = {
@@ -128,17 +126,19 @@ class Verdict(Graded):
     """The outcome of one trial: one region, all samples.
 
     Attributes:
-        outputs: a judgement per output and sample; empty if the candidate did not run.
-        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as far as known.
-        build, run: the candidate's own seconds; `run` over all samples.
-        stored: taken from the store, nothing was run.
-        pooled: it ran beside other regions in one model; agreement there is no proof.
-        from_run: the run of a session from which on it is wrong, where the first one is right; else None.
+        outputs: A judgement per output and sample; empty if the candidate did not run.
+        process: The `signal`, `exit_code` and last lines of `stderr` of a candidate that did not
+            run, as far as known.
+        build: The seconds that the candidate took to build the model.
+        run: The seconds that it took to run all samples.
+        stored: Whether the result comes from the store, without a run.
+        pooled: Whether the region ran with other regions in one model; agreement there is no proof.
+        from_run: The first wrong run of a session whose first run is right; else None.
 
     >>> verdict = Verdict(Status.FAIL, Signature.REFUSED, "no operator LSTM")
     >>> verdict.status.value, verdict.signature.value, verdict.why
     ('fail', 'refused', 'no operator LSTM')
-    """  # noqa: E501
+    """
 
     status: Status
     signature: Signature | None = None
@@ -153,7 +153,7 @@ class Verdict(Graded):
 
     @property
     def is_mute(self) -> bool:
-        """Whether no output tells anything about the candidate."""
+        """Whether no output could show a fault of the candidate."""
         return self.is_unresolved and bool(self.outputs) and all(map(is_mute, self.outputs))
 
     @property
@@ -223,12 +223,12 @@ def name_failure(signature: Signature | None, process: Fields) -> str:
 
 
 def is_mute(judgement: Judgement) -> bool:
-    """Return whether an output tells nothing about the candidate."""
+    """Return whether an output could not show a fault of the candidate."""
     return judgement.is_unresolved and judgement.label == NOTHING
 
 
 def find_mute(judgements: Iterable[Judgement]) -> dict[str, str]:
-    """Return the outputs that tell nothing in any sample, and why."""
+    """Return the outputs that could not show a fault in any sample, with the reasons."""
     judgements = list(judgements)
     telling = {j.name for j in judgements if not is_mute(j)}
     return {j.name: j.why for j in judgements if j.name not in telling}
@@ -249,18 +249,20 @@ def gravity(judgement: Judgement) -> tuple[int, bool, float]:
     return order, judgement.label not in ("", "agrees"), -1.0 if math.isnan(error) else error
 
 
-def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Signature | None, str]:
-    """Status, signature and reason of all outputs together.
+def join_judgements(
+    judgements: Sequence[Judgement], *, every: bool
+) -> tuple[Status, Signature | None, str]:
+    """Return the status, signature and reason of all outputs together.
 
-    One failing output fails the whole. Where `every` output must be judged, one of which it is not
-    known whether it agrees leaves the whole unresolved; else that is so where no output agrees.
-    What has no values to compare does not decide, unless no output has any.
+    The result fails with any output. It is unresolved where an output is, if `every` output must be
+    judged, and else where no output agrees. An output without comparable values does not decide,
+    unless no output has any.
     """
     failing = [j for j in judgements if j.fails]
     if failing:
         first = max(failing, key=gravity)
-        # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost
-        # precision
+        # NaN, a wrong shape or a missing output is worse than a mismatch, and a mismatch is worse
+        # than lost precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
     unknown = [j for j in judgements if j.is_unresolved and not is_mute(j)]
@@ -276,7 +278,7 @@ def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Sig
 
 
 def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
-    """Yield what the reader must know about outputs that tell nothing."""
+    """Yield notes about outputs that could not show a fault."""
     mute = find_mute(verdict.outputs)
     if verdict.is_mute:
         yield (
@@ -289,7 +291,7 @@ def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
 
 
 def explain_silence(mute: StringMap) -> str:
-    """Return why nothing is known: no output tells anything about the candidate."""
+    """Return the reason why nothing is known: no output could show a fault of the candidate."""
     name, why = next(iter(mute.items()))
     more = f" (nor about {count(len(mute) - 1, 'other output')})" if len(mute) > 1 else ""
     return f"this input tells nothing about '{name}'{more}: {why}"

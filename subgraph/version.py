@@ -14,7 +14,8 @@ __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
-    """Of subcut, Python and the packages that take part, without importing them."""
+    """Return the versions of subcut, Python and the packages that take part, without importing
+    them."""
     python = ".".join(map(str, sys.version_info[:3]))
     package, release = _onnxruntime()
     return {
@@ -44,10 +45,10 @@ def install(extra: str) -> str:
 
 
 def _onnxruntime() -> tuple[str, str]:
-    """The package of onnxruntime that runs, and its version: what the module says.
+    """Return the package of onnxruntime that runs, and its version according to the module.
 
-    Builds for other hardware are packages of other names with the same module, and may lie over the
-    plain one.
+    Builds for other hardware are packages of other names with the same module, and may overwrite
+    the plain one.
     """
     spec = find_spec("onnxruntime")
     if spec is None or spec.origin is None:

@@ -18,7 +18,7 @@ from subgraph.documents import (
     Number,
     absent,
     from_json,
-    keyed,
+    json_key,
     part,
     read_document,
     schema,
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 class Inner:
     kind: Kind
     path: Path
-    source: str = keyed("from", default="")
+    source: str = json_key("from", default="")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Size:
 @dataclass(frozen=True)
 class Shape:
     size: Size = part()
-    kind: str = keyed("kind", default="plane")
+    kind: str = json_key("kind", default="plane")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ MARGIN = 10  # places by which a total may exceed its ceiling, because several p
 
 TEXT_PATTERNS = {
     "what-clause": r"\bWhat\b(?! does\b)|\b(of|than|by|as|to|on|about|from|with|is|are) what\b",
-    "code-that-speaks": r"\b(told|tells?|telling|asked|asks?|asking|said|says?|saying|believed?)\b",
+    "code-that-speaks": r"\b(told|tells?(?! nothing)|telling|asked|asks?|asking|said|says?(?!:)"
+    r"|saying|believed?)\b",
     "double-genitive": r"\bof (its|their|our|your) own\b|\bof (ours|yours)\b"
     r"|\bof (a |the )?\w+'s(?=[.,;:)]|$| (and|or|which|that|is|are)\b)",
     "headless-noun": r"\bthe whole\b"
@@ -28,7 +29,7 @@ TEXT_PATTERNS = {
     r"|\b(is|are|be|was|were|far) off\b|\bgo(es)? wrong\b",
     "makes-gives": r"\b(makers?|made by|is made|that makes?|gives|gave|given no)\b",
     "is-none": r"\b(is|are|was) none\b|\bis no (part|setting|text|JSON|number)\b",
-    "spatial": r"\b(behind|beside|stands?(?! out)|stood|lies|in the place of)\b",
+    "spatial": r"\b(behind|beside(?!:)|stands?(?! out)|stood|lies|in the place of)\b",
     "dated-word": r"\banew\b|\bonce more\b|\bof (no )?use\b|\bspoil\w*\b|\bin vain\b"
     r"|\bso (many|few|far)\b",
 }
@@ -45,7 +46,7 @@ PARTICIPLES = frozenset(
     "known".split()
 )
 PREPOSITIONS = frozenset(
-    "of by with without above below beside beyond around between within behind before after".split()
+    "of by above below beside beyond around between within behind before after".split()
 )
 COMMENT = re.compile(r"(?:^|  )\s*# (.*)")
 WORD = re.compile(r"\b[a-z]{2,}\b")

@@ -29,7 +29,7 @@ def test_numbers_are_those_of_the_type(claim: Precision) -> None:
     info = ml_dtypes.finfo(claim.dtype)  # type: ignore[no-untyped-call]
     assert claim.eps == float(info.eps) / 2
     assert claim.largest == float(info.max) if claim.narrow else claim is Precision.FP32
-    assert Precision.of_type(claim.dtype) is claim
+    assert Precision.from_dtype(claim.dtype) is claim
 
 
 def test_tf32_has_the_digits_of_float16_and_the_range_of_float32() -> None:
@@ -44,4 +44,4 @@ def test_tf32_has_the_digits_of_float16_and_the_range_of_float32() -> None:
 
 def test_the_smallest_step_of_float16_and_other_types() -> None:
     assert Precision.FP16.half_step * 2 == float(np.finfo(np.float16).smallest_subnormal)
-    assert Precision.of_type("float64") is Precision.of_type("int64") is Precision.FP32
+    assert Precision.from_dtype("float64") is Precision.from_dtype("int64") is Precision.FP32

@@ -132,7 +132,7 @@ def test_code_that_a_file_above_the_rootdir_names_is_not_run(pytester: pytest.Py
     done = pytester.runpytest_inprocess(*PLUGIN, f"--rootdir={root}", root)
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(
-        ["error: candidate npu would run code from *subcut.toml: *evil.py", "  if you know it, *"]
+        ["error: candidate npu would run code from *subcut.toml: *evil.py", "  to run it, *"]
     )
 
 

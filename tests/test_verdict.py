@@ -13,7 +13,7 @@ from subgraph.verdict import (
     Status,
     Verdict,
     iter_mute_notes,
-    joined,
+    join_judgements,
 )
 
 FAILURES = st.builds(
@@ -46,7 +46,7 @@ UNRESOLVED = EMPTY | UNKNOWN
 def test_one_failing_output_fails_the_whole(
     failing: list[Judgement], others: list[Judgement], every: bool
 ) -> None:
-    status, signature, why = joined([*others, *failing], every=every)
+    status, signature, why = join_judgements([*others, *failing], every=every)
     assert status is Status.FAIL
     assert (signature, why) in {(j.signature, j.why) for j in failing}
     telling = [j.signature for j in failing if j.signature not in NUMBERS]
@@ -61,24 +61,26 @@ def test_one_failing_output_fails_the_whole(
 def test_tensor_without_values_does_not_decide(
     agreeing: list[Judgement], others: list[Judgement], every: bool
 ) -> None:
-    assert joined([*others, *agreeing], every=every)[:2] == (Status.AGREE, None)
+    assert join_judgements([*others, *agreeing], every=every)[:2] == (Status.AGREE, None)
 
 
 @given(st.lists(AGREEMENTS, min_size=1), st.lists(UNKNOWN, min_size=1), st.lists(EMPTY))
 def test_output_that_was_not_judged_leaves_the_whole_unresolved(
     agreeing: list[Judgement], unknown: list[Judgement], empty: list[Judgement]
 ) -> None:
-    assert joined([*empty, *agreeing, *unknown], every=True) == (
+    assert join_judgements([*empty, *agreeing, *unknown], every=True) == (
         Status.UNRESOLVED,
         None,
         "y: no noise",
     )
-    assert joined([*empty, *agreeing, *unknown], every=False)[0] is Status.AGREE, "of a piece"
+    assert join_judgements([*empty, *agreeing, *unknown], every=False)[0] is Status.AGREE, (
+        "of a piece"
+    )
 
 
 @given(st.lists(UNRESOLVED), st.booleans())
 def test_where_nothing_was_compared_nothing_is_known(others: list[Judgement], every: bool) -> None:
-    status, signature, why = joined(others, every=every)
+    status, signature, why = join_judgements(others, every=every)
     assert (status, signature) == (Status.UNRESOLVED, None) and why
 
 

@@ -19,7 +19,7 @@ from subgraph.documents import (
     Word,
     absent,
     from_json,
-    keyed,
+    json_key,
     to_json,
 )
 from subgraph.errors import ResultExists
@@ -77,7 +77,7 @@ class FedInput:
     name: Name
     dtype: Word
     shapes: Sequence[Sequence[int]]
-    origin: str = keyed("from")
+    origin: str = json_key("from")
     kind: OriginKind = OriginKind.FILE
 
 

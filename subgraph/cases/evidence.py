@@ -24,7 +24,7 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import Version, Word, keyed, part, read_document, to_json
+from subgraph.documents import Version, Word, json_key, part, read_document, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
@@ -223,7 +223,7 @@ class DumpRequest:
     tensors: Strings
     fed: FeedingOptions = part(default_factory=FeedingOptions)
     formats: Strings = ("npy",)
-    tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
+    tensor_format: TensorFormat = json_key("form", default_factory=TensorFormat)
 
 
 @frozen_keywords

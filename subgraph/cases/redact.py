@@ -27,7 +27,7 @@ from subgraph.cases import case
 from subgraph.documents import KEY
 from subgraph.storage.convert import StoredFile
 from subgraph.system import home_folder, processor
-from subgraph.text import behind_colon
+from subgraph.text import split_spec
 from subgraph.types import Fields, JsonObject, StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status
 from subgraph.version import versions
@@ -175,7 +175,7 @@ class Redactor:
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
-        head, sep, rest = behind_colon(spec)
+        head, sep, rest = split_spec(spec)
         return self._name(head) + sep + self.command(rest)
 
     def option(self, key: str, value: Any) -> Any:

@@ -28,7 +28,7 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
-from subgraph.documents import keyed, part, to_json
+from subgraph.documents import json_key, part, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -62,7 +62,7 @@ class CaseRequest:
     end: Strings
     fed: FeedingOptions = part(default_factory=FeedingOptions)
     formats: Strings = ("npy", "bin")
-    tensor_format: TensorFormat = keyed("form", default_factory=TensorFormat)
+    tensor_format: TensorFormat = json_key("form", default_factory=TensorFormat)
     dump_all: bool = False
     capture: bool = True
     checker: bool = False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from subgraph import system
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, UsageError
-from subgraph.text import clean, count, masked
+from subgraph.text import clean, count, mask_logins
 from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def load_module(command: str) -> ModuleType:
 
 def command_line() -> str:
     """Return the command line that the user typed, for a document."""
-    return masked(system.join(["subcut", *sys.argv[1:]]))
+    return mask_logins(system.join(["subcut", *sys.argv[1:]]))
 
 
 def can_ask() -> bool:

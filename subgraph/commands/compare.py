@@ -31,7 +31,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.results.common import NextCommand
-from subgraph.text import aligned, masked, short
+from subgraph.text import align_columns, mask_logins, short
 from subgraph.types import frozen
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def make_bisect_command(spec: str) -> NextCommand:
         spec: The candidate, in place of several; "" for those that were typed.
     """
     words = convert_words("compare", "bisect", CANDIDATE if spec else ())
-    words += ["-c", masked(spec)] if spec else []
+    words += ["-c", mask_logins(spec)] if spec else []
     return NextCommand("find the smallest region", words)
 
 
@@ -308,7 +308,7 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
         cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
     lines = [f"{document.setup.candidate.name}: {document.says}" for document in shown]
     pages = [f"report {document.report}" for document in shown if document.report]
-    return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])
+    return "\n".join([*lines, *align_columns(cells), *([IN_PLACE] if rows[0] else []), *pages])
 
 
 def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:

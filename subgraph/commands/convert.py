@@ -27,7 +27,7 @@ from subgraph.results.commands import ConvertResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import Family, find_family, is_of_tflite, recognize
 from subgraph.storage.tensors import Records
-from subgraph.text import clean, count, masked
+from subgraph.text import clean, count, mask_logins
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -283,7 +283,7 @@ def _convert_by_command(
     with folders.scratch(target.parent) as folder:
         written = _make_place(folder, target)
         words = conversion.fill_command(template, source.resolve(), written)
-        log.info("%s", masked(clean(system.join(words))))
+        log.info("%s", mask_logins(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
         graph = conversion.move_model(graph, target, source, force=check.result.force)
         head = (

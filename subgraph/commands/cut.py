@@ -22,7 +22,7 @@ from subgraph.results.commands import BoundaryName, CutPlan, CutResult, PlannedR
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, find_family
 from subgraph.system import quote
-from subgraph.text import aligned, big, clean, count, list_some, shorten_names
+from subgraph.text import align_columns, big, clean, count, list_some, shorten_names
 from subgraph.types import Strings
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result
             f"  {word:<5}  {clean(t.name)}   from {clean(t.producer or 'the model input')}"
             for t in tensors
         ]
-    lines += aligned([("", clean(graph.label(i)), graph.ops[i]) for i in region.nodes])
+    lines += align_columns([("", clean(graph.label(i)), graph.ops[i]) for i in region.nodes])
     lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
     return Result(document, "\n".join(lines))
 

@@ -23,7 +23,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.results.commands import EditResult
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
-from subgraph.text import aligned, clean, count
+from subgraph.text import align_columns, clean, count
 from subgraph.types import JsonObject, Strings, frozen
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def compare_outputs(
     fed = "your inputs" if feeding.inputs else f"random inputs, seed {feeding.seed}"
     head = f"outputs  before and after, on the reference ({fed})"
     cells = [("", clean(row.name), row.what or CHANGES[row.status]) for row in rows]
-    return [head, *aligned(cells)], [asdict(row) for row in rows]
+    return [head, *align_columns(cells)], [asdict(row) for row in rows]
 
 
 def result(

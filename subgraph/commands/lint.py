@@ -30,7 +30,7 @@ from subgraph.reach import group_values
 from subgraph.results.commands import KnownResult, RulesResult
 from subgraph.results.common import NextCommand
 from subgraph.runtime.inputs import Feeding
-from subgraph.text import aligned, clean, count, nearest, shorten, shorten_names
+from subgraph.text import align_columns, clean, count, nearest, shorten, shorten_names
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -97,7 +97,7 @@ def lint(
     if rules:
         names = plugins.names("lint")
         rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in names]
-        lines = aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
+        lines = align_columns([[clean(row["name"]), clean(row["help"])] for row in rows])
         return Result(RulesResult(rules=rows), "\n".join(lines))
     from subgraph.inspection import lint
     from subgraph.precision import Precision
@@ -267,7 +267,7 @@ def known(
     document = KnownResult(entries=[to_json(e) for e in chosen])
     if name:
         return Result(document, _describe_entry(chosen[0]))
-    lines = aligned(
+    lines = align_columns(
         [(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen]
     )
     numbers = [f"{n} of {of}" for of, n in Counter(e.runtime for e in chosen).items()]
@@ -338,5 +338,9 @@ def _describe_entry(entry: Entry) -> str:
     head = f"{entry.runtime}: {entry.operator} {entry.says}"
     model = map(clean, entry.case.model.splitlines()) if entry.case else ()
     return "\n".join(
-        [clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model]
+        [
+            clean(head),
+            *align_columns([("", word, clean(text)) for word, text in rows if text]),
+            *model,
+        ]
     )

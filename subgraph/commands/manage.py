@@ -46,7 +46,7 @@ from subgraph.runtime.backends import capabilities
 from subgraph.runtime.devices import DEVICES
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
-from subgraph.text import aligned, clean
+from subgraph.text import align_columns, clean
 from subgraph.types import StringMap
 from subgraph.version import versions
 
@@ -82,7 +82,7 @@ def doctor() -> Result:
         f" {own['onnx']}, {runtime}"
     ]
     lines += [f"on this system: {text}" for text in WEAKER]
-    lines += aligned([(clean(row.name), row.state, clean(row.says)) for row in rows])
+    lines += align_columns([(clean(row.name), row.state, clean(row.says)) for row in rows])
     document = DoctorResult(exit_code=code, versions=own, backends=rows)
     following = make_next("try it on a model with a fault", "demo")
     return Result(document, "\n".join(lines), [following])
@@ -188,7 +188,7 @@ def backends() -> Result:
         "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
         " lacks"
     )
-    return Result(BackendsResult(backends=rows), "\n".join([*aligned(cells), last]))
+    return Result(BackendsResult(backends=rows), "\n".join([*align_columns(cells), last]))
 
 
 DEFAULT_FOLDER = "subcut-demo"
@@ -247,7 +247,7 @@ def demo(
 
 
 def _table(rows: StringMap) -> list[str]:
-    return aligned([("", word, about) for word, about in rows.items()])
+    return align_columns([("", word, about) for word, about in rows.items()])
 
 
 def _write(place: Path, contents: Mapping[str, bytes]) -> None:

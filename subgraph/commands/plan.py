@@ -14,7 +14,7 @@ from subgraph.commands.resolve import Asked, log_random_inputs, read_score
 from subgraph.commands.table import convert_words
 from subgraph.project import parse_seconds
 from subgraph.results.common import NextCommand
-from subgraph.text import aligned, clean, count
+from subgraph.text import align_columns, clean, count
 
 if TYPE_CHECKING:
     from subgraph.results.plan import PlanDocument, PlanScales, TriedList
@@ -160,7 +160,7 @@ def text(document: PlanDocument) -> str:
     rows.append(
         ("asked", f"{count(document.trials.runs, 'model')} in {document.trials.seconds:.0f} s")
     )
-    return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])
+    return "\n".join([*lines, *(f"  {line}" for line in align_columns(rows))])
 
 
 def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:

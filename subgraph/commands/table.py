@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from subgraph.commands import Result, load_module, options
 from subgraph.errors import OutputError, explain_os_error
 from subgraph.results.common import NextCommand
-from subgraph.text import masked
+from subgraph.text import mask_logins
 
 if TYPE_CHECKING:
     from subgraph.reports import ComparedDocument
@@ -107,7 +107,7 @@ def convert_words(typed: str, command: str, left_out: Collection[str] = ()) -> l
         if is_flag and word == flag and takes_value.get(flag):
             given.append(next(words, ""))
         if not is_flag or flag not in gone:
-            line += map(masked, given)
+            line += map(mask_logins, given)
     return line
 
 

@@ -24,7 +24,7 @@ from subgraph.log import log
 from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, parse_formats
 from subgraph.storage.dtypes import Scale
 from subgraph.storage.tensors import shape_text
-from subgraph.text import aligned, clean, count, split_signature
+from subgraph.text import align_columns, clean, count, split_signature
 
 if TYPE_CHECKING:
     from subgraph.recordings.export import ExportedFile
@@ -99,7 +99,7 @@ def export(
         (f.file, _format_type(f), shape_text(tuple(f.shape)), f.layout, f.loss)
         for f in manifest.exported
     ]
-    lines = aligned([[clean(str(cell)) for cell in row] for row in rows])
+    lines = align_columns([[clean(str(cell)) for cell in row] for row in rows])
     lines += [f"left out: {clean(word)}" for word in manifest.left_out]
     text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
     return Result({"exit_code": 0, **written.document()}, text)

@@ -16,7 +16,7 @@ from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair, find_worst
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
-from subgraph.text import behind_colon, clean, list_some
+from subgraph.text import clean, list_some, split_spec
 from subgraph.types import Array
 from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
 
@@ -70,7 +70,7 @@ def _split(text: str) -> tuple[str, str]:
         name = text
         options = ""
     else:
-        name, _, options = behind_colon(text)
+        name, _, options = split_spec(text)
     return ("threshold", text) if any(sign in name for sign in "<>") else (name, options)
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from subgraph.drawing.network import Network
 from subgraph.reach import group_values, invert, reach
-from subgraph.text import shared_start, short
+from subgraph.text import find_shared_start, short
 from subgraph.types import Strings
 
 T = TypeVar("T")
@@ -334,7 +334,7 @@ def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
         tree.network.label(m) if m < tree.root else tree.groups[m].label for m in (first, last)
     ]
     above = tree.groups[parent].key
-    shared = names[0][: shared_start(names)].rstrip("/._ #")
+    shared = names[0][: find_shared_start(names)].rstrip("/._ #")
     number = tree._add(
         f"{above}/#{first}-{last}".lstrip("/"),
         shared if len(shared) > 2 else _both(names),

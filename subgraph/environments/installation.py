@@ -27,7 +27,7 @@ from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.folders import cache_folder
 from subgraph.system import PYTHON, Lock, is_private, join
-from subgraph.text import clean, masked
+from subgraph.text import clean, mask_logins
 from subgraph.types import Strings, frozen
 
 SECONDS = 3600  # that an installation may take
@@ -129,7 +129,7 @@ def show(environment: Installation) -> None:
         log.info("  apt-get fetches %s's C library and Python (17 MB) first", environment.processor)
         return
     for command in environment.commands(environment.folder):
-        log.info("  %s", masked(clean(join(command))))
+        log.info("  %s", mask_logins(clean(join(command))))
 
 
 def make(environment: Installation, timeout: float = SECONDS) -> Path:
@@ -190,7 +190,7 @@ def requirements(folder: Path) -> list[str]:
 def _log_download(line: str) -> None:
     """Log the line of pip or uv about a large file, with its size, before the download."""
     if re.match(r"Downloading .*\([\d.,]+ ?[MG]i?B\)", line):
-        log.info("  %s", masked(clean(line)))
+        log.info("  %s", mask_logins(clean(line)))
 
 
 def _run(
@@ -227,7 +227,7 @@ def _run(
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-        lines = (masked(line) for line in done.last_lines(LAST_LINES, *UNTOLD))
+        lines = (mask_logins(line) for line in done.last_lines(LAST_LINES, *UNTOLD))
         raise BackendError(
             " | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed"
         )

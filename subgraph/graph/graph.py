@@ -588,7 +588,7 @@ def as_graph(model: object, function: str) -> Graph:
     expected = f"{function} takes a graph or the path of an .onnx file"
     if is_path:
         raise UsageError(f"{expected}, not {str(model)!r}", hint, code="api.not-onnx")
-    raise ArgumentTypeError.of(model, expected, hint)
+    raise ArgumentTypeError.from_value(model, expected, hint)
 
 
 def load(path: str | Path) -> Graph:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from itertools import chain
 
-from subgraph.documents import keyed
+from subgraph.documents import json_key
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection, find_made_twice
 from subgraph.log import log
@@ -316,8 +316,8 @@ class DrawnEdge:
     """A tensor between two drawn nodes; None for an input or output of the model."""
 
     tensor: str
-    source: int | None = keyed("from")
-    target: int | None = keyed("to")
+    source: int | None = json_key("from")
+    target: int | None = json_key("to")
 
 
 @frozen

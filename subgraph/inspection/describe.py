@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from subgraph.documents import absent, keyed
+from subgraph.documents import absent, json_key
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
@@ -139,7 +139,7 @@ class FedValue:
     """A model input, and where its values came from."""
 
     name: str
-    origin: str = keyed("from")
+    origin: str = json_key("from")
 
 
 @frozen

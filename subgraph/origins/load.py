@@ -56,7 +56,7 @@ def load(
 
         return graph.load(export_module(path, args))
     if not isinstance(path, (str, Path)):
-        raise ArgumentTypeError.of(
+        raise ArgumentTypeError.from_value(
             path,
             "a model is a file, its bytes, an onnx.ModelProto or a torch.nn.Module",
             'subgraph.load("model.onnx")',

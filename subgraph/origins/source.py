@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import absent, keyed
+from subgraph.documents import absent, json_key
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.text import short_path, shorten
@@ -55,7 +55,7 @@ class Source:
     """
 
     module: str
-    kind: str | None = keyed("class", default=None)
+    kind: str | None = json_key("class", default=None)
     file: str | None = None
     line: int | None = None
     code: str | None = None

@@ -154,7 +154,9 @@ def plan(
     """
     graph = as_graph(graph, "plan")
     if find_run(candidate, graph.outputs):  # it would run the model itself for each lowered one
-        raise ArgumentTypeError.of(candidate, "plan takes a SPEC or a function", "def load(path)")
+        raise ArgumentTypeError.from_value(
+            candidate, "plan takes a SPEC or a function", "def load(path)"
+        )
     setup = Setup(
         make_candidate(candidate, graph),
         Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed),

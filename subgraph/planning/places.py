@@ -213,7 +213,9 @@ def read_pair(pair: CandidateModel) -> Twin:
             "plan wants the float model, and beside it the same one in less precision",
             code="plan.not-lower",
         )
-    precision = Precision.INT8 if forms else Precision.of_type(next(iter(rounded.values())).dtype)
+    precision = (
+        Precision.INT8 if forms else Precision.from_dtype(next(iter(rounded.values())).dtype)
+    )
     return Twin(precision, {**forms, **weights}, own, rounded)
 
 

@@ -48,7 +48,7 @@ from subgraph.results.bisect import (
 )
 from subgraph.results.common import NextCommand, RuntimeDocument
 from subgraph.search.oracle import FindingKind, Outcome
-from subgraph.text import agreement, behind_colon, count, from_run, prediction
+from subgraph.text import agreement, count, from_run, prediction, split_spec
 from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
@@ -471,7 +471,7 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
     words = [word for word in system.split(document.command) if word not in OF_OUTPUT]
     if precise := document.whole.precise:
         spec = about.name
-        joint = "," if behind_colon(spec)[1] else ":"
+        joint = "," if split_spec(spec)[1] else ":"
         finer = [f"{word}{joint}{precise.setting}" if word == spec else word for word in words]
         if precise.setting and finer != words:
             yield NextCommand(f"in {precise.precision}", finer)

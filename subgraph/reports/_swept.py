@@ -11,7 +11,7 @@ from itertools import chain
 from subgraph.reach import group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
-from subgraph.text import aligned, count, shorten
+from subgraph.text import align_columns, count, shorten
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -33,7 +33,7 @@ def render_sweep(document: SweepDocument) -> str:
     named = [runtime(c) for c in document.candidates]
     parts = [
         _iter_totals(document),
-        aligned(
+        align_columns(
             [("candidate", name, " ".join(about), precision) for name, *about, precision in named]
         ),
         _iter_bad(document),
@@ -66,7 +66,7 @@ def _iter_bad(document: SweepDocument) -> Iterator[str]:
             cells.append((result.status + on, where, row.test, shorten(why, 160)))
         if len(bad) > MAX_LISTED:
             more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --json lists all")
-    yield from aligned(cells) if cells else ()
+    yield from align_columns(cells) if cells else ()
     yield from more
 
 
@@ -98,7 +98,7 @@ def _iter_operators(document: SweepDocument) -> Iterator[str]:
             for k, columns in enumerate(words):
                 counts += [str(totals[k][w] or "-") for w in columns]
             cells.append([name, str(tests), *counts])
-        lines = aligned(cells, range(1, len(head)))
+        lines = align_columns(cells, range(1, len(head)))
         if len(document.candidates) > 1:
             yield _align_names(lines[0], words, [c.name for c in document.candidates])
         yield from lines
@@ -172,7 +172,7 @@ def _iter_refusals(document: SweepDocument) -> Iterator[str]:
             by = _make_suffix(document, candidate.name, "by")
             which = "reasons" if len(reasons) == len(cells) else "most frequent reasons"
             yield f"refused{by}, the {which}:"
-            yield from (f"  {line}" for line in aligned(cells, [0]))
+            yield from (f"  {line}" for line in align_columns(cells, [0]))
 
 
 def _iter_notes(document: SweepDocument) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
     cells = [
         (f"  {e.operator or 'network'}", e.test, shorten(e.why)) for e in differing[:MAX_LISTED]
     ]
-    yield from aligned(cells) if cells else ()
+    yield from align_columns(cells) if cells else ()
     if len(differing) > MAX_LISTED:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
     groups = group_values(

@@ -35,7 +35,7 @@ from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import aligned, count, prediction, short, shorten_names
+from subgraph.text import align_columns, count, prediction, short, shorten_names
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -228,7 +228,7 @@ def format_table(shown: View, *, every: bool) -> list[str]:
             who.append("; ".join(dict.fromkeys(how for _, how in t.names)) or "-")
         cells = map(format_cell, t.cells)
         rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *cells, *who))
-    head, *lines = aligned(rows)
+    head, *lines = align_columns(rows)
     return [head, *_iter_rows(shown.lines, kept, lines)]
 
 

@@ -13,7 +13,7 @@ from subgraph.reports._compared import ComparedDocument
 from subgraph.reports._words import cleaned, describe_sweep, listed, runtime
 from subgraph.results.bisect import BisectDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import aligned, count
+from subgraph.text import align_columns, count
 
 FILE = "report.md"
 UNLIMITED = 1 << 20  # lines
@@ -50,7 +50,7 @@ def render(document: BisectDocument) -> str:
         rows.append(("samples", listed(samples)))
     names = ("subcut", "python", "machine", "threads")
     rows += [(name, str(getattr(environment, name))) for name in names]
-    about = aligned([*rows, *environment.packages.items()])
+    about = align_columns([*rows, *environment.packages.items()])
     return "\n".join([*lines, *_fence(about, "text")]) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The document of a bisection, from which all reports are made: plain data.
 
 Errors are relative to the scale of the reference; `index` and `indices` are positions of nodes in
-topological order. A share is a part of the whole model's error, None where it was not asked for.
+topological order. A share is a part of the full model's error, None where it was not measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from subgraph.documents import (
     Version,
     Word,
     absent,
-    keyed,
+    json_key,
     part,
 )
 from subgraph.graph.region import Surroundings
@@ -99,11 +99,13 @@ class EvidenceLine:
     """A fact that supports rounding, or a bug; the conclusion is the first.
 
     Attributes:
-        kind: model: is the candidate's own model to blame? noise: the error beside rounding noise.
-            precision: could a lower one than claimed explain it? range: does the claimed one hold
-            the weights? exact: the same backend in full precision or without optimization. pass,
-            switch: what of the optimizer it takes. second: onnx's own evaluator. input, export,
-            likeness: what it is.
+        kind: "model": whether the candidate's own model is to blame. "noise": the error compared
+            with rounding noise. "precision": whether a lower precision than claimed explains it.
+            "range": whether the claimed precision holds the weights. "exact": the same backend in
+            full precision or without optimization. "pass", "switch": the part of the optimizer
+            that the fault needs. "second": onnx's own evaluator. "input", "export", "likeness":
+            the mistake that the values look like.
+        says: The fact in a sentence.
     """
 
     kind: Word
@@ -112,8 +114,11 @@ class EvidenceLine:
 
 @frozen
 class InnerFinding:
-    """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within
-    it."""
+    """A place in a body that is wrong, with fields as of `FindingDocument`.
+
+    Attributes:
+        inside: The result of the search in a body within it.
+    """
 
     kind: Word
     signature: Signature | None
@@ -130,10 +135,13 @@ class InsideDocument:
     """The result of the search in a body.
 
     Attributes:
-        body: as the user names it: `loop1/body@3`.
-        iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
-        outcome: of the search in there; "" where there was none.
-        report: its page. why: why nothing more is known.
+        body: The body as the user names it: `loop1/body@3`.
+        iteration: The first wrong iteration; None where nothing iterates.
+        iterations: The number of iterations that run; None where nothing iterates.
+        outcome: The outcome of the search in the body; "" where no search was made.
+        findings: The findings of that search.
+        report: The page of that search; None if none was written.
+        why: The reason why nothing more is known.
     """
 
     body: Name
@@ -168,11 +176,12 @@ class LookedAt:
     """The tensors that an agreement rests on.
 
     Attributes:
-        outputs: how many of the model. runs: of the whole model, in which they were compared.
-        inner: tensors read in place; None where none was.
-        within: the region that was asked about alone; "" where there was none.
-        disturbance: how far reading these tensors moved the outputs, relative to their largest
-            value; None if it did not.
+        outputs: The number of outputs of the model.
+        runs: The number of runs of the full model in which they were compared.
+        inner: The number of tensors that were read in place; None where none was read.
+        within: The only region that was tried; "" if the full model was tried.
+        disturbance: The change of the outputs through reading these tensors, relative to their
+            largest value; None if they did not change.
     """
 
     outputs: int
@@ -199,10 +208,11 @@ class StepQuery:
     """A question to the candidate.
 
     Attributes:
-        kind: what was asked, in a word or two, for people.
-        query: the same: whole, claimed, profile, isolated, rest or prefix; empty in folders of
-            before.
-        form: how the candidate was given the model.
+        kind: The question in a word or two, for people.
+        query: The question for programs: whole, claimed, profile, isolated, rest or prefix; empty
+            in folders that an earlier release wrote.
+        purpose: The purpose of the question in the search.
+        form: The form in which the candidate received the model.
     """
 
     kind: Word
@@ -216,7 +226,10 @@ class StepRegion:
     """The nodes of a step.
 
     Attributes:
-        first, last: labels of nodes, empty where there are none. count: of nodes.
+        first: The label of the first node; empty for a region without nodes.
+        last: The label of the last node; empty for a region without nodes.
+        count: The number of nodes.
+        indices: Their positions in the model.
     """
 
     first: Name
@@ -230,9 +243,9 @@ class StepDocument:
     """An answer of the candidate.
 
     Attributes:
-        number: from 1.
-        status: "minor" if it fails, and explains little of what is looked for.
-        changed: what is known since, in words; may be empty.
+        number: The number of the step, from 1.
+        status: "minor" if the region fails and explains little of the searched error.
+        changed: The conclusion from the answer, in words; may be empty.
     """
 
     number: int
@@ -263,7 +276,7 @@ class EdgeTensors:
 
 @frozen
 class WorstElement:
-    """The element that is furthest off; `error` is that of its tensor."""
+    """The element with the largest difference; `error` is that of its tensor."""
 
     index: Sequence[int]
     reference: float | int | bool | str
@@ -284,7 +297,7 @@ class Nearest:
 
 @frozen
 class Off:
-    """Elements of an output that are off."""
+    """The number of elements of an output that deviate."""
 
     count: int
     of: int
@@ -323,7 +336,7 @@ class Contributor:
 
 
 QUANTIZER = "quantizer of"  # before the tensor, in a difference of how its values are quantized
-READS = "reads "  # before the tensor, in a difference of what nodes read
+READS = "reads "  # before the tensor, in a difference of the inputs of nodes
 
 
 @frozen
@@ -331,9 +344,10 @@ class ModelDifference:
     """A difference between the reference's model and the candidate's.
 
     Attributes:
-        node: the node; of the candidate's model if only that one has it.
-        part: operator, an attribute, an input or an output.
-        ours, theirs: the part on either side; "" if that side does not have it.
+        node: The node; that of the candidate's model if only this model has it.
+        part: The operator, an attribute, an input or an output.
+        ours: The part in the reference's model; "" if that model does not have it.
+        theirs: The part in the candidate's model; "" if that model does not have it.
     """
 
     node: Name
@@ -357,7 +371,7 @@ class ModelDifference:
 
 @frozen
 class RunCounts:
-    """Of a flaky finding: runs that failed, of how many."""
+    """The runs of a flaky finding, and how many of them failed."""
 
     failed: int
     of: int
@@ -404,11 +418,15 @@ class FindingPlace:
     """The surroundings of a finding, and other regions that fail as it does.
 
     Attributes:
-        sources: of each of the nodes; left out where none is known.
-        constants: of the nodes those that make constants of the others; the fault needs them.
-        alike: nodes of all kinds, each of which is off alone.
-        repeats: other regions with the same operators, which fail in the same way: this finding
-            stands for them, too. of_kind: their operator; left out if a region has several nodes.
+        sources: The place in the user's code of each node; left out where none is known.
+        constants: Those of the nodes that compute constants of the other nodes. The fault needs
+            them.
+        edge: The tensors at the boundary of the region.
+        neighbours: The nodes around the region.
+        alike: Nodes of all kinds, each of which deviates alone.
+        repeats: Other regions with the same operators, which fail in the same way. This finding
+            represents them, too.
+        of_kind: The operator of these regions; left out if a region has several nodes.
     """
 
     sources: Sequence[Source | None] | None = absent()
@@ -425,14 +443,16 @@ class FindingRun:
     """The runs of a finding's region alone.
 
     Attributes:
-        verdict: of the region, in a fresh process.
-        worst: the element that is furthest off, in the output that decides. off, histogram: of that
-            output.
-        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node,
-            what is left.
-        reproduces: share of its runs that failed.
-        rate: how often it fails, 0 to 1.
-        small: the smallest input that fails in the same way; left out if no smaller one does.
+        verdict: The verdict on the region, in a fresh process.
+        worst: The element with the largest difference, in the output that decides.
+        off: The elements of that output that deviate.
+        histogram: The differences of that output.
+        nearest: The nearest region that agrees alone: this region without some nodes, or, around
+            a single node, the rest.
+        reproduces: The share of its runs that failed.
+        rate: The frequency of the failure, 0 to 1.
+        runs: The runs from which the rate follows.
+        small: The smallest input that fails in the same way; left out if no smaller one does.
     """
 
     verdict: VerdictDocument | None
@@ -451,9 +471,9 @@ class FindingEffect:
     """The part of a finding in the full model's error.
 
     Attributes:
-        explains: share of it.
-        growth: the model's first nodes run on its own inputs.
-        contributors: largest share first.
+        explains: The share of that error.
+        growth: The errors of the model's first nodes on its own inputs.
+        contributors: The nodes that add to the error, largest share first.
     """
 
     explains: Number | None
@@ -466,12 +486,14 @@ class FindingCause:
     """The reason why a finding fails, as far as it is known.
 
     Attributes:
-        reason: why it could not be resolved.
-        rounding: the candidate rounds there, and does nothing wrong; left out where that is not
-            known.
-        differences: between the two models, if the candidate runs another one; at most 12.
-        more_differences: how many are left out.
-        blame: what `subcut blame` found, a line each: releases, passes, cures.
+        why: The conclusion in a sentence.
+        reason: The reason why the finding could not be resolved.
+        rounding: Whether the candidate only rounds there, which is no fault; left out where that
+            is not known.
+        differences: At most 12 differences between the two models, if the candidate runs another
+            model.
+        more_differences: The number of differences that are left out.
+        blame: The results of `subcut blame`, a line each: releases, passes, cures.
     """
 
     why: str = ""
@@ -484,12 +506,14 @@ class FindingCause:
 
 @frozen_keywords
 class FindingDocument(InnerFinding):
-    """A place that goes wrong.
+    """A place that is wrong.
 
     Attributes:
-        nodes: for "unresolved" the smallest region in doubt; for "accumulated" they may be empty.
-        certified: it failed alone, and without any one of its sources and sinks it agreed.
-        case: its folder, with `repro.py`.
+        nodes: The smallest failing region; for "unresolved" the smallest region in doubt; for
+            "accumulated" they may be empty.
+        certified: Whether the region failed alone, and agreed without any one of its sources and
+            sinks.
+        case: The folder of the region, with `repro.py`.
     """
 
     kind: FindingKind
@@ -517,9 +541,10 @@ class Healing:
     """The changes of the full model that heal it and keep its values.
 
     Attributes:
-        means: how nodes are rewritten: barriers between nodes, an If around each node ….
-        changes: each change in words; with any one of them left out, the full model fails again.
-        model: the file of the full model with these changes.
+        means: The way in which nodes are rewritten: barriers between nodes, an If around each
+            node ….
+        changes: Each change in words. Without any one of them, the full model fails again.
+        model: The file of the full model with these changes.
     """
 
     means: Word
@@ -532,9 +557,9 @@ class SearchSetup:
     """The candidate and the reference of a search, and how they were compared.
 
     Attributes:
-        body: of a node of the user's model, which is what was searched, as --within takes it.
-        other_model: where the candidate runs another model: what the two share, and what each piece
-            costs.
+        body: The body of a node of the user's model that was searched, as --within takes it.
+        other_model: The match of the two models and the cost of each piece, if the candidate runs
+            another model.
     """
 
     candidate: RuntimeDocument
@@ -551,20 +576,21 @@ class WholeResult:
     """The result of the full model.
 
     Attributes:
-        verdict: on its outputs.
-        looked_at: the tensors that an agreement rests on; None in documents of before.
-        profile: every tensor in place, in topological order; None where the candidate refused or
-            none was taken.
-        pieces: where the whole does not decide and its pieces do: within what they are right.
+        verdict: The verdict on its outputs.
+        looked_at: The tensors that an agreement rests on; None in documents of earlier releases.
+        forms: The forms of the full model that were tried.
+        profile: Every tensor in place, in topological order; None where the candidate refused, or
+            where no profile was taken.
+        pieces: The limit within which all pieces are right, where the full model does not decide.
         flaky_tensors: Tensors that differ from run to run on the same values; None if no such
             tensor was seen.
-        precise: The setting with which the outputs agree; None if it was not asked for or fails as
-            well. No search was made then.
+        precise: The setting with which the outputs agree; None if it was not tried or fails as
+            well. With it, no search follows.
         power: The planted faults that this right answer would have shown; left out if they would
             take longer than a second.
     """
 
-    verdict: WholeDocument = keyed("whole")
+    verdict: WholeDocument = json_key("whole")
     looked_at: LookedAt | None = None
     forms: Sequence[FormDocument] = ()
     profile: Sequence[ProfileRow] | None
@@ -579,13 +605,14 @@ class SearchResult:
     """The way of a search, and how it ended.
 
     Attributes:
-        outcome: claimed: the model agrees as far as the precision allows that the candidate claims.
-            elsewhere: the whole disagrees, the region asked about (--within) does not. pinned: the
-            file as shipped is refused, with pinned shapes it agrees. disagree with a whole that
-            agrees: something inside fails alone.
-        alone: pieces that fail alone and explain little.
-        healing: What heals the full model, if its nodes were rewritten because no cut shows the
-            fault. Each finding then fails with all other nodes rewritten.
+        outcome: "claimed": the model agrees as far as the claimed precision of the candidate
+            allows. "elsewhere": the full model disagrees, the region of --within does not.
+            "pinned": the candidate refuses the file as shipped, which agrees with pinned shapes.
+            "disagree" for a full model that agrees: something inside fails alone.
+        steps: The questions to the candidate and its answers.
+        alone: Pieces that fail alone and explain little.
+        healing: The rewrites that heal the full model, if no cut shows the fault. Each finding
+            then fails with all other nodes rewritten.
         complete: Whether the model agrees with all findings on the reference; None if not known.
     """
 
@@ -601,9 +628,10 @@ class SearchCost:
     """The cost of a search.
 
     Attributes:
-        trials: runs of the candidate, those inside of findings included.
-        compiled_nodes: nodes sent to its compiler.
-        runs: by purpose. seconds: the whole search.
+        trials: The number of runs of the candidate, those inside of findings included.
+        compiled_nodes: The number of nodes sent to its compiler.
+        runs: The number of runs by purpose.
+        seconds: The time of the search.
     """
 
     trials: int
@@ -617,8 +645,8 @@ class BisectDocument(Reported):
     """Everything about one bisection.
 
     Attributes:
-        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive
-            candidate …
+        notes: The facts that a reader needs to judge the answer, a line each: random inputs, a
+            probe-sensitive candidate …
     """
 
     schema: Literal["subcut.bisect/1"] = "subcut.bisect/1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from subgraph.documents import CommandLine, File, Name, Version, Word, absent, keyed, part
+from subgraph.documents import CommandLine, File, Name, Version, Word, absent, json_key, part
 from subgraph.types import StringMap, frozen, frozen_keywords
 from subgraph.verdict import Signature
 
@@ -15,7 +15,7 @@ class ReleaseState(StrEnum):
 
     RIGHT = "right"
     WRONG = "wrong"
-    UNKNOWN = "unknown"  # it cannot be tried, or its answer tells nothing
+    UNKNOWN = "unknown"  # it cannot be tried, or its answer decides nothing
 
 
 @frozen
@@ -32,14 +32,15 @@ class Cure:
     """Something that heals the region, or the whole model.
 
     Attributes:
-        kind: pass, switch, version or rewrite. what: the change, in words. how: as a user would
-            make it.
-        proven: the whole model agrees on all samples and on the draws.
-        heals: whole or region.
-        slowdown: its time over the original's; None where it was not measured.
-        why: where it is not proven, what the whole model does with it.
-        model: of a rewrite, the file of the whole model. equal: how the reference's outputs of the
-            region stay.
+        kind: pass, switch, version or rewrite.
+        what: The change in words.
+        how: The option or the code with which a user makes the change.
+        proven: Whether the full model agrees with it, on all samples and on the draws.
+        heals: "whole" or "region".
+        slowdown: Its time over that of the original; None where it was not measured.
+        why: The result of the full model, where the cure is not proven.
+        model: The file of the full model with a rewrite.
+        equal: The change of the reference's outputs of the region through a rewrite, in words.
     """
 
     kind: Word
@@ -55,7 +56,11 @@ class Cure:
 
 @frozen
 class Versions:
-    """Releases by what they do with the region; `unknown`: why one cannot be told, by release."""
+    """Releases by their outcome on the region.
+
+    Attributes:
+        unknown: The reason why the outcome is not known, by release.
+    """
 
     wrong: Sequence[str]
     right: Sequence[str]
@@ -71,7 +76,7 @@ class BlamedRuntime:
     """The candidate, and the runtime that it is."""
 
     candidate: str
-    name: Word = keyed("runtime")
+    name: Word = json_key("runtime")
     version: Version
 
 
@@ -80,15 +85,17 @@ class BlamedRegion:
     """The region that is wrong.
 
     Attributes:
-        labels: of its nodes. whole: it is the whole model, of which no smaller region was found.
-        nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
-        signature, why: how it is wrong: mismatch, refused, crash ….
-        seen: the element that is furthest off, expected beside got.
-        pieces: where the whole does not decide: within what its pieces agree.
-        differences: between the two models in the region.
+        labels: The labels of its nodes.
+        nodes: Its nodes with their attributes: `'pool': AveragePool, ceil_mode=1`.
+        whole: Whether it is the full model, because no smaller region was found.
+        signature: The way in which it is wrong: mismatch, refused, crash ….
+        why: The same in words.
+        seen: The element with the largest difference: expected and actual value.
+        pieces: The limit within which its pieces agree, where the full model does not decide.
+        differences: The differences between the two models in the region.
     """
 
-    labels: Sequence[Name] = keyed("region")
+    labels: Sequence[Name] = json_key("region")
     ops: Sequence[Name]
     nodes: Sequence[Name] = ()
     whole: bool
@@ -104,14 +111,15 @@ class BlamedCause:
     """The cause of a fault, and its cures.
 
     Attributes:
-        kernels: without any optimization it is as wrong; None where that is not known.
-        passes: minimal sets of names of passes, each of which cures the region. switches: names of
-            options that do.
-        attributes: those without each of which the candidate is right about what is left:
+        kernels: Whether it is as wrong without any optimization; None where that is not known.
+        passes: Minimal sets of passes. To turn off the passes of one set cures the region.
+        switches: The names of options that cure the region.
+        attributes: Attributes without any one of which the candidate is right:
             `ceil_mode=1 of 'pool'`.
-        versions: None where no releases were asked about.
-        made_by: what made the candidate's model, if that was asked about; `passes` are its steps.
-        is_model_wrong: the candidate's own model is wrong, and not what runs it.
+        versions: The releases that were tried; None if no release was.
+        made_by: The tool that wrote the candidate's model, of which `passes` are the steps; "" if
+            no tool was named.
+        is_model_wrong: Whether the candidate's own model is wrong, and not the runtime.
     """
 
     kernels: bool | None
@@ -126,7 +134,7 @@ class BlamedCause:
 
 @frozen
 class BlameCost:
-    """The cost beside the search's: runs of the candidate, and environments that were made."""
+    """The cost in addition to that of the search: runs of the candidate, new environments, time."""
 
     runs: int
     installs: int
@@ -139,7 +147,7 @@ class BlameDocument:
 
     Attributes:
         answer: Markdown to paste.
-        environment: machine, and releases.
+        environment: The machine, and the releases.
     """
 
     schema: Word = "subcut.blame/1"

@@ -53,7 +53,7 @@ class BriefDocument:
         next: The commands that follow: `{why, argv}`.
         report: The page with all details.
         error: The error, in place of an answer.
-        text: The first `MAX_CHARACTERS` characters of what a terminal shows.
+        text: The first `MAX_CHARACTERS` characters of the text that a terminal shows.
     """
 
     schema: Literal["subcut.brief/1"] = "subcut.brief/1"
@@ -94,7 +94,7 @@ def shorten(document: Fields, text: str) -> BriefDocument:
 
     Args:
         document: The full document, as plain JSON data.
-        text: What a terminal shows for it.
+        text: The text that a terminal shows for it.
     """
     full = from_json(_FullDocument, document)
     shown = clean_lines(text)
@@ -145,7 +145,7 @@ def add_to_summary(says: str, text: str) -> None:
 
     Args:
         says: The headline.
-        text: What a terminal shows.
+        text: The text that a terminal shows.
 
     Raises:
         OSError: The file cannot be written.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
-from subgraph.documents import absent, keyed
+from subgraph.documents import absent, json_key
 from subgraph.results.common import NextCommand
 from subgraph.types import Fields, StringMap, frozen, frozen_keywords
 
@@ -25,11 +25,18 @@ class CommandAnswer:
 
 
 @frozen_keywords
-class TasksResult:
+class CommandResult:
+    """The head of the result of a command that lists, writes or draws."""
+
+    schema: str
+    exit_code: int = 0
+
+
+@frozen_keywords
+class TasksResult(CommandResult):
     """The tasks of the start page, by title."""
 
     schema: Literal["subcut.tasks/1"] = "subcut.tasks/1"
-    exit_code: int = 0
     tasks: object
 
 
@@ -67,11 +74,10 @@ class ErrorResult:
 
 
 @frozen_keywords
-class RulesResult:
+class RulesResult(CommandResult):
     """The rules of `lint`: their names and help."""
 
     schema: Literal["subcut.lint-rules/1"] = "subcut.lint-rules/1"
-    exit_code: int = 0
     rules: Sequence[StringMap]
 
 
@@ -87,21 +93,19 @@ class ReplayResult:
 
 
 @frozen_keywords
-class ReportResult:
+class ReportResult(CommandResult):
     """The files of a report, or its text."""
 
     schema: Literal["subcut.report/1"] = "subcut.report/1"
-    exit_code: int = 0
     files: Sequence[str] = ()
     report: str | None = absent()
 
 
 @frozen_keywords
-class DemoResult:
+class DemoResult(CommandResult):
     """The folder of `demo`, its files, and the commands to try."""
 
     schema: Literal["subcut.demo/1"] = "subcut.demo/1"
-    exit_code: int = 0
     folder: str
     files: Sequence[str]
     commands: Sequence[str]
@@ -112,7 +116,8 @@ class BackendRow:
     """A backend, a device, another processor, or a candidate of the project file.
 
     Attributes:
-        state: what of it works. says: its version and caveat, or what it lacks.
+        state: "ok", or the part of it that works.
+        says: Its version and caveat, or the missing part.
     """
 
     name: str
@@ -133,11 +138,10 @@ class DoctorResult:
 
 
 @frozen_keywords
-class PackedResult:
+class PackedResult(CommandResult):
     """A bundle: its files, and what was left out of it."""
 
     schema: Literal["subcut.bundle/1"] = "subcut.bundle/1"
-    exit_code: int = 0
     path: str
     bytes: int
     source: str
@@ -149,11 +153,10 @@ class PackedResult:
 
 
 @frozen_keywords
-class ViewResult:
+class ViewResult(CommandResult):
     """The end of a page."""
 
     schema: Literal["subcut.view/1"] = "subcut.view/1"
-    exit_code: int = 0
 
 
 @frozen_keywords
@@ -171,11 +174,10 @@ class ConvertResult:
 
 
 @frozen_keywords
-class KnownResult:
-    """Entries of what runtimes compute wrongly."""
+class KnownResult(CommandResult):
+    """The known wrong results of runtimes."""
 
     schema: Literal["subcut.known/1"] = "subcut.known/1"
-    exit_code: int = 0
     entries: Sequence[Fields]
 
 
@@ -185,16 +187,15 @@ class BackendEntry:
 
     name: str
     help: str
-    origin: str = keyed("from")
+    origin: str = json_key("from")
     options: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
 
 
 @frozen_keywords
-class BackendsResult:
+class BackendsResult(CommandResult):
     """The backends, and the candidates of the project file."""
 
     schema: Literal["subcut.backends/1"] = "subcut.backends/1"
-    exit_code: int = 0
     backends: Sequence[BackendEntry]
 
 
@@ -218,11 +219,10 @@ class PlannedRegion:
 
 
 @frozen_keywords
-class CutPlan:
+class CutPlan(CommandResult):
     """The result of `cut --dry-run`: what would be written."""
 
     schema: Literal["subcut.cut/1"] = "subcut.cut/1"
-    exit_code: int = 0
     dry_run: Literal[True] = True
     path: str
     region: PlannedRegion
@@ -241,11 +241,9 @@ class CutResult:
 
 
 @frozen_keywords
-class EditResult:
+class EditResult(CommandResult):
     """An edited model: its outputs, and remarks."""
 
-    schema: str
-    exit_code: int = 0
     path: str
     nodes: int
     outputs: Sequence[Fields]
@@ -254,17 +252,16 @@ class EditResult:
 
 @frozen_keywords
 class RemoveResult(EditResult):
-    """A model without some nodes; `tail`: the file of what was removed."""
+    """A model without some nodes; `tail` is the file of the removed part."""
 
     tail: str | None
 
 
 @frozen_keywords
-class DrawnModel:
+class DrawnModel(CommandResult):
     """A drawing of a model; `svg` if it has no file."""
 
     schema: Literal["subcut.draw/1"] = "subcut.draw/1"
-    exit_code: int = 0
     file: str | None = None
     nodes: int
     region: Mapping[str, Sequence[str]] | None
@@ -284,11 +281,10 @@ class GivenAnswer:
 
 
 @frozen_keywords
-class ManualLog:
+class ManualLog(CommandResult):
     """The answers that were given."""
 
     schema: Literal["subcut.manual/1"] = "subcut.manual/1"
-    exit_code: int = 0
     folder: str
     log: Sequence[GivenAnswer]
 
@@ -308,10 +304,9 @@ class ManualProgress:
 
 
 @frozen_keywords
-class ManualReset:
+class ManualReset(CommandResult):
     """A search that was removed; `left`: files of others."""
 
     schema: Literal["subcut.manual/1"] = "subcut.manual/1"
-    exit_code: int = 0
     folder: str
     left: Sequence[str]

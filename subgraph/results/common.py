@@ -36,10 +36,10 @@ class PreciseSetting:
     """The setting of the runtime with which a model agrees that fails without it.
 
     Attributes:
-        options: Options of the candidate that it changes; none if the candidate has no setting, and
-            the outputs agree within the rounding of what it computes in.
-        precision: What the runtime computes in with it.
-        computes_in: What the runtime computes in without it.
+        options: Options of the candidate that it changes; empty if the candidate has no setting,
+            and the outputs agree within the rounding of its precision.
+        precision: The precision of the runtime with it.
+        computes_in: The precision of the runtime without it.
     """
 
     options: Fields
@@ -48,12 +48,12 @@ class PreciseSetting:
 
     @property
     def setting(self) -> str:
-        """The options as a candidate's SPEC has them: `precision=f32`; "" if there are none."""
+        """The options as a candidate's SPEC has them: `precision=f32`; "" without options."""
         return ",".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
     def says(self) -> str:
-        """What it heals: `with precision=f32 the outputs agree in fp32`."""
+        """Its effect: `with precision=f32 the outputs agree in fp32`."""
         if not self.options:
             return f"within the rounding of {self.computes_in} the outputs agree"
         return f"with {self.setting} the outputs agree in {self.precision}"
@@ -64,7 +64,7 @@ class NextCommand:
     """A command that follows from an answer.
 
     Attributes:
-        why: What the command is for.
+        why: The purpose of the command.
         argv: Its words.
     """
 
@@ -74,8 +74,12 @@ class NextCommand:
 
 @frozen
 class ComparedModel:
-    """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report
-    draws of it."""
+    """The model.
+
+    Attributes:
+        graph: The name of its graph; may be empty.
+        network: The network that a report draws.
+    """
 
     file: File
     graph: Name
@@ -112,8 +116,8 @@ class WholeDocument(VerdictDocument):
     Attributes:
         ranking: Agreement of the winners by output that looks like class scores, the worst over all
             samples.
-        mute: Why an output tells nothing about the candidate, by output; None if each output tells
-            something.
+        mute: The reason why an output could not show a fault, by output; None if each output
+            could.
     """
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
@@ -126,8 +130,8 @@ class Answered:
 
     Attributes:
         says: The headline in one sentence, which is the document's text in Python; "" in documents
-            of before.
-        command: as typed.
+            of earlier releases.
+        command: The command line as typed.
     """
 
     exit_code: int
@@ -145,7 +149,8 @@ class Reported(Answered):
     Attributes:
         agree: Whether nothing disagrees.
         report: The page's file; None if none was written.
-        next: The commands that follow from the answer; a text each in documents of before.
+        next: The commands that follow from the answer; a text each in documents of
+            earlier releases.
     """
 
     agree: bool
@@ -171,10 +176,13 @@ class ScoreDocument:
     """The score of the full model on the task, if it judges instead of a criterion.
 
     Attributes:
-        words: its name. limit: the least score that is accepted.
-        interval: of 95 % of the draws of as many samples: the drop, or the score where its least
-            value is given; None
-            of one sample. sure: it is within the limit. says: all of this in a line.
+        words: The name of the score.
+        limit: The least accepted score.
+        interval: The range of 95 % of the draws of as many samples: of the drop, or of the score
+            if the user named its least value; None for one sample.
+        of: The quantity of the interval.
+        sure: Whether the interval is within the limit.
+        says: All of this in a line.
     """
 
     words: str

@@ -1,5 +1,5 @@
 """The documents of a comparison: every tensor in place and alone, or a row per recorded tensor and
-run; where a recording goes wrong, and between which tensors."""
+run; the place at which a recording becomes wrong, and the tensors around it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from subgraph.documents import File, Name, Version, Word, absent, keyed, part
+from subgraph.documents import File, Name, Version, Word, absent, json_key, part
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import (
@@ -28,7 +28,7 @@ from subgraph.version import versions
 
 @frozen
 class FirstBadDocument:
-    """The first bad tensor; `looks_like`: what would make it equal."""
+    """The first bad tensor; `looks_like`: the changes that would make it equal."""
 
     index: int
     node: Name
@@ -49,9 +49,11 @@ class NotJudged:
 
 @frozen
 class RowDocument:
-    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
+    """A `ComparisonRow` in a document.
 
-    `computed_by`: which of the runtime's providers computes the node.
+    Attributes:
+        alone: The judgement of the tensor alone, or the reason why it has no judgement.
+        computed_by: The provider of the runtime that computes the node.
     """
 
     index: int
@@ -70,9 +72,9 @@ class ComparedTensors:
     tensors, in place or alone.
 
     Attributes:
-        others: tensors that carry values and were not asked about.
-        disturbance: how far reading these tensors moved the outputs, relative to their largest
-            value; None if it did not.
+        others: The number of other tensors that carry values.
+        disturbance: The change of the outputs through reading these tensors, relative to their
+            largest value; None if they did not change.
     """
 
     outputs: int
@@ -96,10 +98,10 @@ class WholeComparison:
     """The result of the full model.
 
     Attributes:
-        verdict: on its outputs.
+        verdict: The verdict on its outputs.
         in_place: The run with intermediate tensors as outputs.
-        looked_at: The tensors that the comparison rests on; None in documents of before.
-        score: where a score of the task judges the whole; the rows are judged by the criterion.
+        looked_at: The tensors that the comparison rests on; None in documents of earlier releases.
+        score: The score of the task, if it judges the outputs. The criterion judges the rows.
         flaky_tensors: Outputs that differ from run to run on the same values; None if no output
             does.
         precise: The setting with which the outputs agree; None if none is known or it fails as
@@ -107,7 +109,7 @@ class WholeComparison:
         power: The planted faults that this comparison would show; left out if it was not measured.
     """
 
-    verdict: WholeDocument = keyed("whole")
+    verdict: WholeDocument = json_key("whole")
     in_place: RunOutcome | None = absent()
     looked_at: ComparedTensors | None = None
     forms: Sequence[FormDocument] = ()
@@ -157,12 +159,15 @@ INTERVAL_SCHEMA: Final = "subcut.interval/1"
 
 @frozen
 class Departure:
-    """The place at which a recording goes wrong by itself.
+    """The place at which a recording departs from another one.
 
     Attributes:
-        run: the recording. before: what it departs from: an earlier recording, or the reference.
-        tensor, node, op: the first tensor at which it does.
-        skipped: recordings between the two, which tell nothing about the tensor.
+        run: The recording.
+        before: The earlier recording from which it departs, or the reference.
+        tensor: The first tensor that differs.
+        node: The node that computes this tensor.
+        op: The operator of the node.
+        skipped: The recordings between the two, which do not hold the tensor.
     """
 
     run: str
@@ -184,7 +189,7 @@ class UnmatchedEntry:
 
 @frozen
 class LeftOutReason:
-    """Entries, or files, that are not compared for one reason. `names`: the first few."""
+    """Entries, or files, that are not compared for one reason; `names` has the first few."""
 
     why: str
     count: int
@@ -196,9 +201,10 @@ class RecordedFiles:
     """The files of a recording.
 
     Attributes:
-        matched: How many of its entries are tensors of the model, in words.
-        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
-        unread: entries that may hold tensors of the model and could not be read.
+        matched: The number of entries that are tensors of the model, in words.
+        lost: All entries that are not compared.
+        left_out: The same by reason, with files of other kinds.
+        unread: The number of entries that may hold tensors of the model and could not be read.
     """
 
     folder: str | None
@@ -215,8 +221,9 @@ class RunTensors:
     """The tensors of a recording.
 
     Attributes:
-        first_bad, last_good: the ends of the first interval, if all tensors were compared. source:
-            of `first_bad`.
+        first_bad: The end of the first interval; None if not all tensors were compared.
+        last_good: The start of that interval; None if not all tensors were compared.
+        source: The place in the user's code of `first_bad`.
     """
 
     wrong: int
@@ -231,9 +238,11 @@ class RunSummary:
     """One recording.
 
     Attributes:
-        precision: that it is judged at.
-        status, why: of the recording as a whole; `why`: it is unresolved.
-        mistake: how the device was fed other values than the reference; "" where it was not.
+        precision: The precision at which it is judged.
+        status: The status of the full recording.
+        why: The reason why it is unresolved; "" if it is not.
+        mistake: The way in which the device received other input values than the reference; "" if
+            it received the same.
     """
 
     name: Name
@@ -252,10 +261,11 @@ class RecordedTensor:
     """A tensor in one run.
 
     Attributes:
-        matched_by: "name" or "value". note: permutation, padding, dequantization that the match
-            needed.
-        alone: judged in isolation. before: the nearest earlier recording of it; beside: against
-            what that holds.
+        matched_by: "name" or "value".
+        note: The permutation, padding or dequantization that the match needed.
+        alone: The judgement in isolation.
+        before: The nearest earlier recording of the tensor.
+        beside: The judgement against the values of that recording.
     """
 
     file: File
@@ -271,8 +281,12 @@ class RecordedTensor:
 
 @frozen
 class DocumentRow:
-    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the
-    outlier."""
+    """A tensor of the model.
+
+    Attributes:
+        runs: The tensor in each run; None where it was not recorded.
+        odd_one_out: The run that is the outlier; None if no run is.
+    """
 
     index: int
     node: Name
@@ -294,7 +308,7 @@ class RecordedSetup:
 
 @frozen_keywords
 class ComparedRecordings:
-    """The tensors of all recordings. `odd_one_out`: the outlier in the first row that has one."""
+    """The tensors of all recordings; `odd_one_out` is the outlier in the first row that has one."""
 
     odd_one_out: str | None
     departures: Sequence[Departure]
@@ -315,7 +329,7 @@ class RecordedDocument(Reported):
 
 @frozen
 class Suspect:
-    """A node of an interval. `why`: its known trouble, if any."""
+    """A node of an interval; `why` is its known trouble, or empty."""
 
     index: int
     node: Name

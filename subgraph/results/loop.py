@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from subgraph.documents import File, Number, Word, keyed, part
+from subgraph.documents import File, Number, Word, json_key, part
 from subgraph.results.bisect import BisectDocument
 from subgraph.types import StringMap, frozen, frozen_keywords
 
@@ -16,10 +16,10 @@ class LoopOutcome(StrEnum):
     """The outcome of a loop."""
 
     AGREE = "agree"
-    STEP = "step"  # a step goes wrong, fed with the reference's state
+    STEP = "step"  # a step is wrong on the reference's state
     TOGETHER = "together"  # only several steps in a row, each of which is right
     ACCUMULATES = "accumulates"  # so do errors that grow from step to step
-    FLAKY = "flaky"  # the same steps are wrong once, and right when they are asked again
+    FLAKY = "flaky"  # the same steps are wrong once and right in a second run
     UNRESOLVED = "unresolved"
 
 
@@ -28,11 +28,11 @@ EXIT_CODES = {LoopOutcome.AGREE: 0, LoopOutcome.UNRESOLVED: 5}
 
 @frozen
 class StepSeen:
-    """One step of the candidate, with the reference's tokens and states of its own.
+    """One step of the candidate, with the reference's tokens and the candidate's states.
 
     Attributes:
-        error: largest relative error of its outputs; None where it gave none. status: by the
-            criterion, without noise.
+        error: The largest relative error of its outputs; None for a step without outputs.
+        status: The status by the criterion, without noise.
     """
 
     step: int
@@ -45,8 +45,9 @@ class LoopSetup:
     """The loop that was run.
 
     Attributes:
-        steps: how many the reference ran. prompt: tokens per row that the user gave.
-        states: input → output.
+        steps: The number of steps that the reference ran.
+        prompt: The number of tokens per row in the user's input.
+        states: The output that becomes the state, by input.
     """
 
     model: File
@@ -62,8 +63,9 @@ class LoopFinding:
     """The outcome of a loop.
 
     Attributes:
-        first_wrong: the step to look at, from 0; since: the first step that it takes.
-        bisection: the document of the search in the step; None where there was none.
+        first_wrong: The wrong step, from 0; None if no step is.
+        since: The first step that the fault needs.
+        bisection: The document of the search in the step; None where no search was made.
     """
 
     outcome: LoopOutcome
@@ -76,9 +78,9 @@ class LoopFinding:
 
 @frozen_keywords
 class LoopDocument:
-    """Everything about one loop. `walks`: runs of the candidate over a range of steps."""
+    """Everything about one loop; `walks` is the number of runs over a range of steps."""
 
-    schema: Word = keyed("schema", default="subcut.loop/1")
+    schema: Word = json_key("schema", default="subcut.loop/1")
     exit_code: int
     setup: LoopSetup = part()
     found: LoopFinding = part()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from subgraph.documents import File, Name, Number, Word, absent, keyed, part
+from subgraph.documents import File, Name, Number, Word, absent, json_key, part
 from subgraph.results.common import Answered
 from subgraph.types import StringMap, frozen, frozen_keywords
 
@@ -16,11 +16,13 @@ class KeptPlace:
     """One place that stays in float.
 
     Attributes:
-        name: of the node, operator or tensor, or "output NAME". nodes, ops: of it; tensors: what is
-            read there.
-        error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst
-            output and sample.
-        gear: "float32", or the lowest one above the lowered model's that was accepted.
+        name: The name of the node, operator or tensor, or "output NAME".
+        nodes: Its nodes.
+        ops: Their operators.
+        tensors: The tensors that are read there.
+        error: The error of the outputs with this place alone lowered: |d| / |a|, the worst output
+            and sample.
+        gear: "float32", or the lowest accepted precision above that of the lowered model.
     """
 
     name: Name
@@ -36,19 +38,23 @@ class PlanScore:
     """A score of the task.
 
     Attributes:
-        words: its name. limit: the least score that is accepted.
-        as_it_is: of the lowered model itself; plan: of the written one; in_float: of the float
-            model.
-        samples: that were scored. interval: of 95 % of the draws of as many samples: the drop, or
-            the score where its least value is given; None of one sample. sure: it is within the
-            limit.
+        words: The name of the score.
+        limit: The least accepted score.
+        as_it_is: The score of the lowered model without kept places.
+        plan: The score of the written model.
+        in_float: The score of the float model.
+        samples: The number of scored samples.
+        interval: The range of 95 % of the draws of as many samples: of the drop, or of the score
+            if the user named its least value; None for one sample.
+        of: The quantity of the interval.
+        sure: Whether the interval is within the limit.
     """
 
     words: str
     limit: float
     as_it_is: Number | None
     plan: Number | None
-    in_float: Number = keyed("float")
+    in_float: Number = json_key("float")
     samples: int
     interval: tuple[float, float] | None
     of: Literal["drop", "score"]
@@ -57,7 +63,7 @@ class PlanScore:
 
 @frozen
 class PlanTried:
-    """One model that was run: how many places it keeps, and whether it was accepted."""
+    """One model that was run: its number of kept places, and whether it was accepted."""
 
     kept: int
     accepted: bool
@@ -114,7 +120,7 @@ class ScaledTensor:
 
 @frozen
 class PlanScales:
-    """What `--rescale` did.
+    """The result of `--rescale`.
 
     Attributes:
         tensors: The tensors that leave the lower precision on these inputs.
@@ -139,8 +145,9 @@ class PlanSetup:
     """The request of a plan.
 
     Attributes:
-        precision: of what is lowered. unit: node, block, operator or scale.
-        places: all that may be lowered.
+        precision: The precision of the lowered places.
+        unit: The kind of a place: node, block, operator or scale.
+        places: The number of places that may be lowered.
     """
 
     precision: Word
@@ -154,11 +161,11 @@ class PlanResult:
     """The places that stay in float.
 
     Attributes:
-        kept: what stays in float; None where no plan was accepted.
-        minimal: each kept place was lowered again, with the others kept, and refused. proven: how
-            many of them were.
-        weights: bytes of weights: "low", "between" in a gear above that, "float".
-        scales: what `--rescale` did; None without it.
+        kept: The places that stay in float; None where no plan was accepted.
+        minimal: Whether each kept place was lowered again, with the others kept, and refused.
+        proven: The number of kept places for which that was tried.
+        weights: The bytes of weights in each precision: "low", "between", "float".
+        scales: The result of `--rescale`; None without it.
     """
 
     kept: Sequence[KeptPlace] | None
@@ -174,8 +181,9 @@ class PlanTrials:
     """The models that were run for a plan.
 
     Attributes:
-        runs: models that were asked about. tried: these, in the order of how many places they keep.
-        sensitivity: of each place that was lowered alone, in the order of the model.
+        runs: The number of models that were run.
+        tried: These models, in the order of their numbers of kept places.
+        sensitivity: The error of each place that was lowered alone, in the order of the model.
     """
 
     runs: int
@@ -189,9 +197,9 @@ class PlanFiles:
     """The files of a plan.
 
     Attributes:
-        model: the written model; None where a command of the user's lowers it. lists: by tool, the
-            file that it takes.
-        tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
+        model: The written model; None where a command of the user lowers the model.
+        lists: The file that a tool takes, by tool.
+        tried_lists: The lists with which a tool was run. A list of any other tool was not tried.
         path: The folder; None before it is written.
     """
 
@@ -203,7 +211,7 @@ class PlanFiles:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlanDocument(Answered):
-    """Everything about one plan. `says`: the answer in a line."""
+    """Everything about one plan."""
 
     schema: Word = "subcut.plan/1"
     notes: Sequence[str] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from subgraph.documents import CommandLine, File, Name, Number, Version, Word, keyed
+from subgraph.documents import CommandLine, File, Name, Number, Version, Word, json_key
 from subgraph.results.common import RuntimeDocument
 from subgraph.types import frozen, frozen_keywords
 from subgraph.verdict import Signature
@@ -59,8 +59,8 @@ class OperatorEntry:
 
 @frozen
 class NamedTest:
-    """A test, and why it is not run, or in what plain onnxruntime gives other outputs than
-    expected."""
+    """A test, and the reason why it is not run, or the difference between the expected outputs and
+    those of plain onnxruntime."""
 
     test: Name
     operator: Name
@@ -83,18 +83,20 @@ class ResultEntry:
     """One test on one candidate.
 
     Attributes:
-        judged_by: the criterion, or the test's own tolerance. phase: of what gave no values.
-        before: how it ended in a process that had run other models, where a fresh one ended
-            otherwise; the status is the fresh one's, and unresolved where that one was right.
-        output, errors: those of the worst output. case: the folder of what is wrong, crashes or
-            hangs.
+        judged_by: The criterion, or the test's own tolerance.
+        phase: The phase, build or run, in which a test without outputs ended.
+        before: The outcome in a process that had run other models, if a fresh process ended
+            otherwise. The status is that of the fresh process, and unresolved if that was right.
+        output: The worst output.
+        errors: Its errors by metric.
+        case: The folder of a test that is wrong, crashes or hangs.
     """
 
     status: SweepOutcome
     signature: Signature | None
     why: str
     judged_by: str | None
-    phase: Word | None = keyed("while")
+    phase: Word | None = json_key("while")
     before: str | None
     output: Name | None
     errors: Mapping[str, Number]
@@ -120,8 +122,12 @@ class RowEntry:
 
 @frozen_keywords
 class SweepDocument:
-    """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one
-    candidate."""
+    """A full sweep.
+
+    Attributes:
+        networks: The totals of the networks, per candidate.
+        differ: The tests with another outcome on one candidate than on the others.
+    """
 
     schema: Literal["subcut.sweep/1"] = "subcut.sweep/1"
     exit_code: int

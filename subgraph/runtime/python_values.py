@@ -79,7 +79,7 @@ def make_candidate(candidate: CandidateValue, graph: Graph) -> Candidate:
     run = find_run(candidate, graph.outputs)
     load: Any = ObjectLoad(run, graph) if run else candidate
     if not callable(load) or isinstance(load, type):
-        raise ArgumentTypeError.of(
+        raise ArgumentTypeError.from_value(
             candidate,
             "a candidate is a SPEC, a function, or an object that runs the model",
             "def load(path): … return run; run(feeds) returns {name: array}",
@@ -295,7 +295,7 @@ def _write_samples(samples: Sequence[Fields]) -> dict[str, Path]:
 
 def _wrong_type(value: object) -> ArgumentTypeError:
     """Return the error for a value that is not an input."""
-    return ArgumentTypeError.of(
+    return ArgumentTypeError.from_value(
         value,
         "inputs: expected files, an array, {name: array} or a list of these",
         'inputs={"image": array}, inputs=["cat.jpg"]',

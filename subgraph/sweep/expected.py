@@ -47,7 +47,7 @@ from subgraph.trials.doubt import (
     settle_rounding,
 )
 from subgraph.types import frozen
-from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
+from subgraph.verdict import Judgement, Signature, Status, Verdict, join_judgements
 from subgraph.version import __version__
 
 NOISE = "noise"  # the criterion that needs rounding noise
@@ -204,7 +204,7 @@ class ExpectedOutputs:
                 )
                 judgements.append(by[0])
                 judges.add(by[1])
-        status, signature, why = joined(judgements, every=True)
+        status, signature, why = join_judgements(judgements, every=True)
         verdict = Verdict(
             status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored
         )

@@ -108,7 +108,7 @@ from subgraph.verdict import (
     gravity,
     is_mute,
     iter_mute_notes,
-    joined,
+    join_judgements,
     name_failure,
 )
 
@@ -678,7 +678,7 @@ class _OwnSteps:
         told = {row.tensor: row.in_place for row in rows if row.in_place}
         in_place = found.in_place
         if outputs := tuple(told[j.name] for j in in_place.outputs if j.name in told):
-            status, signature, why = joined(outputs, every=False)
+            status, signature, why = join_judgements(outputs, every=False)
             in_place = replace(
                 in_place, status=status, signature=signature, why=why, outputs=outputs
             )

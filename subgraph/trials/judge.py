@@ -45,7 +45,15 @@ from subgraph.trials.candidate_runtime import CandidateRuntime, ModelWriter
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
 from subgraph.types import Array, frozen_keywords
-from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, is_mute, joined
+from subgraph.verdict import (
+    NOTHING,
+    Judgement,
+    Signature,
+    Status,
+    Verdict,
+    is_mute,
+    join_judgements,
+)
 
 MAX_LOST = 1 / 3  # of the largest value: as much a calibration clips on another input
 WITHOUT_VALUES = (
@@ -194,7 +202,7 @@ class Judge:
         judgements += tuple(_iter_batch_judgements(self, region, result, expected))
         if needs_evidence:
             judgements = _withdraw_mute_outputs(self, result.tensors, judgements)
-        status, signature, why = joined(judgements, every=is_whole)
+        status, signature, why = join_judgements(judgements, every=is_whole)
         return Verdict(
             status, signature, why, judgements, {}, result.build, result.run, result.stored
         )
@@ -362,7 +370,7 @@ def _require_evidence(judge: Judge, region: Region, verdict: Verdict) -> Verdict
             for sample, name in product(values.labels, region.outputs)
         ],
     )
-    status, signature, why = joined(judgements, every=True)
+    status, signature, why = join_judgements(judgements, every=True)
     return replace(verdict, status=status, signature=signature, why=why, outputs=judgements)
 
 

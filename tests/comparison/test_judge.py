@@ -16,7 +16,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.precision import Precision
-from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, Worst, joined
+from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, Worst, join_judgements
 from tests.helpers.budget import within
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises
@@ -198,9 +198,13 @@ def test_unresolved_output_does_not_speak_for_those_that_agree() -> None:
     empty = judge(ONE[:0], ONE[:0], RULE, OutputContext("a"))
     good = judge(ONE, ONE, RULE, OutputContext("b"))
     bad = judge(ONE, ONE * 2, RULE, OutputContext("c"))
-    assert joined([empty, good], every=True) == (Status.AGREE, None, good.why)
-    assert joined([empty], every=True)[:2] == (Status.UNRESOLVED, None)
-    assert joined([empty, good, bad], every=True) == (Status.FAIL, Signature.MISMATCH, bad.why)
+    assert join_judgements([empty, good], every=True) == (Status.AGREE, None, good.why)
+    assert join_judgements([empty], every=True)[:2] == (Status.UNRESOLVED, None)
+    assert join_judgements([empty, good, bad], every=True) == (
+        Status.FAIL,
+        Signature.MISMATCH,
+        bad.why,
+    )
     assert Verdict(Status.AGREE, outputs=(empty, good)).label == "agrees"
     assert Verdict(Status.FAIL, outputs=(empty, bad, good)).worst is bad
 

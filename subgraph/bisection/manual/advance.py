@@ -101,7 +101,7 @@ def options_of(session: Session) -> BisectionOptions:
     """The bisection of a session."""
     request = session.request
     dtype = TaskFormat.parse(request.export).form.dtype  # of the inputs that are handed out
-    claim = request.precision or Precision.of_type(dtype.removeprefix("u"))
+    claim = request.precision or Precision.from_dtype(dtype.removeprefix("u"))
     candidate = Candidate(DEVICE, BY_HAND, precision=claim)
     setup = Setup(
         candidate, session.feeding, session.folder.parent, request.criterion, request.freeze

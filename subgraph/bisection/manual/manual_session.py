@@ -27,7 +27,7 @@ from typing import Final, Literal
 from subgraph.bisection.manual import MAX_BATCH, tasks
 from subgraph.bisection.manual.outputs import TaskFolders
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import keyed, read_document, to_json
+from subgraph.documents import json_key, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.log import log
 from subgraph.precision import Precision
@@ -100,7 +100,7 @@ class LoggedTask:
     number: int
     key: str
     what: str
-    round: int = keyed("trip")
+    round: int = json_key("trip")
     needed: bool = True
 
 
@@ -117,7 +117,7 @@ class LoggedAnswer:
     number: int
     word: str
     when: str
-    command: int = keyed("step")
+    command: int = json_key("step")
 
 
 @frozen_keywords
@@ -136,10 +136,10 @@ class SavedSession:
     request: ManualRequest
     model: ModelIdentity
     fed: str = ""
-    tasks: Sequence[LoggedTask] = keyed("asked")
+    tasks: Sequence[LoggedTask] = json_key("asked")
     log: Sequence[LoggedAnswer]
     open: Sequence[int]
-    shown: int = keyed("told")
+    shown: int = json_key("told")
     settled: bool
 
 

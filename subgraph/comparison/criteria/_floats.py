@@ -113,7 +113,7 @@ def find_tolerance(floats: Floats) -> Tolerance:
     context = floats.context
     noise = context.noise
     coarsest = noise.coarsest_type() if noise else floats.pair.reference.dtype.name
-    own = Precision.of_type(coarsest)
+    own = Precision.from_dtype(coarsest)
     claim = max(context.claim, own, key=Precision.roundoff)
     stepped = bool(noise and noise.quantizes())
     k = K[Precision.INT8 if stepped else claim]

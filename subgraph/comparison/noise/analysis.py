@@ -362,7 +362,7 @@ def find_unrounded(
     found = {}
     for i in range(len(graph.nodes)):
         type_ = (
-            Precision.of_type(cast_type(graph.nodes[i]))
+            Precision.from_dtype(cast_type(graph.nodes[i]))
             if graph.ops[i] == "Cast"
             else Precision.FP32
         )

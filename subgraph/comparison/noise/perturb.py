@@ -124,7 +124,7 @@ def draw_untied_shift(
     dtype = values.dtype.name
     wide = values.astype(wider(dtype), copy=False)
     moves = np.abs(wide) <= min(
-        MAX_PERTURBED, Precision.of_type(dtype).largest / 2
+        MAX_PERTURBED, Precision.from_dtype(dtype).largest / 2
     )  # False for NaN
     shifts = np.asarray(np.random.default_rng(key).uniform(-times, times, values.shape), wide.dtype)
     if claim is Precision.INT8:

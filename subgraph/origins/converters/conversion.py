@@ -17,7 +17,7 @@ from subgraph.graph.value_types import read_type
 from subgraph.origins.converters import Converter
 from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders
-from subgraph.text import clean, masked
+from subgraph.text import clean, mask_logins
 from subgraph.types import frozen
 
 SECONDS = 3600  # that a conversion may take
@@ -182,6 +182,6 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
         what += ", and said" if lines else ""
         raise ModelError(
             " | ".join([what, *lines]),
-            f"to see more: {masked(system.join(words))}",
+            f"to see more: {mask_logins(system.join(words))}",
             code="convert.failed",
         )

@@ -327,7 +327,7 @@ def export_module(module: Any, args: Sequence[Any] | None) -> Path:
     """
     pytorch = import_torch()
     if not isinstance(module, pytorch.nn.Module):
-        raise ArgumentTypeError.of(
+        raise ArgumentTypeError.from_value(
             module, "a model is a file or a torch.nn.Module", "subgraph.load(model, args=(x,))"
         )
     if args is None:

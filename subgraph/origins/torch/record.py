@@ -109,7 +109,7 @@ def record(
     place = Path(folder)
     kwargs = dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
-        raise ArgumentTypeError.of(
+        raise ArgumentTypeError.from_value(
             module, "record takes a torch.nn.Module", "record(module, args, model, folder)"
         )
     if module.training:
