@@ -402,7 +402,8 @@ def diagnose_model(
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and coarse:
         says = f"with {file} the reference gives what the candidate gives"
-        quoted = f"{coarse[0].part} {coarse[0].theirs}"
+        more = f"; {len(coarse) - 1} more such ranges" if len(coarse) > 1 else ""
+        quoted = f"{coarse[0].part} {coarse[0].theirs}{more}"
         yield Evidence("model", says, Fact.COARSE, quoted=quoted)
     elif is_same and (found.fails or not verdict.worst):
         says = f"the reference refuses this piece of {file} as well"

@@ -497,8 +497,7 @@ def _iter_coarse(
     for name in (names.get(theirs.graph.nodes[j].input[0], "") for j in dynamic):
         reading = [i for i in region.nodes if name in graph.reads[i]]
         if reading and name in records:
-            value = records[name].array()
-            span = float(value.max(initial=0)) - float(value.min(initial=0))
+            span = float(np.ptp(np.append(records[name].array(), 0)))
             scales[name] = Scale((span / STEPS,), (0,))
             places[name] = reading[0]
     for name, place in places.items():

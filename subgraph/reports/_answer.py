@@ -26,7 +26,6 @@ from subgraph.reports._words import (
     again,
     all_indices,
     beside,
-    error,
     everywhere,
     explain_share,
     is_proven,
@@ -53,6 +52,11 @@ from subgraph.verdict import NUMBERS, Signature, Status, name_failure
 
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 OF_OUTPUT = ("--json", "--brief", "-q", "--quiet")  # options that a next command does not repeat
+# options that `plan` does not have
+OF_SEARCH = frozenset(
+    "--by --dump-format --dump-layout --ignore --inside --keep-input --loop --max-trials"
+    " --may-be-empty --no-freeze --recorded --repeat --weights --where --within".split()
+)
 MIN_COST = 0.01  # of quantized weights, which a headline states
 MAX_DIFFERENCES = 3  # between two models that an answer shows
 # Label by start of a conclusion.
@@ -269,11 +273,6 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
         yield "in doubt", region(finding)
     if found := [*_iter_proof(finding), *proof]:
         yield "proof", "; ".join(found)
-    if finding.effect.growth:
-        first = finding.effect.growth[0]
-        last = finding.effect.growth[-1]
-        start = f"{error(first.error)} after {count(first.nodes, 'node')}"
-        yield "growth", f"the error grows from {start} to {error(last.error)} after {last.nodes}"
     if finding.effect.contributors:
         shares = [f"{c.node} ({c.op}) {percent(c.explains)}" for c in finding.effect.contributors]
         yield "shares", f"largest shares: {listed(shares)}"
@@ -440,12 +439,6 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
             left = f"; with it on the reference, {percent(row.remains)} is left"
         place = nodes_with_ops(row.nodes, [row.op])
         yield "cost", f"{place} explains {percent(row.explains)}{left}"
-    ops = [
-        f"{row.op} {percent(row.explains)} in {count(row.nodes, 'piece')}"
-        for row in other.ops or ()
-    ]
-    if ops:
-        yield "cost", f"by operator: {listed(ops)}"
     if clipped := [f"{row.tensor} {percent(row.share)}" for row in other.saturated or ()]:
         yield "clipped", f"values clipped by their scale: {listed(clipped)}"
 
@@ -477,6 +470,10 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
             yield NextCommand(f"in {precise.precision}", finer)
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
+    other = document.setup.other_model
+    adds_up = any(finding.kind is FindingKind.ACCUMULATED for finding in document.findings)
+    if adds_up and other and other.nodes and OF_SEARCH.isdisjoint(words):
+        yield NextCommand("what must stay in float", ["subcut", "plan", *words[2:]])
     looked_at = document.whole.looked_at
     if document.whole.precise or (document.agree and looked_at and looked_at.inner is None):
         yield NextCommand("check intermediate tensors, too", [*words, "--inside"])

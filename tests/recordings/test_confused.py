@@ -103,6 +103,16 @@ def test_exchanged_values_are_told(dump: Path) -> None:
     assert has_line(found.notes, "layer1.0, last, act", "layer1.1")
 
 
+def test_value_of_a_tensor_without_a_file_is_told(dump: Path) -> None:
+    """A file has the name of another tensor, whose own file is missing."""
+    written = values(dump.parent)
+    written["act"] = written.pop("layer1.0")
+    for name, value in written.items():
+        np.save(dump / f"{name}.npy", value)
+    found, _ = compared(dump)
+    assert found.failing == ["act"] and found.rows["act"].match.holds == "layer1.0"
+
+
 def test_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
     written = values(dump.parent)
     written |= {

@@ -34,11 +34,13 @@ from fixtures import compared, runs
 from fixtures.compared import COMPARED
 from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
+from subgraph.commands import load_module, options
 from subgraph.commands.report import read, report
 from subgraph.documents import from_json, schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import add_answer, answer, cleaned, render_document
 from subgraph.reports import text as text_form
+from subgraph.reports._answer import OF_SEARCH
 from subgraph.reports.text import first_lines
 from subgraph.results import parse, type_of
 from subgraph.results.bisect import BisectDocument
@@ -183,6 +185,24 @@ def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
     whole = [] if name == "hostile" else rows[:1]  # its lines do not fit one screen
     for line in chain.from_iterable(whole if searched else rows):
         assert line.partition(": ")[2] in printed if searched else line.strip() in printed, line
+
+
+@pytest.mark.parametrize(("more", "plans"), [("", 1), (" --inside", 0)])
+def test_error_that_adds_up_in_a_quantized_model_leads_to_a_plan(more: str, plans: int) -> None:
+    piece = {"node": "a", "nodes": ["a"], "op": "Add", "index": 0, "error": 1, "explains": 1}
+    other = {"file": "q.onnx", "matched": "", "nodes": [piece | {"remains": None}]}
+    typed = f"subcut bisect m.onnx --candidate-model q.onnx -i x.npy{more}"
+    changes = {"other_model": other, "command": typed}
+    document = from_json(BisectDocument, RUNS["accumulated"]() | changes)
+    following = [" ".join(one.argv) for one in answer(document).next]
+    assert following == [typed.replace("bisect", "plan")] * plans
+
+
+def test_options_without_a_plan_are_those_that_plan_does_not_have() -> None:
+    searching, planning = (
+        options.flags_of(getattr(load_module(name), name)).keys() for name in ("bisect", "plan")
+    )
+    assert searching - planning == OF_SEARCH
 
 
 def test_the_terminal_shows_the_conclusion_and_the_reports_the_evidence() -> None:

@@ -10,7 +10,7 @@ stays in doubt is kept, with the other tensors that the entry may hold.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, takewhile
@@ -112,16 +112,16 @@ class _Matching:
                 self.matches[match.tensor] = min(rivals, key=get_distance)
         self._separate()
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
-        self._tell_exchanged()
+        self._tell_misnamed()
         if nameless:
             pool = dict.fromkeys(filter(self._is_read, nameless))
             unnamed = Unnamed(self._fit, pool, self._names.likely)
-            found = unnamed.find(self._floats(), self.matches)
+            found = unnamed.find(self._floats(self.tensors), self.matches)
             self.matches |= found
             self._fit.vote({**named, **{name: [match.entry] for name, match in found.items()}})
             if self._fit.some_last:  # files whose shapes do not tell it hold channels last as well
-                self.matches |= unnamed.find(self._floats(), self.matches)
-            self.matches |= unnamed.pair_in_order(self._floats(), self.matches)
+                self.matches |= unnamed.find(self._floats(self.tensors), self.matches)
+            self.matches |= unnamed.pair_in_order(self._floats(self.tensors), self.matches)
             self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
@@ -255,12 +255,13 @@ class _Matching:
                 alternatives = tuple(m.tensor for m in others)
                 self.matches[best.tensor] = replace(best, alternatives=alternatives)
 
-    def _tell_exchanged(self) -> None:
-        """Tell which other tensor entries hold that are far from their names' tensors."""
+    def _tell_misnamed(self) -> None:
+        """Tell which other tensor entries hold that are far from their names' tensors: one that no
+        entry holds, or that of another such entry."""
         far = {n: m for n, m in self.matches.items() if m.distance > NEAR and m.how != "map"}
-        values = ((n, self._fit.reference(n)) for n in far)
-        floats = ((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
-        sums = BlockSums((n, a) for n, a in floats if is_varied(a))
+        lacking = [n for n in self.results if n not in self.matches] if far else []
+        capture_tensors(self.judge.model, lacking)
+        sums = BlockSums((n, a) for n, a in self._floats((*far, *lacking)) if is_varied(a))
         for tensor, match in far.items():
             names = sums.near(self._fit.value(match.entry), NEAR)
             near = (self._fit.aligned(match.entry, n) for n in names)
@@ -268,9 +269,9 @@ class _Matching:
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
 
-    def _floats(self) -> Iterator[tuple[str, Array]]:
-        """Inputs and results, of real numbers or 8-bit codes, one at a time."""
-        for name in self.tensors:
+    def _floats(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
+        """Tensors of real numbers or 8-bit codes, one at a time."""
+        for name in names:
             value = self._fit.reference(name)
             if value is not None and (value.dtype.kind == "f" or value.dtype.name in CODES):
                 yield name, value
