@@ -122,7 +122,7 @@ class Bisection:
         """
         assert self.trials
         self._progress = progress = BisectionProgress()
-        trials = self.trials.restarted()
+        trials = self.trials.with_new_session()
         limit = self.options.limits.max_time
         deadline = trials.runtime.workers.deadline
         deadline.limit(progress.began, limit and limit - min(END_SECONDS, limit / 5))
@@ -141,7 +141,7 @@ class Bisection:
             try:
                 interim = yield from stage(self, interim)
             except OutOfTime as e:
-                interim = interim.stopped(e.what)
+                interim = interim.mark_stopped(e.what)
         progress.oracle = interim.oracle
         findings = interim.findings
         label = interim.trials.graph.label
@@ -267,7 +267,7 @@ class Bisection:
         limits = self.options.limits
         if limits.max_time is not None:
             limits = replace(limits, max_time=SEARCH_SHARE * limits.max_time)
-        limits = limits.after(before.total() + interim.looks, progress.seconds)
+        limits = limits.subtract(before.total() + interim.looks, progress.seconds)
         only_whole = self.options.by_rewriting and oracle.cuts
         limits = replace(
             limits, within=within, inside=inside or limits.inside, only_whole=only_whole
@@ -367,7 +367,7 @@ def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace
 def _distance_of_whole(trials: Trials) -> str:
     """A clause with the error of the full model, which takes no noise, where the candidate has run
     it; else ""."""
-    judge = trials.judge.without_evidence().with_criterion("numpy")
+    judge = trials.judge.ignore_evidence().with_criterion("numpy")
     whole = trials.full_model
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
     verdict = judge.verdict(whole, result) if result else None

@@ -348,7 +348,7 @@ class InnerSearch:
     def _search_body(self, entered: Entered) -> InsideDocument:
         """Search in a body, which the candidate is given as a standalone model."""
         known = entered.document
-        left = self.options.limits.after(seconds=self.seconds())
+        left = self.options.limits.subtract(seconds=self.seconds())
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)

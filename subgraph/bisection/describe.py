@@ -295,7 +295,7 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
             error=_worst_error(answer.verdict),
             explains=answer.share.of_target,
             seconds=round(answer.seconds, 6),
-            changed=remaining.learned(step),
+            changed=remaining.describe_progress(step),
             asked=document.StepQuery(
                 kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
                 query=step.query.kind,

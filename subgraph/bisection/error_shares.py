@@ -69,7 +69,7 @@ class ErrorShares:
     def _whole(self) -> RunResult:
         return self.seen.result(self._trials, self._trials.full_model)
 
-    def of_region(
+    def compute_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> ErrorShare:
         """The region's share of the target's error, and of the whole model's, if there is one."""
@@ -87,12 +87,12 @@ class ErrorShares:
         largest_error = max((e for e in errors if not math.isnan(e)), default=None)
         if attribution is None:
             return ErrorShare(largest_error=largest_error)
-        of_model = self._of_model(region, result) if query.target else attribution.share
+        of_model = self._compute_model_share(region, result) if query.target else attribution.share
         return ErrorShare(
             attribution.share, attribution.made, of_model, attribution.culprit, largest_error
         )
 
-    def _of_model(self, region: Region, result: RunResult) -> float | None:
+    def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""
         whole = error_of(self._judge, self._target(()).values)
         alone = (
@@ -117,7 +117,7 @@ class ErrorShares:
                 targets[items] = whole_target(trials, self._whole())
         return targets[items]
 
-    def of_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
+    def judge_rest(self, query: Query, region: Region, result: RunResult) -> Answer:
         """Return whether the model agrees when only these items are the candidate's. If the
         reference cannot go on with their outputs, the verdict is that on these outputs. The answer
         also has whether the omitted items alone cause the error that disappeared."""
@@ -143,7 +143,7 @@ class ErrorShares:
             return answer
         return replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
 
-    def of_prefix(self, verdict: Verdict) -> PrefixError | None:
+    def measure_prefix(self, verdict: Verdict) -> PrefixError | None:
         """The largest error of a prefix, relative to that of the whole."""
         whole = self._trials.verdict(self._trials.full_model).largest_error()
         is_known = whole and verdict.outputs

@@ -231,7 +231,7 @@ class Remaining:
         self.seconds = self.seconds + seconds
         self.runs = self.runs + 1
 
-    def learned(self, step: Step) -> str:
+    def describe_progress(self, step: Step) -> str:
         """`2 of 27 nodes left`: what is known after the step that was added last."""
         if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
             return "whole model"

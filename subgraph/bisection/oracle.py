@@ -135,10 +135,10 @@ class NodeOracle(NodeItems):
             region = self._region(query)
             result = self.ahead.take(query) or self._run(query, region)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
-                result = self._confirmed(query, region, result)
+                result = self._confirm(query, region, result)
             shares = ErrorShares(self, self.seen)
             if kind is QueryKind.REST:
-                return shares.of_rest(query, region, result)
+                return shares.judge_rest(query, region, result)
             verdict = self.trials.judge.verdict(region, result)
             answer = answer_of(verdict)
             if verdict.is_mute:  # the last stage decides what that is worth
@@ -147,7 +147,7 @@ class NodeOracle(NodeItems):
                 statuses = read_items(self, self.seen, query.items, result, verdict)
                 return replace(answer, detail=statuses)
             if kind is QueryKind.PREFIX:
-                return replace(answer, detail=shares.of_prefix(verdict))
+                return replace(answer, detail=shares.measure_prefix(verdict))
             if verdict.fails:
                 self.seen.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
@@ -165,7 +165,7 @@ class NodeOracle(NodeItems):
         """The answer with the region's share of the error, if the full model has one."""
         if self.whole_agrees or self.trials.ask.too_large(self.trials.full_model):
             return answer
-        share = ErrorShares(self, self.seen).of_region(query, region, result, answer)
+        share = ErrorShares(self, self.seen).compute_share(query, region, result, answer)
         return replace(answer, detail=share)
 
     def _region(self, query: Query) -> Region:
@@ -175,7 +175,7 @@ class NodeOracle(NodeItems):
             return tap_region(self, query.items)
         return self.region(query.items)
 
-    def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
+    def _confirm(self, query: Query, region: Region, result: RunResult) -> RunResult:
         """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that
         of a fresh one.
 

@@ -130,7 +130,7 @@ class Interim:
         notes = (*self.findings.notes, (text, ()))
         return replace(self, findings=replace(self.findings, notes=notes))
 
-    def stopped(self, why: str) -> Interim:
+    def mark_stopped(self, why: str) -> Interim:
         """The result if a stage was ended: a doubt that it was to settle stays open."""
         findings = replace(self.findings, stopped=self.findings.stopped or why, budget_spent=True)
         if findings.outcome is Outcome.AGREE:
@@ -419,7 +419,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
     evidence = evidence_of_findings(exact.oracle, exact.findings, interim.trials.judge)
     found = exact.findings
     if found.stopped and all(f.kind is FindingKind.UNRESOLVED for f in found.findings):
-        return interim.stopped(found.stopped)
+        return interim.mark_stopped(found.stopped)
     if not evidence.explanation:
         return (yield from search_by_rewriting(searcher, exact))
     excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
@@ -444,7 +444,7 @@ def _settle_by_nodes(
     """Run the nodes alone, as far as the limits allow; return the result with the number of runs,
     and what decides."""
     used = interim.trials.log
-    limits = searcher.options.limits.after(interim.findings.counts.total())
+    limits = searcher.options.limits.subtract(interim.findings.counts.total())
     before = used.extra_runs
     evidence = evidence_of_nodes(
         interim.oracle, math.inf if limits.max_trials is None else limits.max_trials
@@ -548,12 +548,12 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
             if not node.deviation.approximated:
                 break
     worst = max(alone, key=lambda region: error_of(alone[region].verdict.worst), default=None)
-    if worst and not _excused_operators(oracle.trials, worst, alone[worst].verdict):
+    if worst and not _find_excused_operators(oracle.trials, worst, alone[worst].verdict):
         deviations.append(Deviation(frozenset(), error_of(alone[worst].verdict.worst)))
     return NodeEvidence(deviations, unseen)
 
 
-def _excused_operators(trials: Trials, region: Region, verdict: Verdict) -> frozenset[str]:
+def _find_excused_operators(trials: Trials, region: Region, verdict: Verdict) -> frozenset[str]:
     """The operators of a region that runtimes approximate.
 
     None if it computes sums, and the reference computes the same of another model's region: then no
@@ -580,7 +580,9 @@ def _run_nodes(
             return _NodeAlone(verdict, None)
         operators = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
         agrees_usually = bool(operators) and agrees(trials.judge, region, result)
-        deviation = Deviation.of(operators, error_of(verdict.worst), agrees_usually=agrees_usually)
+        deviation = Deviation.make(
+            operators, error_of(verdict.worst), agrees_usually=agrees_usually
+        )
         return _NodeAlone(verdict, deviation)
 
     def is_conclusive(node: _NodeAlone) -> bool:
@@ -615,8 +617,10 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
             is_small = len(items) == 1 or error <= min(len(items), MAX_FUSED) * CLEAR
             agrees_usually = is_culprit and is_small and agrees(usual, region, result)
             verdict = oracle.trials.judge.verdict(region, result)
-            operators = _excused_operators(oracle.trials, region, verdict) if agrees_usually else ()
-            deviations.append(Deviation.of(operators, error, agrees_usually=agrees_usually))
+            operators = (
+                _find_excused_operators(oracle.trials, region, verdict) if agrees_usually else ()
+            )
+            deviations.append(Deviation.make(operators, error, agrees_usually=agrees_usually))
     return NodeEvidence(deviations)
 
 

@@ -79,13 +79,13 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     found = list[Findings]()
     numbers = itertools.count(1)
 
-    def numbered(step: Step) -> Step | None:
+    def number_step(step: Step) -> Step | None:
         """The whole is asked about once."""
         known = found and step.query.kind is QueryKind.WHOLE
         return None if known else replace(step, number=next(numbers))
 
     if len(parts) == 1:
-        whole = yield from each(oracle.search(settings), numbered)
+        whole = yield from each(oracle.search(settings), number_step)
         if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.full_model):
             return whole
         # it was tried, and stopped for its memory
@@ -94,11 +94,11 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):
-        limits = settings.after(sum(f.counts.total() for f in found), settings.clock() - begin)
+        limits = settings.subtract(sum(f.counts.total() for f in found), settings.clock() - begin)
         search = oracle.search(replace(limits, within=within, repeat=1))
-        findings = yield from each(search, numbered)
+        findings = yield from each(search, number_step)
         found.append(
-            replace(findings, counts=findings.counts.without(Purpose.BASELINE))
+            replace(findings, counts=findings.counts.exclude(Purpose.BASELINE))
         )  # answered without a run
         if findings.stopped:
             break

@@ -151,7 +151,7 @@ class Blame:
             found = self._minimal_sets(remade)
             for k, names in enumerate(found[:MAX_SETS]):
                 made = remade.make(names).replace(work / f"made-{k + 1}.onnx")
-                cure = prover.of_model(f"made without {' and '.join(names)}", made, "pass")
+                cure = prover.try_model(f"made without {' and '.join(names)}", made, "pass")
                 cures.append(replace(cure, model=str(place / made.name)))
             self.runs += prover.runs
         remade.made.unlink(missing_ok=True)
@@ -189,7 +189,9 @@ class Blame:
         found = {}
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
-            verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))
+            verdict = self._judge_candidate(
+                replace(self.trials.runtime.candidate, options=dict(options))
+            )
             if verdict is None or verdict.is_unresolved:
                 continue
             if name == ALL_AT_ONCE:
@@ -199,7 +201,7 @@ class Blame:
                 found[name] = options
         return found, kernels
 
-    def _of(self, candidate: Candidate) -> Verdict | None:
+    def _judge_candidate(self, candidate: Candidate) -> Verdict | None:
         """The verdict on the region with other options."""
         self.runs += 1
         try:
@@ -261,21 +263,21 @@ class Blame:
     def _ask(self, asked: ReleasesAsked, version: str) -> TriedRelease:
         """One release on the region."""
         if version == _find_own_release(self):
-            return self._tried(version, self.verdict)
+            return self._make_tried_release(version, self.verdict)
         candidate = self.trials.runtime.candidate.set_release(version, asked.sources)
         try:
             if candidate.installation and not candidate.installation.is_ready:
                 self.installs += 1
             self.runs += 1
             with with_candidate(self.trials, candidate, f"release-{self.runs}") as other:
-                tried = self._tried(version, other.verdict(self.region))
+                tried = self._make_tried_release(version, other.verdict(self.region))
         except SubcutError as e:
             tried = TriedRelease(version, ReleaseState.UNKNOWN, e.what)
         why = f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else ""
         log.info("  %s  %s%s", version, tried.state, why)
         return tried
 
-    def _tried(self, version: str, verdict: Verdict) -> TriedRelease:
+    def _make_tried_release(self, version: str, verdict: Verdict) -> TriedRelease:
         """A refusal is wrong where it is the fault; elsewhere the release cannot be told."""
         states = {Status.AGREE: ReleaseState.RIGHT, Status.FAIL: ReleaseState.WRONG}
         state = states.get(verdict.status, ReleaseState.UNKNOWN)
@@ -305,7 +307,7 @@ class Blame:
             return []
         with open_prover(self.trials, self.setup, self.notes) as prover:
             found = list(_iter_candidates(self, prover, passes, switches, history, asked))
-            healed = [prover.of_healing(self.healing)] if self.healing else []
+            healed = [prover.try_healing(self.healing)] if self.healing else []
             is_done = self.trials.runtime.own_model or any(cure.proven for cure in healed)
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
             try:
@@ -355,18 +357,18 @@ def _iter_candidates(
         noun = "passes" if len(names) > 1 else "pass"
         what = f"without the {noun} {' and '.join(names)}"
         how = describe_changed_options(candidate, cured.options)
-        yield prover.of_candidate("pass", what, how, cured)
+        yield prover.try_candidate("pass", what, how, cured)
     for name, options in switches.items():
         other = replace(candidate, options=dict(options))
         how = describe_changed_options(candidate, options)
-        yield prover.of_candidate("switch", f"{name} off", how, other)
+        yield prover.try_candidate("switch", f"{name} off", how, other)
     if history and asked:
         package = candidate.package or releases.package(candidate.backend)[0]
         for version in _find_mended(history):
             other = candidate.set_release(version, asked.sources)
             npm = f"npm install {package}@{version}"
             install = npm if other.can.npm else f"pip install {package}=={version}"
-            yield prover.of_candidate("version", f"{package} {version}", install, other)
+            yield prover.try_candidate("version", f"{package} {version}", install, other)
 
 
 def widen_to_surroundings(blame: Blame) -> Blame:

@@ -60,7 +60,7 @@ class Prover:
     draws: int
     runs: int = 0
 
-    def of_candidate(self, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
+    def try_candidate(self, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
         """Return the result of another candidate on the full model."""
         log.info("cure? %s, on the whole model", clean(what))
         self.runs += 1
@@ -71,16 +71,16 @@ class Prover:
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
 
-    def of_healing(self, healing: Healing) -> Cure:
+    def try_healing(self, healing: Healing) -> Cure:
         """Return the result of the cure of a search by rewriting, which heals the samples.
 
         Raises:
             SubcutError: it cannot be run.
         """
-        cure = self.of_model(listed(healing.changes), Path(healing.model))
+        cure = self.try_model(listed(healing.changes), Path(healing.model))
         return replace(cure, how=healing.model, heals="whole", model=healing.model)
 
-    def of_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
+    def try_model(self, what: str, path: Path, kind: str = "rewrite") -> Cure:
         """Return the candidate's result on another model: its outputs against the reference's of
         the model as it is.
 
@@ -96,11 +96,11 @@ class Prover:
         Raises:
             SubcutError: it cannot be run.
         """
-        with self.opened(path, self.setup.feeding) as other:
+        with self.open_model(path, self.setup.feeding) as other:
             result = other.run(other.model.whole())
             return self.trials.judge.verdict(self.trials.model.whole(), result)
 
-    def opened(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
+    def open_model(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
         """Trials on another model, of a region or the whole, in the same processes."""
         setup = replace(self.setup, feeding=feeding, candidate_model=None)
         return open_trials(

@@ -23,7 +23,7 @@ from subgraph.types import Fields
 def version(options: Fields) -> str:
     """The version of the tool's package; "" without one."""
     package = plugins.constant("makers", options["maker"], "PACKAGE")
-    return _guarded(version_of, options, package) if package else ""
+    return _call_guarded(version_of, options, package) if package else ""
 
 
 def passes(model: Path, options: Fields) -> list[str]:
@@ -49,10 +49,10 @@ def _run(function: str, model: Path, options: Fields) -> Any:
     maker = plugins.load("makers", options["maker"])
     samples = from_json(tuple[Sample, ...], options.get("samples", []))
     making = Making(model, Path(options["made"]), frozenset(options["skip"]), samples)
-    return _guarded(getattr(maker, function), options, making, **options["settings"])
+    return _call_guarded(getattr(maker, function), options, making, **options["settings"])
 
 
-def _guarded(function: Callable[..., Any], options: Fields, *given: Any, **more: Any) -> Any:
+def _call_guarded(function: Callable[..., Any], options: Fields, *given: Any, **more: Any) -> Any:
     """Call a function of the tool, which can raise anything."""
     try:
         return function(*given, **more)

@@ -115,7 +115,7 @@ class Rewriter:
         path.write_bytes(form.model.SerializeToString())
         self.tried += 1
         try:
-            with self.prover.opened(path, Feeding(records=fed)) as alone:
+            with self.prover.open_model(path, Feeding(records=fed)) as alone:
                 if not alone.verdict(alone.model.whole()).agrees:
                     return None
             equal = original.compare(form.model)
@@ -124,7 +124,7 @@ class Rewriter:
             log.info("cure? %s, on the whole model", clean(form.words))
             name = f"{safe_name(form.name)}-{self.tried}.onnx"
             self._whole(form, path).save(self.work / name)
-            cure = self.prover.of_model(form.words, self.work / name)
+            cure = self.prover.try_model(form.words, self.work / name)
         except (SubcutError, OnnxError) as e:
             log.debug("%s: %s", form.words, e)
             return None

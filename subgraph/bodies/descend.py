@@ -150,7 +150,7 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, Strings]
         one, other = sorted(bodies)[:2]
         where = f"in {one}" if one else "in the graph around"
         raise UsageError(
-            f"one node is {where}, another in {other}: a piece lies in one graph",
+            f"one node is {where}, another in {other}: a piece is in one graph",
             "name nodes of one body",
             code="region.two-graphs",
         )

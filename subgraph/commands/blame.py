@@ -165,7 +165,7 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | Non
 
     trials = bisection.oracle.trials
     # the fault has shown that the outputs depend on the input
-    trials = replace(trials, judge=trials.judge.without_evidence())
+    trials = replace(trials, judge=trials.judge.ignore_evidence())
     criterion = bisection.result.setup.criterion  # with which the fault was found
     setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
     finding = next((f for f in bisection.result.findings if f.indices), None)

@@ -186,7 +186,7 @@ def log_step(
     live = {
         "done": remaining.size - remaining.left,
         "of": remaining.size,
-        "left": remaining.learned(step),
+        "left": remaining.describe_progress(step),
     }
     live |= {"nodes": list(nodes), "outcome": step.outcome.value, "query": step.query.kind.value}
     log.info(
@@ -197,7 +197,9 @@ def log_step(
 def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
     """`  4  13 of 27 nodes left  conv1 … relu3   13 nodes  5.7e-01  FAIL explains 100 %`; with -v,
     the pass's name."""
-    learned = remaining.learned(step).ljust(len(f"{remaining.size} of {remaining.size} nodes left"))
+    learned = remaining.describe_progress(step).ljust(
+        len(f"{remaining.size} of {remaining.size} nodes left")
+    )
     nodes = count(len(labels) or remaining.size, "node")
     purpose = f" [{step.purpose.value}]" if log.isEnabledFor(logging.DEBUG) else ""
     ends = _name_span(labels).ljust(2 * NAME_WIDTH)

@@ -181,7 +181,7 @@ class Planner:
         candidate = self.trials.runtime.candidate
         return candidate.can.half_as_float and not candidate.device
 
-    def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
+    def find_kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
         """Return the nodes and tensors that the lists name.
 
         Args:
@@ -210,7 +210,7 @@ class Planner:
             options = self.trials.runtime.candidate.options
             return Job(model, self._feeds(), self.outputs, into, options=options)
 
-        return self.accept(self._stored([self._identity, file_digest(model)], job))
+        return self.accept(self._load_or_run([self._identity, file_digest(model)], job))
 
     def accept(self, result: RunResult) -> Judged:
         """Judge the outputs of a model by the score of the task, or as `compare` judges them."""
@@ -228,9 +228,11 @@ class Planner:
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
-        return self._stored([self.key_of(levels), samples], partial(self._job, levels, samples))
+        return self._load_or_run(
+            [self.key_of(levels), samples], partial(self._job, levels, samples)
+        )
 
-    def _stored(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
+    def _load_or_run(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
         """
         Raises:
             OutOfTime: the time that the user gave is used up.
@@ -254,7 +256,7 @@ class Planner:
         reads = [
             f"{i} {name} {dtype}" for (i, name), dtype in types.items()
         ]  # `_identity` has the scales
-        kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
+        kept = self.find_kept_nodes(levels).nodes if self.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
@@ -266,7 +268,7 @@ class Planner:
         options = self.trials.runtime.candidate.options
         self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
         if self.twin.by_command:
-            options = {**options, "keep": render(self.kept_nodes(levels))}
+            options = {**options, "keep": render(self.find_kept_nodes(levels))}
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
 
     def _feeds(self, samples: int | None = None) -> list[list[Record]]:
@@ -326,7 +328,7 @@ class Planner:
         if math.isfinite(until) and len(every) > MANY:
             self._estimate(until)
             every = sorted(every, key=lambda k: (-self.estimates[k], k))
-        for (k,), error in self._measured([[k] for k in every], until):
+        for (k,), error in self._iter_errors([[k] for k in every], until):
             self.errors[k] = error
             extra = {"step": len(self.errors), "of": len(every), "sparse": True}
             log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
@@ -340,11 +342,11 @@ class Planner:
         every = range(len(self.places))
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
         self.estimates = dict.fromkeys(every, 0.0)
-        for group, error in self._measured(groups, until, samples=1):
+        for group, error in self._iter_errors(groups, until, samples=1):
             self.ranking += 1
             self.estimates |= dict.fromkeys(group, error / math.sqrt(len(group)))
 
-    def _measured(
+    def _iter_errors(
         self, groups: Sequence[Sequence[int]], until: float, samples: int | None = None
     ) -> Iterator[tuple[Sequence[int], float]]:
         """Each group of places, and how far the outputs are off where it alone is lowered.

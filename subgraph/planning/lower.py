@@ -115,7 +115,7 @@ class _Drafting:
         for name, form in sorted(by_node.get(OUTPUT, {}).items()):
             assert not isinstance(form, Rounded)
             self._lower_output(name, form)
-        return self._finished()
+        return self._finish()
 
     def _lower_node(self, node: Any, how: Mapping[str, Lowering]) -> None:
         """Lower what a node reads, or computes in."""
@@ -124,9 +124,9 @@ class _Drafting:
         for k, name in enumerate(node.input):
             if name and (form := how.get(name)):
                 assert not isinstance(form, Rounded)
-                node.input[k] = self._lowered(name, form)
+                node.input[k] = self._lower(name, form)
 
-    def _finished(self) -> Draft:
+    def _finish(self) -> Draft:
         self.proto.node.extend(self.made)
         self.draft.drop_unread()
         imported = {entry.domain for entry in self.draft.model.opset_import}
@@ -139,7 +139,7 @@ class _Drafting:
 
     # ------------------------------------------------------------ quantized
 
-    def _lowered(self, name: str, form: Form) -> str:
+    def _lower(self, name: str, form: Form) -> str:
         """The name of a tensor's lowered value; made once."""
         if (key := (name, form)) not in self.names:
             if isinstance(form, Dynamic):
@@ -147,7 +147,7 @@ class _Drafting:
             else:
                 value = self.graph.array(name)
                 codes = None if value is None else form.scale.quantize(value, form.dtype)
-                self.names[key] = self._dequantized(name, form, codes)
+                self.names[key] = self._dequantize(name, form, codes)
         return self.names[key]
 
     def _stem(self, name: str, form: Quantized) -> str:
@@ -157,7 +157,7 @@ class _Drafting:
             forms.append(form)
         return f"{name}:{form.dtype}" if forms.index(form) else name
 
-    def _dequantized(
+    def _dequantize(
         self, name: str, form: Quantized, codes: Array | None = None, gives: str = ""
     ) -> str:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
@@ -202,7 +202,7 @@ class _Drafting:
         if isinstance(form, Dynamic):
             self._node("Identity", [self._dynamic(raw)], [name])
         else:
-            self._dequantized(raw, form, gives=name)
+            self._dequantize(raw, form, gives=name)
 
     # ------------------------------------------------------------ float16
 
@@ -211,7 +211,7 @@ class _Drafting:
         computes in float32, as units with wide sums do."""
         is_float = form.dtype != "float16" or self.simulated
         for k in form.inputs:
-            node.input[k] = self._rounded(node.input[k], form.dtype, is_float)
+            node.input[k] = self._add_rounded(node.input[k], form.dtype, is_float)
         suffix = "float" if is_float else form.dtype
         for k in form.outputs:
             name = node.output[k]
@@ -222,7 +222,7 @@ class _Drafting:
                 self.narrow[name] = node.output[k]
                 self._cast(node.output[k], name, "float32")
 
-    def _rounded(self, name: str, dtype: str, is_float: bool) -> str:
+    def _add_rounded(self, name: str, dtype: str, is_float: bool) -> str:
         """The name of a tensor's rounded value, in float16 or in float32; made once."""
         if name not in self.narrow:
             suffix = "rounded" if is_float else dtype

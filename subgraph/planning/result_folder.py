@@ -119,7 +119,7 @@ def try_list(
         to: The precision in which the plan's lowered model was made; None if the user gave that
             model.
     """
-    narrowest = planner.kept_nodes(found.kept)
+    narrowest = planner.find_kept_nodes(found.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):
         return narrowest, None
     model = planner.trials.model
@@ -143,7 +143,7 @@ def try_list(
             first = first or tried
             rounds = max(1, 2 * rounds)
             before = wider
-            wider = planner.kept_nodes(found.kept, rounds)
+            wider = planner.find_kept_nodes(found.kept, rounds)
             if len(wider.nodes) == len(before.nodes):
                 break
     except OutOfTime as e:

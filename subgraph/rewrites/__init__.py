@@ -48,7 +48,9 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     each,
-    of,
+)
+from subgraph.rewrites._region_model import (
+    restrict_to as of,
 )
 from subgraph.types import frozen
 

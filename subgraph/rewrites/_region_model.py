@@ -365,8 +365,14 @@ def make_formula_form(text: str, words: str) -> Form:
     return form
 
 
-def of(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Form]:
-    """Restrict a form to operators; `floats`: to those whose first input is of a float type."""
+def restrict_to(*ops: str, domain: str = "", floats: bool = False) -> Callable[[Form], Form]:
+    """Restrict a form to operators.
+
+    Args:
+        ops: The operators.
+        domain: Their domain; "" for the standard domains.
+        floats: Whether the first input must be of a float type.
+    """
     domains = STANDARD if not domain else (domain,)
 
     def restrict(form: Form) -> Form:

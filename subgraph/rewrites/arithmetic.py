@@ -14,7 +14,7 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     make_formula_form,
-    of,
+    restrict_to,
 )
 from subgraph.types import JsonObject
 
@@ -26,7 +26,7 @@ SIGMOID = "Div(1, Add(Exp(Neg(x)), 1))"
 SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| from which float32 is at its limit
 
 
-@of("Pow")
+@restrict_to("Pow")
 def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     exponent = source.value(node.input[1])
@@ -54,7 +54,7 @@ def _square(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return ""
 
 
-@of("Pow")
+@restrict_to("Pow")
 def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite a power of two types, or of integers: a runtime may compute both in float32."""
     base, exponent = map(source.element, node.input)
@@ -65,7 +65,7 @@ def _float_power(source: RegionModel, node: NodeProto, new: Substitution) -> str
     return "a Pow of float64 instead of"
 
 
-@of(*SATURATED)
+@restrict_to(*SATURATED)
 def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     if source.element(x) not in (TensorProto.FLOAT, TensorProto.FLOAT16):
@@ -80,7 +80,7 @@ def _clip(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"a Clip to -{limit:g} … {limit:g}, beyond which nothing changes, before"
 
 
-@of("Add", floats=True)
+@restrict_to("Add", floats=True)
 def _add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     for k, name in enumerate(node.input):
         value = source.value(name)
@@ -90,7 +90,7 @@ def _add(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return ""
 
 
-@of("Div", floats=True)
+@restrict_to("Div", floats=True)
 def _multiply_constant(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     divisor = source.value(node.input[1])
     if divisor is None or not np.all(divisor):
@@ -99,7 +99,7 @@ def _multiply_constant(source: RegionModel, node: NodeProto, new: Substitution) 
     return "a Mul with the constant's reciprocal instead of"
 
 
-@of("Div", floats=True)
+@restrict_to("Div", floats=True)
 def _reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.value(node.input[1]) is not None:
         return ""
@@ -107,14 +107,14 @@ def _reciprocal(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a Mul with the Reciprocal instead of"
 
 
-@of("LeakyRelu", "PRelu", floats=True)
+@restrict_to("LeakyRelu", "PRelu", floats=True)
 def _where(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     slope = argument(node, 1) or attribute(node, "alpha", 0.01)
     new.formula("Where(Less(x, 0), Mul(x, slope), x)", slope=slope)
     return "a Where instead of"
 
 
-@of("Relu", "Clip")
+@restrict_to("Relu", "Clip")
 def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     element = source.element(x)
@@ -133,7 +133,7 @@ def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a Max or Min instead of" if node.op_type == "Relu" else "Max and Min instead of"
 
 
-@of("Mod", floats=True)
+@restrict_to("Mod", floats=True)
 def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """The sign of the divisor, or with `fmod` that of the dividend."""
     signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
@@ -144,7 +144,7 @@ def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a Mod with fmod=1, and the divisor's sign, instead of"
 
 
-@of("BitShift")
+@restrict_to("BitShift")
 def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in int64, which holds each product of up to 32 bits.
 
@@ -170,11 +170,11 @@ def _power_of_two(source: RegionModel, node: NodeProto, new: Substitution) -> st
 FORMS = [
     _square,
     _float_power,
-    of("Sqrt")(make_formula_form("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
+    restrict_to("Sqrt")(make_formula_form("Pow(x, 0.5)", "a Pow with 0.5 instead of")),
     _clip,
-    of("Tanh", floats=True)(make_formula_form(TANH, "2·Sigmoid(2x) - 1 instead of")),
-    of("Sigmoid", floats=True)(make_formula_form(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
-    of("Sub", floats=True)(
+    restrict_to("Tanh", floats=True)(make_formula_form(TANH, "2·Sigmoid(2x) - 1 instead of")),
+    restrict_to("Sigmoid", floats=True)(make_formula_form(SIGMOID, "1 / (1 + Exp(-x)) instead of")),
+    restrict_to("Sub", floats=True)(
         make_formula_form("Add(x, Neg(y))", "an Add of the negative instead of")
     ),
     _add,

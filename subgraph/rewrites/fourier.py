@@ -10,13 +10,13 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    of,
+    restrict_to,
 )
 
 MAX = 2048  # points
 
 
-@of("DFT", floats=True)
+@restrict_to("DFT", floats=True)
 def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Multiply x (…, n·c) by a matrix (n·c, m·d): n inputs of c parts, m outputs of d parts."""
     before = source.shape(node.input[0])

@@ -11,7 +11,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     find_reduced_axes,
-    of,
+    restrict_to,
 )
 
 # Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their
@@ -28,7 +28,7 @@ NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax take everywhere
 
 
-@of(*OVERFLOWS)
+@restrict_to(*OVERFLOWS)
 def _wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Compute in the wider type: an overflow keeps its last bits, as ONNX defines it, and a runtime
     that saturates has them there."""
@@ -51,7 +51,7 @@ def _wider(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"{NAMES[wide]} instead of {NAMES[element]}, wrapped as that is, in"
 
 
-@of("ReduceMax", "ReduceMin")
+@restrict_to("ReduceMax", "ReduceMin")
 def _extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
@@ -63,7 +63,7 @@ def _extreme(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return _end_with_output(node, new, x, axes, "the elements at the ArgMax or ArgMin")
 
 
-@of("ReduceSum")
+@restrict_to("ReduceSum")
 def _sum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:

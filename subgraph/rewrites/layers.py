@@ -11,13 +11,13 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     find_reduced_axes,
-    of,
+    restrict_to,
 )
 
 PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_shape"}
 
 
-@of("Dropout")
+@restrict_to("Dropout")
 def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
         return ""
@@ -27,7 +27,7 @@ def _dropout(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "an Identity instead of"
 
 
-@of("BatchNormalization")
+@restrict_to("BatchNormalization")
 def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
     rank = source.rank(node.input[0])
@@ -42,7 +42,7 @@ def _normalize_batch(source: RegionModel, node: NodeProto, new: Substitution) ->
     return "a Mul and an Add instead of"
 
 
-@of("InstanceNormalization")
+@restrict_to("InstanceNormalization")
 def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     rank = source.rank(x)
@@ -62,7 +62,7 @@ def _normalize_instance(source: RegionModel, node: NodeProto, new: Substitution)
     return "its arithmetic, operator by operator, instead of"
 
 
-@of("Gemm", floats=True)
+@restrict_to("Gemm", floats=True)
 def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     a = node.input[0]
     b = node.input[1]
@@ -80,7 +80,7 @@ def _gemm(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a MatMul and an Add instead of" if c else "a MatMul instead of"
 
 
-@of("MatMul", floats=True)
+@restrict_to("MatMul", floats=True)
 def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if [source.rank(n) for n in node.input] != [2, 2]:
         return ""
@@ -88,7 +88,7 @@ def _matmul(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a Gemm instead of"
 
 
-@of("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
+@restrict_to("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
 def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if source.rank(node.input[0]) != 3 or any(node.output[1:]):
         return ""
@@ -112,7 +112,7 @@ def _two_dimensions(source: RegionModel, node: NodeProto, new: Substitution) -> 
     return "the same in two dimensions, of which one has length 1, instead of"
 
 
-@of("GlobalAveragePool", "GlobalMaxPool")
+@restrict_to("GlobalAveragePool", "GlobalMaxPool")
 def _global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     rank = source.rank(node.input[0])
     if rank is None:
@@ -122,7 +122,7 @@ def _global(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"a {op} instead of"
 
 
-@of("ReduceMean")
+@restrict_to("ReduceMean")
 def _mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     rank = source.rank(node.input[0])
@@ -136,7 +136,7 @@ def _mean(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a GlobalAveragePool instead of"
 
 
-@of("ReduceMean", floats=True)
+@restrict_to("ReduceMean", floats=True)
 def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = node.input[0]
     axes = find_reduced_axes(source, node)
@@ -149,7 +149,7 @@ def _divide(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"a ReduceSum divided by {count} instead of"
 
 
-@of("HardSigmoid", "HardSwish")
+@restrict_to("HardSigmoid", "HardSwish")
 def _hard(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     gate = "Min(Max(Add(Mul(x, alpha), beta), 0), 1)"
     if node.op_type == "HardSwish":

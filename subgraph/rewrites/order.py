@@ -12,13 +12,13 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     find_reduced_axes,
-    of,
+    restrict_to,
 )
 
 MANY = 8  # channels; fewer are not worth two products
 
 
-@of(*COMMUTES)
+@restrict_to(*COMMUTES)
 def _swap(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if len(set(node.input)) < 2:
         return ""
@@ -26,7 +26,7 @@ def _swap(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "the operands swapped in"
 
 
-@of(*NESTS)
+@restrict_to(*NESTS)
 def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     axes = find_reduced_axes(source, node)
     x = node.input[0]
@@ -39,7 +39,7 @@ def _reduce_each_axis(source: RegionModel, node: NodeProto, new: Substitution) -
     return "one axis after the other in"
 
 
-@of("MatMul")
+@restrict_to("MatMul")
 def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
@@ -51,7 +51,7 @@ def _columns(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "two MatMul of half the columns each instead of"
 
 
-@of("MatMul", floats=True)
+@restrict_to("MatMul", floats=True)
 def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     rank = source.rank(node.input[0])
@@ -67,7 +67,7 @@ def _rows(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "the sum of two MatMul of half the length each instead of"
 
 
-@of("Conv")
+@restrict_to("Conv")
 def _channels(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = source.value(node.input[1])
     bias = source.value(argument(node, 2))

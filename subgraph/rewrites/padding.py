@@ -14,7 +14,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    of,
+    restrict_to,
 )
 from subgraph.types import Array
 
@@ -22,7 +22,7 @@ PADDED = WINDOWS - {"ConvTranspose", "DeformConv"}
 ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
 
 
-@of(*PADDED)
+@restrict_to(*PADDED)
 def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
@@ -31,7 +31,7 @@ def _explicit(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"the padding as numbers, not auto_pad={attribute(node, 'auto_pad')}, in"
 
 
-@of(*PADDED)
+@restrict_to(*PADDED)
 def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _pads(source, node)
     value = _neutral(source, node)
@@ -39,10 +39,10 @@ def _own_pad(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         return ""
     half = len(pads) // 2
     _pad_before(new, node, pads[:half], pads[half:], value)
-    return "a Pad of its own before"
+    return "a separate Pad before"
 
 
-@of("MaxPool")
+@restrict_to("MaxPool")
 def _floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rows at the end are added as far as the last window reaches."""
     x = source.shape(node.input[0])
@@ -57,10 +57,10 @@ def _floor(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     need = [(y[k + 2] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(half)]
     more = [max(0, need[k] - x[k + 2] - pads[k]) for k in range(half)]
     _pad_before(new, node, pads[:half], more, value, ceil_mode=0)
-    return "a Pad that makes ceil_mode unnecessary before"
+    return "a Pad instead of ceil_mode before"
 
 
-@of("AveragePool", floats=True)
+@restrict_to("AveragePool", floats=True)
 def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Rewrite as the mean of a padded input, times the ratio of all and counted elements."""
     x = source.shape(node.input[0])
@@ -86,10 +86,10 @@ def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     copied = _pad_before(new, node, pads[:half], more, 0.0, ceil_mode=0, count_include_pad=0)
     copied.output[0] = new.name("mean")
     new.formula("Mul(mean, factors)", mean=copied.output[0], factors=factors)
-    return "a Pad of its own, and a constant that corrects the counts, for"
+    return "a separate Pad, and a constant that corrects the counts, for"
 
 
-@of("ConvTranspose")
+@restrict_to("ConvTranspose")
 def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     x = source.shape(node.input[0])
     y = source.shape(node.output[0])
@@ -110,7 +110,7 @@ def _transpose(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "the padding as numbers in"
 
 
-@of("Pad")
+@restrict_to("Pad")
 def _concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     pads = _constant_pad(source, node)
     value = _fill(source, node)

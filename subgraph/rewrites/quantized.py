@@ -12,7 +12,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    of,
+    restrict_to,
 )
 from subgraph.types import Array
 
@@ -30,7 +30,7 @@ def _real(new: Substitution, names: Sequence[str], axis: int | None = None) -> s
     return new.node("DequantizeLinear", [n for n in names if n], axis=axis)
 
 
-@of("QLinearConv")
+@restrict_to("QLinearConv")
 def _conv(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if new.opset < 13:  # scales per channel
         return ""
@@ -58,7 +58,7 @@ def _binary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"{BINARY[node.op_type]} between DequantizeLinear and QuantizeLinear instead of"
 
 
-@of(*UNARY, domain=MICROSOFT)
+@restrict_to(*UNARY, domain=MICROSOFT)
 def _unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if attribute(node, "channels_last", 0):
         return ""
@@ -69,7 +69,7 @@ def _unary(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return f"{op} between DequantizeLinear and QuantizeLinear instead of"
 
 
-@of("MatMulInteger")
+@restrict_to("MatMulInteger")
 def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sides = []
     for k in (0, 1):
@@ -84,7 +84,7 @@ def _integers(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "a MatMul of 32-bit integers instead of"
 
 
-@of("MatMulNBits", domain=MICROSOFT)
+@restrict_to("MatMulNBits", domain=MICROSOFT)
 def _blocks(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     weights = _block_weights(source, node)
     if weights is None:
@@ -106,8 +106,8 @@ def _block_weights(source: RegionModel, node: NodeProto) -> Array | None:
 
 FORMS = [
     _conv,
-    of(*BINARY)(_binary),
-    of(*BINARY, domain=MICROSOFT)(_binary),
+    restrict_to(*BINARY)(_binary),
+    restrict_to(*BINARY, domain=MICROSOFT)(_binary),
     _unary,
     _integers,
     _blocks,

@@ -6,13 +6,13 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from subgraph.graph.nested import attribute
-from subgraph.rewrites._region_model import RegionModel, Substitution, of
+from subgraph.rewrites._region_model import RegionModel, Substitution, restrict_to
 
 INT32 = TensorProto.INT32
 MAX = 2048  # elements of the axis: every one is compared with every other
 
 
-@of("TopK")
+@restrict_to("TopK")
 def _count(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     shape = source.shape(node.input[0])
     axis = attribute(node, "axis", -1)

@@ -9,7 +9,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    of,
+    restrict_to,
 )
 
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
@@ -30,7 +30,7 @@ def _fits(node: NodeProto, new: Substitution, direction: str) -> bool:
     return new.opset >= 13 and has_layout and attribute(node, "direction") == direction
 
 
-@of(*ACTIVATIONS)
+@restrict_to(*ACTIVATIONS)
 def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "reverse"):
         return ""
@@ -38,7 +38,7 @@ def _forward(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "forwards, on the reversed sequence, not backwards:"
 
 
-@of(*ACTIVATIONS)
+@restrict_to(*ACTIVATIONS)
 def _one_way_each(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     if not _fits(node, new, "bidirectional"):
         return ""

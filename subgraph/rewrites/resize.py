@@ -17,7 +17,7 @@ from subgraph.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    of,
+    restrict_to,
 )
 from subgraph.types import Array
 
@@ -39,7 +39,7 @@ ROUNDED: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@of("Resize", "Upsample", floats=True)
+@restrict_to("Resize", "Upsample", floats=True)
 def _products(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     sizes = source.shape(node.input[0])
     scales = _scales(source, node)

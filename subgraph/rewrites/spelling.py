@@ -16,7 +16,7 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     copy_without_nodes,
-    of,
+    restrict_to,
     tidy,
 )
 
@@ -28,7 +28,7 @@ def _broadcast(full: bool) -> Form:
     kind = "shape" if full else "rank"
     words = f"a constant of the full {kind} in"
 
-    @of(*BROADCASTS)
+    @restrict_to(*BROADCASTS)
     def form(source: RegionModel, node: NodeProto, new: Substitution) -> str:
         rank = source.rank(node.output[0])
         shape = source.shape(node.output[0]) if full else None
@@ -80,7 +80,7 @@ def _write(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     return "default attributes written out in"
 
 
-@of("Pad")
+@restrict_to("Pad")
 def _fill(source: RegionModel, node: NodeProto, new: Substitution) -> str:
     """Before opset 11 the value is an attribute."""
     element = source.element(node.input[0])

@@ -1,11 +1,11 @@
 """One culprit after the other: find a failing region by the cheapest means, shrink it, confirm it;
 then peel it off.
 
-Insights: the means differ in cost and in what they need (a profile that shows something), but each
-gives a region that fails, so everything after is the same. The error that is looked for is not the
-whole's for ever: once a culprit is known, it is the error of what is left without it (the *tail*),
-until that agrees. So a refusal does not hide wrong numbers, nor a large error a small one, and
-errors that cancel are both found.
+Insights: the means differ in cost and in their requirements (a profile that shows something), but
+each returns a region that fails, so all later steps are the same. The target is the error of the
+full model only at first. Once a culprit is known, the target is the error of the remaining items
+without it (the *tail*), until they agree. So a refusal does not hide wrong numbers, a large error
+does not hide a small one, and errors that cancel each other are both found.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind 
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
 NOTHING_LEFT: Items = ()
 BY_ROUNDING = "without what was found, only rounding is left: "
-NOT_ASKED = "not known whether these agree, which the candidate runs only behind a culprit: "
+NOT_ASKED = "not known whether these agree, which the candidate runs only after a culprit: "
 
 
 # A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other
@@ -71,18 +71,19 @@ class Progress:
     """The progress of the search for culprits.
 
     Attributes:
-        scope: items still in question, ascending. base: items that are the candidate's in the
-            target.
-        searched: so many of the scope's first items hold no further culprit.
-        unconfirmed: the last culprit, until the rest without it was asked about.
-        profile: of the scope. profile_led: it led to the last culprit.
-        skipped: items that the rest lacks, because the candidate does not run them without a
-            culprit that they read.
-        rest: what is known of the rest; a search that ends otherwise than with `AGREES` is not
+        scope: Items still in question, ascending.
+        base: Items that are the candidate's in the target.
+        searched: Number of the scope's first items that hold no further culprit.
+        unconfirmed: The last culprit, until the remaining items were run without it.
+        profile: The profile of the scope.
+        profile_led: Whether the profile led to the last culprit.
+        skipped: Items that the remaining items lack, because the candidate does not run them
+            without a culprit that they read.
+        rest: The outcome of the remaining items; a search that does not end with `AGREES` is not
             complete.
-        instead: the outcome if nothing is found: the region that the user asked about agrees
-            alone, or the whole does at the claimed precision.
-        probe_sensitive: reading intermediate tensors made the fault vanish.
+        instead: The outcome if nothing is found: the region that the user named agrees alone, or
+            the full model agrees at the claimed precision.
+        probe_sensitive: Whether the error vanished when intermediate tensors were read.
     """
 
     state: SearchState
@@ -104,7 +105,7 @@ class Progress:
         self.scope = tuple(k for k in self.scope if k not in removed)
 
     def take_profile(self) -> Search[None]:
-        """Profile the scope, unless the whole gives no output."""
+        """Profile the scope, unless the full model returns no output."""
         if self.state.aim.no_output:
             return
         self.profile = yield from profile.profile(self.state, self.scope)
@@ -123,7 +124,8 @@ def find_culprits(progress: Progress) -> Search[None]:
     """Fill `progress.findings`. The scope is known to fail.
 
     Raises:
-        SearchRestart: an assumption does not hold. SearchStopped: a budget is used up.
+        SearchRestart: An assumption does not hold.
+        SearchStopped: A budget is used up.
     """
     state = progress.state
     yield from progress.take_profile()
@@ -140,7 +142,7 @@ def find_culprits(progress: Progress) -> Search[None]:
         if not (yield from state.fails(Purpose.SHRINK, region)):
             if region == progress.scope:
                 yield from resolve_contradiction(state, region)
-            return  # the whole fails, but not when its items run on captured values
+            return  # the full model fails, but not when its items run on captured values
         smallest, finding = yield from _conclude(progress, region)
         again = yield from alike.repeats(
             state, progress.scope, finding, progress.findings, progress.profile.local
@@ -158,8 +160,10 @@ def find_culprits(progress: Progress) -> Search[None]:
 
 
 def acquit(progress: Progress) -> Search[None]:
-    """Of several findings, drop a single item that gives no output alone, if all agrees with it put
-    back: the candidate does not run it alone, and that is all. A run for each such item."""
+    """Drop the findings of single items that only cannot run alone, if there are several findings.
+
+    Such an item returns no output alone, and all items agree with it put back. Each takes a run.
+    """
     state = progress.state
     if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
         return
@@ -231,8 +235,11 @@ def _failing_region(progress: Progress) -> Search[Found]:
 
 
 def _find_by_profile(progress: Progress) -> Search[Found]:
-    """A region to which the profile leads; once it leads to none, the one of what is left without
-    the last culprit."""
+    """Return a region to which the profile leads.
+
+    If it leads to no region, the profile of the remaining items without the last culprit is
+    followed.
+    """
     region = yield from _follow_profile(progress)
     while region is None and progress.unconfirmed:
         if not (yield from _rest_fails(progress)):
@@ -290,8 +297,10 @@ MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (
 
 
 def _follow_profile(progress: Progress) -> Search[Items | None]:
-    """A failing region that ends at an item that is wrong in place; or such an item that fails
-    alone and accounts for what it gives there."""
+    """Return a failing region that ends at an item that is wrong in place.
+
+    It can be such an item itself, if it fails alone and accounts for its error in place.
+    """
     state = progress.state
     failing = []
     while progress.hints:
@@ -308,7 +317,7 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:
             return region
-        progress.profile = progress.profile.without(last)
+        progress.profile = progress.profile.drop_hint(last)
     for piece in failing:
         if (yield from is_culprit(state, progress.base, piece)):
             return piece
@@ -319,12 +328,12 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
 
 
 def _peel(progress: Progress, region: Items, finding: Finding) -> Search[bool]:
-    """Take a culprit, and what fails like it, out of the scope. Is there another one?"""
+    """Remove a culprit and its repeats from the scope; return whether there is another culprit."""
     progress.leave_out((*region, *chain.from_iterable(finding.repeats)))
     progress.unconfirmed = region
     progress.searched = sum(1 for k in progress.scope if k < region[-1])
     if progress.profile.local and progress.hints:
-        return True  # the rest is asked about once, after the last of them
+        return True  # the remaining items are run once, after the last hint
     return (yield from _rest_fails(progress))
 
 
@@ -348,9 +357,8 @@ def _rest_fails(progress: Progress) -> Search[bool]:
                 if (yield from _overlap_fails(progress, region)):
                     return True
             break
-        cut_off = (
-            answer.signature in NO_OUTPUT and not state.aim.no_output
-        )  # it is refused because of what was cut out
+        # the remaining items are refused because of the items that were removed
+        cut_off = answer.signature in NO_OUTPUT and not state.aim.no_output
         if not cut_off and answer.signature is not None:
             if _is_scattered(progress):
                 progress.rest = Rest.FAILS

@@ -2,10 +2,10 @@
 
 Concepts:
 - *pass*: a generator that yields batches of queries, is sent their answers and returns its result.
-  A pass says what to try; the driver asks for it, within the budgets, and turns each answer into a
+  A pass names the queries; the driver sends them within the budgets, and turns each answer into a
   step.
-- *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky,
-  say) takes its old answers from the memo.
+- *memo*: no query is sent twice. A search that starts over (because the candidate turned out to be
+  flaky, for example) takes its old answers from the memo.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ Steps: TypeAlias = Generator[Step, None, T]
 
 
 def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
-    """The same search, each step of which is changed on its way; one that becomes None is left
-    out."""
+    """Return a search whose steps are changed on their way; steps that become None are omitted."""
     while True:
         try:
             step = change(next(search))
@@ -47,12 +46,17 @@ def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
 
 
 class SearchStopped(Exception):
-    """The search ends early: a budget is used up, or the candidate has changed. The message says
-    which."""
+    """The search ends early: a budget is used up, or the candidate has changed.
+
+    The message names the reason.
+    """
 
 
 class BudgetSpent(SearchStopped):
-    """The runs or the time that the user gave are used up: with more, the same search goes on."""
+    """The runs or the time that the user allowed are used up.
+
+    With more of them, the same search goes on.
+    """
 
 
 class SearchRestart(Exception):
@@ -64,20 +68,22 @@ class Settings:
     """The limits of a search.
 
     Attributes:
-        max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: runs that the oracle may make at once; the search takes the same steps with any
-            number.
-        expect: called before the first query with what tells which runs are likely to be needed: an
-            oracle with several workers may run them before they are asked.
-        within: only these items are suspects; they are asked whatever the whole says.
-        inside: if the whole agrees, its items are asked as well.
-        only_whole: only the whole is asked.
-        repeat: runs of the whole that must agree before the whole does; None: as many as cost
-            little, two at least.
-        steady: the candidate always gives the same: two runs of the whole and one confirmation are
-            enough.
-        clock: seconds, rising.
-        pools: several regions may run side by side in one model.
+        max_trials: Budget of runs; None for no limit.
+        max_time: Budget in seconds of `clock`; None for no limit.
+        workers: Number of runs that the oracle can execute at once; the search takes the same steps
+            with any number.
+        within: The only items that are suspects; they are run whether or not the full model agrees.
+            None for all items.
+        inside: Whether the items are run as well if the full model agrees.
+        only_whole: Whether only the full model is run.
+        repeat: Number of runs that must agree before the full model counts as agreeing. None for as
+            many as cost little, at least two.
+        steady: Whether the candidate always returns the same values: two runs of the full model and
+            one confirmation are enough.
+        clock: Function that returns rising seconds.
+        expect: Function that is called before the first query, with a function that names the runs
+            that are likely to be needed. An oracle with several workers can run them ahead.
+        pools: Whether several regions can run side by side in one model.
     """
 
     max_trials: int | None = None
@@ -92,8 +98,8 @@ class Settings:
     expect: Callable[[Ahead], None] | None = None
     pools: bool = False
 
-    def after(self, runs: int = 0, seconds: float = 0.0) -> Settings:
-        """Return the limits of a search after others that took that many runs and seconds."""
+    def subtract(self, runs: int = 0, seconds: float = 0.0) -> Settings:
+        """Return the limits of a search after others that took these runs and seconds."""
         trials = None if self.max_trials is None else max(self.max_trials - runs, 0)
         limit = None if self.max_time is None else max(self.max_time - seconds, 0.0)
         return replace(self, max_trials=trials, max_time=limit)
@@ -101,13 +107,17 @@ class Settings:
 
 @dataclass
 class Driver:
-    """Asks the oracle what one search wants to know.
+    """The one caller of the oracle for one search.
 
     Attributes:
-        size: number of items.
-        estimate: of each next step, `estimated_runs` and `only_repeats`.
-        memo: the answer to each query. counts: the cost of the search so far.
-        asking: the purpose of the last queries. answers_sent: all answers, by batch.
+        oracle: The oracle.
+        size: Number of items.
+        settings: The limits of the search.
+        estimate: `estimated_runs` and `only_repeats` of each next step.
+        memo: The answer to each query.
+        counts: The cost of the search up to now.
+        purpose: The purpose of the last queries.
+        answers_sent: All answers, by batch.
     """
 
     oracle: Oracle
@@ -116,7 +126,7 @@ class Driver:
     estimate: tuple[int, bool] = (0, False)
     memo: dict[Query, Answer] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
-    asking: Purpose = Purpose.BASELINE
+    purpose: Purpose = Purpose.BASELINE
     answers_sent: list[Sequence[Answer]] = field(default_factory=list)
     _ran: set[Query] = field(default_factory=set)
     _unreported: list[tuple[Purpose, Query, Answer, RegionOutcome]] = field(default_factory=list)
@@ -127,9 +137,9 @@ class Driver:
         self._deadline = None if limit is None else self.settings.clock() + limit
 
     def run(self, search: Search[T]) -> Steps[T]:
-        """Drive a search to its end: yields a Step per answer, returns its result.
+        """Drive a search to its end: yield a Step per answer, return its result.
 
-        A step is yielded when the search asks again: only then is known what the answer changed.
+        A step is yielded with the next query of the search: only then is its effect known.
         """
         try:
             queries = next(search)
@@ -159,16 +169,18 @@ class Driver:
         queries: Sequence[Query],
         outcome: Callable[[Query, Answer], RegionOutcome],
     ) -> Search[list[Answer]]:
-        """Answers to queries; those answered before are not asked again.
+        """Return the answers to queries; queries with a known answer are not sent again.
 
         Args:
-            outcome: what a new answer means for the search, which takes note of it.
+            purpose: The purpose of the queries.
+            queries: The queries.
+            outcome: Function that notes a new answer and returns its outcome for the search.
 
         Raises:
-            SearchStopped: a budget is used up; nothing was asked.
+            SearchStopped: A budget is used up; no query was sent.
         """
-        self.asking = purpose
-        new = [q for q in dict.fromkeys(queries) if self.known(q) is None]
+        self.purpose = purpose
+        new = [q for q in dict.fromkeys(queries) if self.get_answer(q) is None]
         runs = {q.run for q in new if q.kind is not QueryKind.CLAIMED} - self._ran
         limit = self.settings.max_trials
         if new and limit is not None and self.counts.total() + len(runs) > limit:
@@ -183,10 +195,14 @@ class Driver:
                 self.counts += Counts({purpose: len(new_runs)}, {purpose: compiled})
             self.memo[query] = answer
             self._unreported.append((purpose, query, answer, outcome(query, answer)))
-        return list(filter(None, map(self.known, queries)))
+        return list(filter(None, map(self.get_answer, queries)))
 
-    def known(self, query: Query) -> Answer | None:
-        """The answer to a query that was asked before, or to the same with its share explained."""
+    def get_answer(self, query: Query) -> Answer | None:
+        """Return the known answer to a query, or to the same query with its share explained.
+
+        Returns:
+            None without such an answer.
+        """
         explained = self.memo.get(replace(query, explain=True))
         if explained is not None:
             return explained

@@ -1,9 +1,9 @@
 """The likely next queries of a search, so that idle workers can run them before they are needed.
 
-Insight: a search is a pure function of its answers. Run again on the answers so far, and on guesses
-at those to come, it tells what it would ask then; guesses that are likelier come first. What ran
-ahead changes no answer and no step: the search with many workers is the search with one, which
-finds some of its answers made. So it ends in the same findings, whatever was guessed and however
+Insight: a search is a pure function of its answers. If it runs again on the known answers, and on
+guesses at later ones, it yields the queries that would follow; likelier guesses come first. A run
+ahead changes no answer and no step: the search with many workers is the search with one worker,
+some of whose answers are ready. So it ends in the same findings, whatever was guessed and however
 long each trial takes.
 """
 
@@ -30,7 +30,7 @@ PASS_ODDS = {
 }  # that a region passes; else 1/2
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
 MIN_CHANCE = 1 / 64  # of a query that is named
-MAX_REPLAYS = 128  # searches over the answers so far, for one look ahead
+MAX_REPLAYS = 128  # searches over the known answers, for one look ahead
 
 Batches = tuple[Sequence[Answer], ...]
 
@@ -39,7 +39,8 @@ class _Future:
     """A search that goes on with assumed answers.
 
     Attributes:
-        queries: what it asks next. earlier: the answers so far, by run.
+        queries: The next queries.
+        earlier: The known and the assumed answers, by run.
     """
 
     def __init__(self, state: SearchState, search: Search[object]) -> None:
@@ -49,9 +50,11 @@ class _Future:
         self.earlier = dict[Query, Answer]()
 
     def go_on(self, answers: Sequence[Answer]) -> None:
-        """
+        """Send the answers to the search.
+
         Raises:
-            StopIteration, SearchStopped: it ends.
+            StopIteration: The search ends with a result.
+            SearchStopped: The search ends early.
         """
         self.earlier.update(zip(map(_anyhow, self.queries), answers, strict=True))
         self.queries = self._search.send(answers)
@@ -59,21 +62,24 @@ class _Future:
 
 @dataclass
 class Lookahead:
-    """The queries that a search may still ask.
+    """The queries that a search may still send.
 
     Attributes:
-        begin: the same search from its beginning, with a state of its own.
-        answers_sent: the answers that the search was sent so far, by batch.
+        begin: Function that returns the same search from its beginning, with a separate state.
+        answers_sent: The answers that the search has received, by batch.
     """
 
     begin: Callable[[], tuple[SearchState, Search[object]]]
     answers_sent: Sequence[Sequence[Answer]]
 
-    def wanted(
+    def iter_wanted(
         self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
     ) -> Iterator[Query]:
-        """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers
-        so far, O(queries · items)."""
+        """Yield the runs of `Ahead`, each as `Query.run`.
+
+        Complexity: lazy; each query takes about one search over the known answers, O(queries ·
+        items).
+        """
         named = set()
         for future in self._futures(seen, known):
             for run in (query.run for query in future.queries):
@@ -121,8 +127,12 @@ def plan(
 ) -> tuple[list[Query], set[Query]]:
     """The runs to begin now, and those to end because no likely path of the search needs them.
 
-    `wanted`: as `Lookahead.wanted` names them; the first is needed now, and begins even if a less
-    likely one has to end for it.
+    Args:
+        wanted: The runs of `Lookahead.iter_wanted`; the first is needed now, and begins even if a
+            less likely one has to end for it.
+        going: The runs that are in progress.
+        done: The runs that have ended.
+        workers: Number of runs that can be in progress at once.
     """
     ranked = []
     obsolete = set(going)
@@ -159,7 +169,7 @@ def _guesses(
     if (before := earlier.get(_anyhow(query))) is not None:
         other = fails if before.agrees else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
-    passes = PASS_ODDS.get(state.driver.asking, 0.5)
+    passes = PASS_ODDS.get(state.driver.purpose, 0.5)
     if (status := seen.get(query.run)) is not None:
         passes = SEEN if status is Status.AGREE else 1 - SEEN
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])

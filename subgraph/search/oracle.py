@@ -1,5 +1,6 @@
-"""Query, answer, and the oracle that answers: all that a search knows of the outside; and the
-results of a search.
+"""Query, answer, the oracle that answers, and the results of a search.
+
+A search has no other connection to the outside.
 
 Insight: each query and each answer is one immutable value. Batches, stored answers, interrupted
 searches and simulated candidates therefore need no more than one method.
@@ -21,12 +22,12 @@ from subgraph.types import Strings, frozen
 from subgraph.verdict import NO_OUTPUT, Graded, Signature, Status, Verdict
 
 Items: TypeAlias = tuple[int, ...]
-# It gives outputs that have no difference to the reference's: there is no error to explain.
+# The outputs have no difference to the outputs of the reference: there is no error to explain.
 NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
 
 
 class QueryKind(StrEnum):
-    """The kind of question about the items of a `Query`."""
+    """The kind of a `Query` about items."""
 
     WHOLE = "whole"  # run the whole model on the model's inputs
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
@@ -41,18 +42,20 @@ class QueryKind(StrEnum):
 
 @frozen
 class Query:
-    """One question about a candidate.
+    """One query about a candidate.
 
     Attributes:
-        items: ascending; empty for WHOLE and CLAIMED.
-        repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower
+        kind: The kind of the query.
+        items: The items, ascending; empty for WHOLE and CLAIMED.
+        repetition: 0, 1, …: a higher number requires another run, whatever is stored for lower
             ones.
-        fresh: run in a process that has run nothing before; no part of what is asked.
+        fresh: Whether the run takes a process that has run nothing before; two queries that differ
+            only in it are equal.
+        explain: Whether the share is determined even if the region agrees.
+        target: ISOLATED and REST: the items whose error is to be explained; () for the error of the
+            full model.
         pool: ISOLATED: regions with the same number, which is not 0, run side by side in one model;
-            of what fails there, no share is determined.
-        explain: determine the share even where the region agrees.
-        target: ISOLATED and REST: the items whose error is to be explained; () for the whole
-            model's.
+            no share is determined for a region that fails there.
     """
 
     kind: QueryKind
@@ -65,7 +68,7 @@ class Query:
 
     @property
     def run(self) -> Query:
-        """The query for the run alone: what is judged, and how, is left out."""
+        """The query for the run alone, without the choice of outputs and the way to judge them."""
         kind = QueryKind.ISOLATED if self.kind is QueryKind.REST else self.kind
         items = () if self.pool else self.items
         return replace(self, kind=kind, items=items, explain=False, target=())
@@ -87,11 +90,11 @@ class ErrorShare:
 
     Attributes:
         of_target: share of the target's error; None if unknown.
-        made_of_target: share of it that the items make alone, if that is known apart from what is
-            healed without them.
+        made_of_target: share of it that the items cause alone; None if it is not known separately
+            from the share that disappears without them.
         of_model: share of the full model's error; None if unknown.
         is_culprit: whether the items explain the target's failure; None if unknown. For REST:
-            whether the error that disappeared is the one that the removed items make alone.
+            whether the error that disappeared is the one that the removed items cause alone.
         largest_error: the largest relative error of an output; None if unknown.
     """
 
@@ -193,16 +196,17 @@ class Answer(Graded):
 
 
 class Ahead(Protocol):
-    """Tells which runs a search may still need."""
+    """Function that names the runs that a search may still need."""
 
     def __call__(
         self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]
     ) -> Iterator[Query]:
-        """The runs, most likely first: those that the search waits for, then those that it would
-        ask for next.
+        """Yield the runs, most likely first: those that the search waits for, then the next ones.
 
-        `seen`: how runs ended that nobody has asked about yet. `known`: answers that the search was
-        not yet told, by the query without its repetition.
+        Args:
+            seen: The status of each run that ended and that no query has required yet.
+            known: Answers that the search has not received yet, by the query without its
+                repetition.
         """
 
 
@@ -223,14 +227,17 @@ class RegionOutcome(StrEnum):
     UNRESOLVED = "unresolved"
 
 
-NOT_HERE = (RegionOutcome.AGREE, RegionOutcome.MINOR)  # what is looked for lies elsewhere
+NOT_HERE = (RegionOutcome.AGREE, RegionOutcome.MINOR)  # the target's error has its cause elsewhere
 
 
 def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
-    """The outcome of an answer about a region, when the target fails with `signature`.
+    """Return the outcome of an answer about a region.
 
-    None: the whole does not fail. Then a region that fails has nothing to explain; one that is
-    refused alone does run in the whole, and nothing is known about it.
+    Args:
+        answer: The answer.
+        signature: How the target fails. None if the full model does not fail. Then a region that
+            fails has nothing to explain; one that is refused alone does run in the full model, and
+            nothing is known about it.
     """
     if answer.agrees:
         return RegionOutcome.AGREE
@@ -261,16 +268,16 @@ class Purpose(StrEnum):
     """The purpose of a query."""
 
     BASELINE = "baseline"
-    AGAIN = "again"  # the whole model once more, in another process
+    AGAIN = "again"  # the full model again, in another process
     PROFILE = "profile"
     GALLOP = "gallop"
     HALVE = "halve"
     SHRINK = "shrink"  # dropping items, and certifying that none can be dropped
-    # does the rest, or a region, fail at all? asked before a search in it and after a culprit
+    # whether the remaining items or a region fail at all: before a search there, after a culprit
     TAIL = "tail"
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
-    EVERYWHERE = "everywhere"  # single items of all kinds, where none was right so far
+    EVERYWHERE = "everywhere"  # single items of all kinds, if none has agreed
     ALIKE = "alike"  # regions of the kind of two culprits: do they fail as well?
 
 
@@ -279,15 +286,20 @@ class Step:
     """One answer and its effect.
 
     Attributes:
-        outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
-            that fails and explains little is MINOR.
-        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so far.
+        number: Number of the step, from 1.
+        purpose: The purpose of the query.
+        query: The query.
+        answer: The answer.
+        outcome: The outcome for this search: FAIL only if the region fails as the target does and
+            explains it; a region that fails and explains little is MINOR.
+        estimated_runs: Number of runs to come.
+        only_repeats: Whether these are only runs of the full model, which has agreed in each run.
 
     >>> import subgraph
     >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
     >>> step.number, step.purpose.value, step.outcome.value
     (1, 'baseline', 'agree')
-    """  # noqa: E501
+    """
 
     number: int
     purpose: Purpose
@@ -318,10 +330,10 @@ class FindingKind(StrEnum):
 
 @frozen
 class Accumulation:
-    """The pieces of an error that is made in many places.
+    """The pieces of an error that accumulates over many items.
 
     Attributes:
-        growth: (items of the prefix, error relative to the whole's), ascending.
+        growth: (items of the prefix, error relative to that of the full model), ascending.
         contributors: pieces with their shares, largest first.
     """
 
@@ -343,9 +355,9 @@ class Finding:
         doubtful: items without which the region could not be run, so that it is not certified.
         minor: items without which the region still fails, though it explains little, so that it is
             not certified.
-        alike: items of all kinds, each of which is off alone.
+        alike: items of all kinds, each of which deviates alone.
         repeats: regions of the same kind that fail in the same way; of a kind that is refused, only
-            one of them was asked about.
+            one of them was run.
         accumulation: `accumulated`: the way in which the error comes together.
     """
 
@@ -370,7 +382,7 @@ class Finding:
 
     @property
     def regions(self) -> tuple[Items, ...]:
-        """The region, and those that it stands for."""
+        """The region, and those that it represents."""
         return (self.items, *self.repeats)
 
     @property
@@ -395,28 +407,29 @@ class Outcome(StrEnum):
     AGREE = "agree"
     CLAIMED = "claimed"  # agrees within the precision that the candidate claims
     DISAGREE = "disagree"
-    ELSEWHERE = "elsewhere"  # the whole disagrees, the region that was asked about agrees alone
+    ELSEWHERE = "elsewhere"  # the full model disagrees, the region that the user named agrees alone
     UNRESOLVED = "unresolved"
 
 
 @frozen
 class Counts:
-    """Cost of a search. A query that was asked before in the same search costs nothing.
+    """Cost of a search. A query that is repeated in the same search costs nothing.
 
     Attributes:
-        runs: by purpose. compiled: items sent to the candidate, by purpose.
+        runs: Number of runs, by purpose.
+        compiled: Number of items sent to the candidate, by purpose.
     """
 
     runs: Mapping[Purpose, int] = field(default_factory=dict)
     compiled: Mapping[Purpose, int] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
-        """Of both, one after the other."""
+        """Return the cost of both searches."""
         runs = Counter(self.runs) + Counter(other.runs)
         return Counts(runs, Counter(self.compiled) + Counter(other.compiled))
 
-    def without(self, *purposes: Purpose) -> Counts:
-        """For all purposes but these."""
+    def exclude(self, *purposes: Purpose) -> Counts:
+        """Return the cost for all purposes but these."""
         kept = (
             {p: n for p, n in counted.items() if p not in purposes}
             for counted in (self.runs, self.compiled)
@@ -424,12 +437,12 @@ class Counts:
         return Counts(*kept)
 
     def total(self, *without: Purpose) -> int:
-        """Runs for all purposes but these."""
-        return sum(self.without(*without).runs.values())
+        """Return the runs for all purposes but these."""
+        return sum(self.exclude(*without).runs.values())
 
     def items(self, *without: Purpose) -> int:
-        """Compiled items for all purposes but these."""
-        return sum(self.without(*without).compiled.values())
+        """Return the compiled items for all purposes but these."""
+        return sum(self.exclude(*without).compiled.values())
 
 
 @frozen
@@ -437,22 +450,26 @@ class Findings:
     """Result of a search.
 
     Attributes:
-        signature: how the whole fails; None where it agrees, whatever a piece of it does.
-        findings: culprits by share, largest first; then the others.
-        irrelevant: regions that fail alone and explain little.
-        unresolved: regions that could not be run or compared.
-        probe_sensitive: reading intermediate tensors made the fault vanish.
-        complete: the model agrees with the culprits on the reference: seen in one run of all other items.
-        stopped: why the search ended early, or "". budget_spent: because the runs or the time were used up.
-        notes: for the reader of a report: a text, and the items that it ends with.
-        names: per item, what stands for it, for people; empty where nobody named them.
+        outcome: The result in one word.
+        counts: The cost of the search.
+        signature: How the full model fails; None if it agrees, whatever a region of it does.
+        findings: Culprits by share, largest first; then the others.
+        irrelevant: Regions that fail alone and explain little.
+        unresolved: Regions that could not be run or compared.
+        probe_sensitive: Whether the error vanished when intermediate tensors were read.
+        complete: Whether the model agrees if the culprits run on the reference: the result of one
+            run of all other items.
+        stopped: Why the search ended early; "" if it did not.
+        budget_spent: Whether it ended early because the runs or the time were used up.
+        notes: Notes for the reader of a report: a text, and the items that it ends with.
+        names: The names of each item for people; empty if the items have no names.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"))
     >>> steps = list(bisection)
     >>> bisection.findings.outcome.value, bisection.findings.findings
     ('agree', ())
-    """  # noqa: E501
+    """
 
     outcome: Outcome
     counts: Counts

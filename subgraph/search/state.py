@@ -1,8 +1,8 @@
-"""State of a search: what it looks for, and what the answers so far have shown.
+"""State of a search: its target, and the facts that the answers have shown.
 
 Concepts:
-- *aim*: what counts as failing, and how often that is asked. It is immutable; whoever learns
-  something that changes it puts another one in its place.
+- *aim*: the meaning of failing, and the number of repetitions. It is immutable; an answer that
+  changes it replaces it by another one.
 - *repetitions*: a region of a flaky candidate passes only after several passes. The first run of a
   region may share a process with others, any further one gets its own.
 """
@@ -29,25 +29,25 @@ from subgraph.search.oracle import (
 from subgraph.types import frozen
 from subgraph.verdict import NO_OUTPUT, Signature, Status
 
-STILL_REPETITION = (
-    1000  # from this repetition on, the whole is run only to see whether it still gives output
-)
-MAX_WITHOUT_OUTPUT = (
-    4  # regions in a row without output, before the whole is run again; doubled each time
-)
+# From this repetition on, the full model is run only to see whether it still returns outputs.
+STILL_REPETITION = 1000
+# Regions in a row without output, before the full model is run again; doubled each time.
+MAX_WITHOUT_OUTPUT = 4
 _AGREED_ITEMS = 2_000_000  # of agreeing regions looked through for contradictions
 
 
 @frozen
 class Baseline:
-    """The runs of the whole model, summed up.
+    """The summary of the runs of the full model.
 
     Attributes:
-        signature: the most frequent one; None where no run failed.
-        failed, runs: how many runs failed with it, of how many.
-        agrees: every run agreed. claimed: but some only within the claimed precision.
-        why: of the first run with that signature.
-        is_contradicted: runs on the same values contradict each other.
+        signature: The most frequent signature; None if no run failed.
+        failed: Number of runs that failed with it.
+        runs: Number of all runs.
+        agrees: Whether every run agreed.
+        claimed: Whether every run agreed, but some only within the claimed precision.
+        why: The reason of the first run with that signature.
+        is_contradicted: Whether runs on the same values contradict each other.
     """
 
     signature: Signature | None = None
@@ -69,14 +69,14 @@ class Aim:
     """The target of a search, and the form of its queries.
 
     Attributes:
-        target: the items whose error is looked for: () for the whole model, later what the known
-            culprits leave.
-        signature: how the target fails; None if it does not.
-        proven: regions that are culprits whatever share they have, and why.
-        any_failure: a region that fails at all counts as failing, whatever it explains.
-        first: the repetition that counts as the first. repeats: how often a region must pass to
-            count as passed.
-        wavers: whether the full model fails in some runs of one process and not in others, so that
+        target: The items whose error is explained: () for the full model, later the remaining
+            items without the known culprits.
+        signature: How the target fails; None if it does not.
+        proven: Regions that are culprits whatever share they have, and why.
+        any_failure: Whether a region that fails at all counts as failing, whatever it explains.
+        first: The repetition that counts as the first.
+        repeats: Number of passes after which a region counts as passed.
+        wavers: Whether the full model fails in some runs of one process and not in others, so that
             repetitions take no fresh processes.
     """
 
@@ -103,8 +103,10 @@ class Aim:
         """The repetitions that all have to pass."""
         return range(self.first, self.first + self.repeats)
 
-    def isolated(self, region: Items, repetition: int, *, explain: bool = False) -> Query:
-        """The query about a region on captured values."""
+    def make_isolated_query(
+        self, region: Items, repetition: int, *, explain: bool = False
+    ) -> Query:
+        """Return the query about a region on captured values."""
         return Query(
             QueryKind.ISOLATED,
             region,
@@ -114,8 +116,8 @@ class Aim:
             target=self.target,
         )
 
-    def in_place(self, kind: QueryKind, items: Items) -> Query:
-        """The query about what items give inside the model."""
+    def make_in_place_query(self, kind: QueryKind, items: Items) -> Query:
+        """Return the query about the outputs of items inside the model."""
         return Query(kind, items, self.first, self.takes_fresh(self.first))
 
     def takes_fresh(self, repetition: int) -> bool:
@@ -134,10 +136,11 @@ class Seen:
     """The results of the answers about regions.
 
     Attributes:
-        suspect: the smallest region that failed since the last culprit.
-        agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is
-            one.
-        without_output: regions in a row without output.
+        suspect: The smallest region that failed since the last culprit.
+        agreed: Regions that agreed.
+        irrelevant: Regions that fail and explain little, with the answer.
+        unresolved: Regions that could not be run or compared, with the answer.
+        without_output: Number of regions in a row without output.
     """
 
     suspect: Items = ()
@@ -147,7 +150,7 @@ class Seen:
     without_output: int = 0
 
     def note(self, aim: Aim, query: Query, answer: Answer) -> RegionOutcome:
-        """Take note of an answer; return what it means."""
+        """Note an answer; return its outcome."""
         if query.kind is not QueryKind.ISOLATED:
             return RegionOutcome(answer.status)
         outcome = aim.outcome(query.items, answer)
@@ -181,12 +184,17 @@ class SearchState:
     """All that is known during a search.
 
     Attributes:
-        parents: the items that each item reads.
-        prior: how likely each item is guilty. weights: the same, with what was learned since.
-        labels: kind of each item; None if unknown.
-        whole: how the whole fails, and how often.
-        notes: as in `Findings`.
-        max_without_output: at this many regions in a row without output, the whole is run again.
+        driver: The driver.
+        parents: The items that each item reads.
+        prior: Function that returns the probability of each item to be guilty, in any unit.
+        labels: The kind of each item; None if unknown.
+        whole: How the full model fails, and how often.
+        aim: The target.
+        seen: The results of the answers about regions.
+        weights: The values of `prior`, changed by later answers.
+        notes: The notes of `Findings`.
+        max_without_output: Number of regions in a row without output after which the full model is
+            run again.
     """
 
     driver: Driver
@@ -206,7 +214,7 @@ class SearchState:
         return len(self.parents)
 
     def expect(self, runs: int, *, only_repeats: bool = False) -> None:
-        """Say how many runs are to come, and whether they only repeat the whole."""
+        """Set the estimate of the runs to come, and whether they only repeat the full model."""
         self.driver.estimate = (runs, only_repeats)
 
     def look_for(self, target: Items, signature: Signature | None) -> None:
@@ -227,13 +235,13 @@ class SearchState:
         finally:
             self.aim = aim
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ queries
 
     def ask(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
-        """Answers to queries; those answered before are not asked again.
+        """Return the answers to queries; queries with a known answer are not sent again.
 
         Raises:
-            SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
+            SearchStopped: A budget is used up, or the candidate has changed; no query was sent.
         """
         if self.seen.without_output >= self.max_without_output:
             self.seen.without_output = 0
@@ -247,7 +255,10 @@ class SearchState:
         return (yield from self.driver.ask(purpose, queries, partial(self.seen.note, self.aim)))
 
     def one_by_one(self, purpose: Purpose, queries: Iterable[Query]) -> Search[list[Answer]]:
-        """As `ask`, so that a budget that ends leaves the answers before it."""
+        """Return the answers to queries that are sent singly.
+
+        If a budget ends, the answers before it remain.
+        """
         answers = []
         for query in queries:
             answers += yield from self.ask(purpose, [query])
@@ -258,11 +269,13 @@ class SearchState:
     def probe_all(
         self, purpose: Purpose, regions: Sequence[Items], *, explain: bool
     ) -> Search[list[RegionOutcome]]:
-        """Outcome of each region: one failure is enough, a pass takes `repeats` passes."""
+        """Return the outcome of each region: a failure is enough, a pass takes `repeats` passes."""
         outcomes = dict.fromkeys(regions, RegionOutcome.AGREE)
         for repetition in self.aim.passes:
             undecided = [region for region, seen in outcomes.items() if seen in NOT_HERE]
-            queries = [self.aim.isolated(r, repetition, explain=explain) for r in undecided]
+            queries = [
+                self.aim.make_isolated_query(r, repetition, explain=explain) for r in undecided
+            ]
             answers = (yield from self.ask(purpose, queries)) if queries else []
             for region, answer in zip(undecided, answers, strict=True):
                 outcome = self.aim.outcome(region, answer)
@@ -277,18 +290,20 @@ class SearchState:
     def probe(
         self, purpose: Purpose, region: Items, *, explain: bool = False
     ) -> Search[RegionOutcome]:
-        """Outcome of one region."""
+        """Return the outcome of one region."""
         return (yield from self.probe_all(purpose, [region], explain=explain))[0]
 
     def fails(self, purpose: Purpose, region: Items) -> Search[bool]:
-        """Whether a region fails as what is looked for does, and explains it."""
+        """Return whether a region fails as the target does, and explains it."""
         return (yield from self.probe(purpose, region)) is RegionOutcome.FAIL
 
     def repeat(self, regions: Sequence[Items], times: int) -> Search[list[RegionOutcome]]:
-        """Outcome of each region, this many times more, to confirm it."""
+        """Return the outcome of each region, this many times more, to confirm it."""
         first = self.aim.first + 1
         again = range(first, first + times)
-        queries = [self.aim.isolated(r, repetition) for r, repetition in product(regions, again)]
+        queries = [
+            self.aim.make_isolated_query(r, repetition) for r, repetition in product(regions, again)
+        ]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
         return [
             self.aim.outcome(query.items, answer)
@@ -296,8 +311,10 @@ class SearchState:
         ]
 
     def tail(self, purpose: Purpose, rest: Items) -> Search[Answer]:
-        """The answer about what is left without some items: the first that does not agree; if all
-        do, the last. Where the model's outputs agree anyway, its own outputs are judged."""
+        """Return the first answer about the remaining items that does not agree, or the last one.
+
+        If the outputs of the model agree anyway, the outputs of the remaining items are judged.
+        """
         if self.aim.signature is None and rest:
             yield from self.probe(purpose, rest)
             return self.answer_to(rest)
@@ -311,14 +328,16 @@ class SearchState:
         return answer
 
     def answer_to(self, region: Items) -> Answer:
-        """The decisive answer about a region that was asked about: a failing one, else the
-        first."""
-        known = list(filter(None, (self.known(region, k) for k in self.aim.passes)))
+        """Return the decisive answer about a region with answers: a failing one, or the first."""
+        known = list(filter(None, (self.get_answer(region, k) for k in self.aim.passes)))
         return next(
             (a for a in known if self.aim.outcome(region, a) is RegionOutcome.FAIL), known[0]
         )
 
-    def known(self, region: Items, repetition: int) -> Answer | None:
-        """The answer about a region, if it was asked about; with the share of the present
-        target."""
-        return self.driver.known(self.aim.isolated(region, repetition))
+    def get_answer(self, region: Items, repetition: int) -> Answer | None:
+        """Return the known answer about a region, with the share of the present target.
+
+        Returns:
+            None without such an answer.
+        """
+        return self.driver.get_answer(self.aim.make_isolated_query(region, repetition))

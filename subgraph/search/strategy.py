@@ -1,8 +1,8 @@
-"""The whole search, from "does the whole fail?" to 1-minimal regions.
+"""The complete search, from "does the full model fail?" to 1-minimal regions.
 
 baseline → profile → gallop back from the first wrong item → shrink and certify → confirm in fresh
-processes → does the rest agree? If the profile shows nothing, overlapped halving takes its place.
-See the modules of `passes`.
+processes → do the remaining items agree? If the profile shows nothing, overlapped halving replaces
+it. See the modules of `passes`.
 
 Insight: a search is a pure function of its answers. It may be stopped at any time and run again
 over the stored answers; it takes the same path. It changes its mind in the same way: it starts
@@ -64,9 +64,12 @@ def search(
 
     Args:
         parents: the items that each item 0 … n−1 reads; all of them come earlier.
-        weights: how likely each item is guilty, in any unit; asked once the whole disagrees. None:
-            all equally.
-        labels: the kind of each item; a guilty item makes others of its kind likelier.
+        oracle: The oracle.
+        settings: The limits; None for none.
+        weights: Function that returns the probability of each item to be guilty, in any unit. It is
+            called once the full model disagrees. None for equal ones.
+        labels: The kind of each item; a guilty item makes others of its kind likelier. None if the
+            kinds are unknown.
 
     Yields a Step per answer, returns the Findings. The same answers give the same path.
 
@@ -92,7 +95,7 @@ def search(
     state, narrowing = begin(settings)
     if settings.expect:
         unlimited = replace(settings, max_trials=None, max_time=None)
-        settings.expect(Lookahead(partial(begin, unlimited), state.driver.answers_sent).wanted)
+        settings.expect(Lookahead(partial(begin, unlimited), state.driver.answers_sent).iter_wanted)
     return state.driver.run(narrowing)
 
 
@@ -136,13 +139,14 @@ def _narrow(state: SearchState) -> Search[Findings]:
 
 
 def _require_failures(whole: Baseline, flaky: bool) -> None:
-    """
+    """Check that the full model fails often enough.
+
     Raises:
-        SearchStopped: the whole fails too rarely to narrow it down.
+        SearchStopped: The full model fails too rarely to narrow it down.
     """
     if flaky and whole.rate < MIN_RATE:
         raise SearchStopped(
-            f"the whole failed in {whole.failed} of {whole.runs} runs: too rarely to narrow it"
+            f"the full model failed in {whole.failed} of {whole.runs} runs: too rarely to narrow it"
             " down, or the candidate changed"
         )
 
@@ -169,8 +173,11 @@ def _search_scope(progress: Progress) -> Search[None]:
 
 
 def _probe_scope(progress: Progress) -> Search[RegionOutcome]:
-    """Outcome of the scope; unresolved if it is empty. If a part of the model fails and explains
-    little of the whole, its own error is looked for from now on."""
+    """Return the outcome of the scope; unresolved if it is empty.
+
+    If a part of the model fails and explains little of the error of the full model, the error of
+    the part is the target from now on.
+    """
     state = progress.state
     scope = progress.scope
     if not scope:
@@ -260,9 +267,9 @@ def _smallest(
 # Search of intermediate tensors if the outputs agree: each in place, then each deviating item
 # alone.
 #
-# Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU,
+# Insight: the nodes between a fault and the outputs may hide it on the inputs at hand: a ReLU,
 # a maximum, a sum of much larger terms. Reading intermediate tensors disturbs the candidate, so
-# only what fails alone as well counts.
+# only an item that fails alone as well counts.
 
 MAX_CONFIRMED = 2  # culprits of a kind, before further ones that fail alike are not confirmed
 

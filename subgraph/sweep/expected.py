@@ -236,7 +236,7 @@ class ExpectedOutputs:
     def _needs_rounding(output: _Output, by_rounding: Judgement) -> bool:
         """Whether no approximate kernel of the model explains an error beyond rounding."""
         operators = graphs.load(output.example.model).ops
-        deviation = Deviation.of(operators, error_of(by_rounding), agrees_usually=True)
+        deviation = Deviation.make(operators, error_of(by_rounding), agrees_usually=True)
         settlement = settle_rounding(NodeEvidence([deviation]), is_beyond_rounding=True)
         return settlement.decision is Decision.ROUNDING_ALONE
 
@@ -277,7 +277,7 @@ class ExpectedOutputs:
         tolerated: list[Judgement] = []
         for record in example.outputs:
             if record.name not in result.tensors[0]:
-                return ReferenceResult("differs", f"{record.name}: it gives none")
+                return ReferenceResult("differs", f"{record.name}: no output")
             values = record.value(), result.tensors[0][record.name].value()
             output = _Output(example, record.name, *values)
             if not output.judge(self._noise_rule, Precision.FP32).agrees:

@@ -219,8 +219,8 @@ class CandidateModel:
         cut = self.region(region)
         feeds = self.feeds(region, records, folder)
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
-        shapes = self._captured(cut.shapes)
-        captured = () if self.unknown else self._captured(cut.outputs)
+        shapes = self._get_captured(cut.shapes)
+        captured = () if self.unknown else self._get_captured(cut.outputs)
         if cut.shapes and not shapes:
             raise ModelError(
                 f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known:"
@@ -241,7 +241,7 @@ class CandidateModel:
         other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]
 
-    def _captured(self, names: Sequence[str]) -> Feeds:
+    def _get_captured(self, names: Sequence[str]) -> Feeds:
         """The reference's values of the candidate's model; none if it cannot compute these
         tensors."""
         if self.values is None:
@@ -259,7 +259,7 @@ class CandidateModel:
         names = [(n, known[n]) for n in self.region(region).inputs]
         return [
             {
-                n: self._entering(own).converted(sample[own], folder, f"in{k}-{i}")
+                n: self._entering(own).convert(sample[own], folder, f"in{k}-{i}")
                 for i, (n, own) in enumerate(names)
             }
             for k, sample in enumerate(records)

@@ -155,7 +155,7 @@ class ComparisonRow:
         """Whether it disagrees in place or alone."""
         return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
 
-    def excused(self) -> ComparisonRow:
+    def excuse(self) -> ComparisonRow:
         """The row with steps of quantizers as the reason why it fails, which decides nothing."""
         why = "steps of quantizers add up, or a scale clips"
         undecided = partial(replace, status=Status.UNRESOLVED, signature=None, why=why)
@@ -526,7 +526,7 @@ def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Devia
             continue
         region = _node_region(trials.model, i, [row.tensor for row in node])
         if region and is_beyond_rounding(trials, region):
-            yield Deviation.of([node[0].op], error, agrees_usually=True)
+            yield Deviation.make([node[0].op], error, agrees_usually=True)
 
 
 def _compare(
@@ -674,7 +674,7 @@ class _OwnSteps:
         below = self.graph.descendants(wrong)
         excused = {row.tensor for row in bad if self.excuse(row) and row.index not in below}
         shown = [row for row in found.rows if row.tensor in names]
-        rows = tuple(row.excused() if row.tensor in excused else row for row in shown)
+        rows = tuple(row.excuse() if row.tensor in excused else row for row in shown)
         told = {row.tensor: row.in_place for row in rows if row.in_place}
         in_place = found.in_place
         if outputs := tuple(told[j.name] for j in in_place.outputs if j.name in told):

@@ -120,7 +120,7 @@ class Deviation:
     error: float
 
     @classmethod
-    def of(cls, operators: Collection[str], error: float, *, agrees_usually: bool) -> Deviation:
+    def make(cls, operators: Collection[str], error: float, *, agrees_usually: bool) -> Deviation:
         """The deviation of a region with these operators."""
         return cls(APPROXIMATED.intersection(operators) if agrees_usually else frozenset(), error)
 
@@ -235,13 +235,13 @@ def _has_own_steps(judge: Judge) -> bool:
 def _agrees_beyond_rounding(judge: Judge, region: Region, result: RunResult) -> bool:
     by_rounding = judge.with_criterion(ROUNDING_ALONE)
     return (
-        agrees(judge.without_evidence(), region, result)
+        agrees(judge.ignore_evidence(), region, result)
         and by_rounding.verdict(region, result).fails
     )
 
 
 def _agrees_despite_jumps(judge: Judge, region: Region, result: RunResult) -> bool:
-    verdict = judge.without_evidence().verdict(region, result)
+    verdict = judge.ignore_evidence().verdict(region, result)
     return verdict.agrees and any(j.label == JUMPS for j in verdict.outputs)
 
 

@@ -93,7 +93,7 @@ class Judge:
         """The judge that applies another criterion to the same results."""
         return replace(self, criterion=criterion, rule=parse_criterion(criterion))
 
-    def without_evidence(self) -> Judge:
+    def ignore_evidence(self) -> Judge:
         """The judge that accepts outputs that tell nothing about the candidate."""
         return replace(self, needs_evidence=False)
 
@@ -167,7 +167,7 @@ class Judge:
         """The verdict on outputs of the full model, a part of which the reference computed."""
         whole = self.model.whole()
         with files_unchanged(self, whole, result):
-            return self.without_evidence()._judge(whole, result)
+            return self.ignore_evidence()._judge(whole, result)
 
     def mask(self, name: str, k: int, given: Records) -> Array | None:
         """Elements of a model output that are compared in sample `k`, as booleans of its shape;
@@ -191,7 +191,7 @@ class Judge:
         if result.failure:
             verdict = replace(result.failure, stored=result.stored)
             return _require_evidence(self, region, verdict) if needs_evidence else verdict
-        expected = self._expected(region)
+        expected = self._get_expected(region)
         judgements = tuple(
             chain.from_iterable(
                 self._judgements(region, result, records, k) for k, records in enumerate(expected)
@@ -207,7 +207,7 @@ class Judge:
             status, signature, why, judgements, {}, result.build, result.run, result.stored
         )
 
-    def _expected(self, region: Region) -> Feeds:
+    def _get_expected(self, region: Region) -> Feeds:
         """The reference's outputs of a region.
 
         Where the candidate's own model cannot represent the values that enter the region, the
@@ -264,11 +264,13 @@ class Judge:
             if other and isinstance(reference, np.ndarray):
                 if scales and name in scales:
                     dtype = find_code_type(other, name)
-                    quantized = quantized_by(scales[name], reference, dtype, coarse)
+                    quantized = compute_quantizer_values(scales[name], reference, dtype, coarse)
                 elif scale := find_tflite_scale(other, name):
                     largest = float(np.abs(reference).max(initial=0.0))
                     half_step = find_half_step(other, name, scale, largest)
-                    codes = quantized_by(scale, reference, find_code_type(other, name), coarse)
+                    codes = compute_quantizer_values(
+                        scale, reference, find_code_type(other, name), coarse
+                    )
                     held = ((codes.exact - codes.zero) * codes.step).astype(reference.dtype)
                     lost = np.abs(held - reference).max(initial=0.0)
                     clipped = held if lost <= MAX_LOST * largest else None
@@ -475,7 +477,9 @@ def _find_ignored_outputs(judge: Judge) -> frozenset[str]:
     return frozenset(judge.model.choice.ignored).difference(*needed_by_nodes)
 
 
-def quantized_by(scale: Scale, exact: Array, dtype: str, is_coarse: bool) -> QuantizedValues:
+def compute_quantizer_values(
+    scale: Scale, exact: Array, dtype: str, is_coarse: bool
+) -> QuantizedValues:
     """Return the values that a quantizer with one scale rounds, in its steps."""
     limits = np.iinfo(dtype)
     (step,), (zero,) = scale.step, scale.zero

@@ -212,7 +212,7 @@ class ParallelRuns:
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:
-        self.trials = trials.limited_to(jobs)
+        self.trials = trials.with_jobs(jobs)
         self.jobs = jobs
         self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
         self._running: dict[Region, Future[RunResult]] = {}

@@ -213,7 +213,7 @@ def _find_wrong_use(trials: Trials, region: Region) -> Breach:
 
 def _find_rounded_input(trials: Trials, region: Region) -> Breach | None:
     """Find whether the outputs are right, up to rounding, for inputs rounded to float16."""
-    judge = trials.judge.without_evidence().with_criterion(ROUNDING_ALONE)
+    judge = trials.judge.ignore_evidence().with_criterion(ROUNDING_ALONE)
     rounded: MisreadInput | None = None
     records = judge.model.values.records
     for name in (n for n in region.inputs if records[0][n].dtype == "float32"):

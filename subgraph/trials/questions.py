@@ -308,7 +308,7 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     usual, *other_draws = DRAWS
     names = ", ".join(f"'{clean(name)}'" for name in find_mute(verdict.outputs))
     for draw in other_draws:
-        other = trials.with_model(trials.model.fed_with(values.redraw(draw))).restarted()
+        other = trials.with_model(trials.model.with_values(values.redraw(draw))).with_new_session()
         if _is_telling(other):
             note = (
                 f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} tells nothing about {names})"

@@ -114,7 +114,7 @@ class ReferenceModel:
 
     # ------------------------------------------------------------ variants
 
-    def fed_with(self, values: ReferenceValues) -> ReferenceModel:
+    def with_values(self, values: ReferenceValues) -> ReferenceModel:
         """The same model on other inputs."""
         return replace(self, values=values, cache=replace(self.cache, noises={}))
 

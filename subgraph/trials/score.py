@@ -161,11 +161,11 @@ class ByScore:
         ]
         if names:
             return not_run(f"it gives no output {clean(names[0])}")
-        score = self.of(result.tensors)[0]
+        score = self.compute(result.tensors)[0]
         status = Status.AGREE if score >= self.limit else Status.FAIL
         return Judged(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
 
-    def of(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
+    def compute(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
         """The score of these outputs; of each draw of the samples, where some are given.
 
         Raises:
@@ -206,9 +206,9 @@ class ByScore:
         if samples < 2:
             return None
         draws = np.random.default_rng(0).integers(0, samples, (DRAWS, samples))
-        values = np.asarray(self.of(outputs, draws))
+        values = np.asarray(self.compute(outputs, draws))
         if self.wanted.at_least is None:
-            values = np.asarray(self.of(self.float_outputs, draws)) - values
+            values = np.asarray(self.compute(self.float_outputs, draws)) - values
         low, high = np.percentile(values, INTERVAL)
         return float(low), float(high)
 
@@ -247,7 +247,7 @@ class ByScore:
             self.identity([sample[n] for sample, n in product(outputs, self.float_outputs[0])])
         )
         if key not in self._known:
-            score = self.of(outputs)[0]
+            score = self.compute(outputs)[0]
             interval = self.interval(outputs)
             self._known[key] = ScoreDocument(
                 words=self.wanted.words,
@@ -326,7 +326,7 @@ def open_score(
                 code="score.not-loadable",
             ) from e
         score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)
-        (score.float_score,) = score.of(float_outputs)
+        (score.float_score,) = score.compute(float_outputs)
         yield score
 
 

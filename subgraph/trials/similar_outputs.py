@@ -99,7 +99,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
 def feed_misread(judge: Judge, misread: MisreadInput) -> Judge:
     """The same judge for the model that is fed with the misread input."""
     values = judge.model.values.replace_input(misread.name, misread.feeds, misread.text)
-    return replace(judge, model=judge.model.fed_with(values))
+    return replace(judge, model=judge.model.with_values(values))
 
 
 @frozen

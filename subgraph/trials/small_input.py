@@ -168,7 +168,7 @@ class SmallInputProgress:
         }
         samples = Feeding(records=(records,), origins=(ORIGIN,)).plan(model.graph, records)
         values = ReferenceValues(model.graph, model.reference, samples, into)
-        trials = self.trials.with_model(model.fed_with(values))
+        trials = self.trials.with_model(model.with_values(values))
         try:
             self._run(trials)
         except OutOfTime:

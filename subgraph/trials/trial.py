@@ -85,13 +85,13 @@ class Trials(JudgeProperties):
 
     # ------------------------------------------------------------ variants
 
-    def restarted(self) -> Trials:
+    def with_new_session(self) -> Trials:
         """The same trials in a new session, which has used no runs so far."""
-        return replace(self, ask=self.ask.restarted())
+        return replace(self, ask=self.ask.with_new_session())
 
-    def limited_to(self, jobs: int) -> Trials:
+    def with_jobs(self, jobs: int) -> Trials:
         """The same trials, of which so many run at once."""
-        return replace(self, ask=self.processes.limited_to(jobs))
+        return replace(self, ask=self.processes.with_jobs(jobs))
 
     def with_criterion(self, criterion: str) -> Trials:
         """The same runs, judged by another criterion."""
@@ -168,7 +168,7 @@ class FullModelMode:
         """Judge this pass of each session from now on."""
         self.pass_number = number
 
-    def restarted(self, form: Form | None = None) -> FullModelMode:
+    def make_fresh(self, form: Form | None = None) -> FullModelMode:
         """The same mode, without the verdicts; with another form, if one is given."""
         return FullModelMode(form or self.form, self.pass_number)
 
@@ -222,7 +222,7 @@ class Asker(Protocol):
     def with_model(self, model: ReferenceModel) -> Asker:
         """The asker for another view of the same model, such as one whose shapes are not frozen."""
 
-    def restarted(self) -> Asker:
+    def with_new_session(self) -> Asker:
         """The asker of a new session: it has used no runs, and decided nothing about the full
         model."""
 
@@ -305,25 +305,25 @@ class Processes(JudgeProperties):
         separately."""
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
         return replace(
-            self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.restarted()
+            self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.make_fresh()
         )
 
     def with_store(self, store: Store, form: Form | None = None) -> Processes:
         """The same processes, with other stored results and an empty log."""
         judge = replace(self.judge, model=replace(self.model, store=store))
-        return replace(self, judge=judge, log=RunLog(), mode=self.mode.restarted(form))
+        return replace(self, judge=judge, log=RunLog(), mode=self.mode.make_fresh(form))
 
-    def restarted(self) -> Processes:
+    def with_new_session(self) -> Processes:
         """The same processes in a new session, over the same store."""
         return replace(self, log=RunLog(), mode=FullModelMode())
 
-    def limited_to(self, jobs: int) -> Processes:
+    def with_jobs(self, jobs: int) -> Processes:
         """The same processes, of which so many run at once."""
         return replace(self, turns=Semaphore(jobs))
 
     def only_stored(self) -> Processes:
         """The stored runs of the candidate, the full model in the form of the user's file."""
-        mode = self.mode.restarted(Form.SHIPPED)
+        mode = self.mode.make_fresh(Form.SHIPPED)
         return replace(self, log=RunLog(), mode=mode, may_run=False)
 
     # ------------------------------------------------------------ running

@@ -38,9 +38,9 @@ def test_last_remaining_region_is_the_culprit(family: str) -> None:
         culprits = {k for f in findings.findings if f.kind is FindingKind.CULPRIT for k in f.items}
         left = [remaining.left for _, remaining in seen]
         assert left[0] == seen[0][1].size and left[-1] == len(culprits), (family, seed)
-        assert seen[0][1].learned(seen[0][0]) == "whole model"
+        assert seen[0][1].describe_progress(seen[0][0]) == "whole model"
         if len(seen) > 3:
-            found = seen[-1][1].learned(seen[-1][0])
+            found = seen[-1][1].describe_progress(seen[-1][0])
             assert found == f"{len(culprits)} of {seen[0][1].size} nodes left"
 
 

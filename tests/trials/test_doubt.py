@@ -37,10 +37,10 @@ from subgraph.verdict import Status
 from tests.helpers import text_models
 from tests.helpers.planted_candidates import planted
 
-CONV = Deviation.of(["Conv", "Relu"], 8e-4, agrees_usually=True)
-EXP = Deviation.of(["Exp"], 1e-3, agrees_usually=True)
-ADD = Deviation.of(["Add"], 1e-4, agrees_usually=True)
-WRONG_CONV = Deviation.of(["Conv"], 0.5, agrees_usually=False)
+CONV = Deviation.make(["Conv", "Relu"], 8e-4, agrees_usually=True)
+EXP = Deviation.make(["Exp"], 1e-3, agrees_usually=True)
+ADD = Deviation.make(["Add"], 1e-4, agrees_usually=True)
+WRONG_CONV = Deviation.make(["Conv"], 0.5, agrees_usually=False)
 
 
 @pytest.mark.parametrize(

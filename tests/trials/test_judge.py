@@ -45,4 +45,4 @@ def test_other_inputs_are_another_model(
         model = trials.model
         noise = model.noise(whole, 0)
         assert replace(model, freeze=False).noise(whole, 0) is noise
-        assert model.fed_with(model.values).noise(whole, 0) is not noise
+        assert model.with_values(model.values).noise(whole, 0) is not noise

@@ -166,7 +166,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
         OutputError: nothing can be written.
     """
     results = session.results()
-    session = session.restricted_to(results)
+    session = session.restrict_to(results)
     bisection = ManualBisection(trials, options_of(session), results)
     shown = session.shown
     has_ended = True

@@ -78,14 +78,14 @@ class ManualOracle(NodeOracle):
         asking = self._variant(may_ask=True)
         for query in queries:
             try:
-                answers.append(asking._recorded(query.once))
+                answers.append(asking._find_answer(query.once))
             except Pending as pending:
                 missing += pending.tasks
         if missing:
             raise Pending(missing)
         return answers
 
-    def _recorded(self, query: Query) -> Answer:
+    def _find_answer(self, query: Query) -> Answer:
         if query not in self.known:
             self.known[query] = self._answer(query)
         return self.known[query]
@@ -239,7 +239,7 @@ class Person(JudgeProperties):
         """The same results, for another view of the model."""
         return replace(self, judge=replace(self.judge, model=model))
 
-    def restarted(self) -> Person:
+    def with_new_session(self) -> Person:
         """The same results, none of which was used so far."""
         return replace(self, log=RunLog())
 

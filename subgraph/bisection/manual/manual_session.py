@@ -253,7 +253,7 @@ class Session(SavedSession):
                 log.warning("the outputs of task %d are damaged (%s): it is open again", number, e)
         return results
 
-    def restricted_to(self, results: Mapping[str, RunResult]) -> Session:
+    def restrict_to(self, results: Mapping[str, RunResult]) -> Session:
         """The session without answers that have no result."""
         return replace(
             self, log=[answer for answer in self.log if self.task(answer.number).key in results]
@@ -336,7 +336,7 @@ def take(session: Session, source: Path | None, number: int | None) -> Taken:
     numbers = _require_open(session) if number is None else [number]
     is_only = len(numbers) == 1
     places = {
-        n: TaskFolders.of(tasks.folders_of(session.todo, n), n, source, is_only=is_only)
+        n: TaskFolders.find(tasks.folders_of(session.todo, n), n, source, is_only=is_only)
         for n in numbers
     }
     taken = []

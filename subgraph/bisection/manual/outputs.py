@@ -132,7 +132,7 @@ class TaskFolders:
     sources: Sequence[Path]
 
     @classmethod
-    def of(
+    def find(
         cls, cuts: Sequence[Path], number: int, source: Path | None, *, is_only: bool
     ) -> TaskFolders:
         """Find the outputs in `source`, or in `from_device`.

@@ -1,8 +1,8 @@
 """An error that accumulates over all items: the shares of disjoint pieces sum towards 1, and none
 is large.
 
-Insight: a culprit inside one piece gives that piece a large share; a culprit split between pieces
-gives none of them a share. Only an error to which every item adds leaves a small share everywhere.
+Insight: a piece that contains a culprit has a large share; if a culprit is split between pieces,
+none of them has a share. Only an error to which every item adds leaves a small share everywhere.
 """
 
 from __future__ import annotations
@@ -85,9 +85,11 @@ def partial(state: SearchState, region: Items, share: float) -> Finding:
 
 
 def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings of a search that could not make the rest agree; or a single one, if none of them
-    accounts for much: the error is made in many places, and these are the ones that were seen to
-    fail."""
+    """Return the findings of a search whose remaining items do not agree.
+
+    If none of them accounts for much, the error arises in many places, of which these were seen to
+    fail. Then the result is a single finding.
+    """
     culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
     shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
     if (
@@ -103,8 +105,8 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
     )
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
-    why = f"what fails alone ({len(shares)}) explains {sum(shares):.0%}, none more than"
-    why += f" {max(shares):.0%}; the rest of the error is made in many places"
+    why = f"the culprits ({len(shares)}) explain {sum(shares):.0%}, none more than"
+    why += f" {max(shares):.0%}; the remaining error arises in many places"
     return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 
@@ -130,12 +132,15 @@ def _finding(
 def _shares(
     state: SearchState, pieces: Sequence[Items], graded: bool
 ) -> Search[list[float] | None]:
-    """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a
-    culprit's share."""
+    """Return the share of each piece.
+
+    Returns:
+        None if a piece fails as the target does and, with `graded`, has a culprit's share.
+    """
     shares = []
     for piece in pieces:
         (a,) = yield from state.ask(
-            Purpose.GROWTH, [state.aim.isolated(piece, state.aim.first, explain=True)]
+            Purpose.GROWTH, [state.aim.make_isolated_query(piece, state.aim.first, explain=True)]
         )
         fails = state.aim.outcome(piece, a) is RegionOutcome.FAIL
         share = a.share.of_target
@@ -148,8 +153,14 @@ def _shares(
 def _find_spoiling(
     state: SearchState, scope: Items, contributors: Sequence[tuple[Items, float]]
 ) -> Search[Finding | None]:
-    """Find the few items without which the scope agrees, and which alone spoil the outputs: their
-    own values are within rounding, as one scale for values of very different sizes leaves them."""
+    """Find the few items without which the scope agrees, and which alone make the outputs fail.
+
+    Their own values are within rounding, for example with one scale for values of very different
+    sizes.
+
+    Returns:
+        None without such items.
+    """
     items: Items = ()
     for piece, share in contributors[:MAX_SPOILING]:
         if not items and share < CULPRIT_SHARE:
@@ -160,7 +171,7 @@ def _find_spoiling(
             continue
         if not (yield from state.tail(Purpose.TAIL, items)).fails:
             break
-        query = state.aim.isolated(items, state.aim.first, explain=True)
+        query = state.aim.make_isolated_query(items, state.aim.first, explain=True)
         (alone,) = yield from state.ask(Purpose.GROWTH, [query])
         why = "the outputs agree without it, and fail with its error alone"
         return Finding(
@@ -176,7 +187,7 @@ def _find_spoiling(
 def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
-    queries = [state.aim.in_place(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
+    queries = [state.aim.make_in_place_query(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
     answers = yield from state.one_by_one(Purpose.GROWTH, queries)
     errors = [(size, answer.prefix_error) for size, answer in zip(sizes, answers, strict=True)]
     return tuple((size, error) for size, error in errors if error is not None)

@@ -3,7 +3,7 @@ kinds.
 
 Insight: a fault of an operator, or of a fusion, shows wherever the model has it. Two certified
 culprits of a kind make the others likely ones. Whether these fail as well takes one run for all of
-them, side by side in one model; if a failure ends the process, or if reading what they give hides
+them, side by side in one model; if a failure ends the process, or if reading their outputs hides
 it, one run for each, a few first.
 """
 
@@ -22,8 +22,8 @@ from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
 T = TypeVar("T")
-MIN_REFUSED = 2  # further regions of a kind that is refused, of which one is asked for all
-ASKED_FIRST = 4  # regions of a kind that are run one by one; where all agree, the others are not
+MIN_REFUSED = 2  # further regions of a kind that is refused; one run represents all of them
+ASKED_FIRST = 4  # regions of a kind that are run one by one; if all agree, the others are not run
 
 
 def cause_of(state: SearchState, finding: Finding) -> Hashable:
@@ -66,11 +66,18 @@ def repeats(
     others: Sequence[Finding],
     local: Mapping[int, float] | None,
 ) -> Search[tuple[Items, ...]]:
-    """The regions of a scope that fail as this culprit does, and have its kind, once one of the
-    `others` has it, too.
+    """Return the regions of a scope that fail as this culprit does, and have its kind.
 
-    Of a kind that is refused only one further region is asked about. `local`: as in `Profile`; what
-    is right inside the model, though perhaps not alone, is no culprit.
+    Another finding must have that kind, too. Only one further region of a kind that is refused is
+    run.
+
+    Args:
+        state: The state of the search.
+        scope: The items.
+        finding: The culprit.
+        others: The other findings.
+        local: `Profile.local`; a region that is right inside the model, though perhaps not alone,
+            is not a culprit.
     """
     regions = regions_alike(state, scope, finding.items)
     signature = finding.signature
@@ -103,14 +110,16 @@ def _fail(
     is_pooled = _are_pooled(state, signature)
     pool = len(state.driver.memo) if is_pooled else 0  # one that no earlier pool has
     ask = state.ask if is_pooled else state.one_by_one
-    queries = [replace(state.aim.isolated(r, state.aim.first), pool=pool) for r in regions]
+    queries = [
+        replace(state.aim.make_isolated_query(r, state.aim.first), pool=pool) for r in regions
+    ]
     with state.counting_any_failure():
         answers = yield from ask(Purpose.ALIKE, queries)
     return [answer.signature is signature for answer in answers]
 
 
 def _are_pooled(state: SearchState, signature: Signature | None) -> bool:
-    """Return whether regions that fail in this way are asked about together, in a run."""
+    """Return whether regions that fail in this way are run together, in one run."""
     return state.driver.settings.pools and signature not in NO_OUTPUT
 
 
@@ -130,21 +139,20 @@ def merge_alike(state: SearchState, findings: Sequence[Finding]) -> list[Finding
 # others, and to peel off one after the other would name them all: the candidate computes in
 # another precision, or scales its outputs.
 #
-# Insight: a culprit leaves items of other kinds right. So it is asked only where several disjoint
+# Insight: a culprit leaves items of other kinds right. So this is tested only if several disjoint
 # regions failed and none has agreed; a few items of different kinds, all over the scope, then
 # decide.
 
-MIN_FAILED = 3  # disjoint regions that failed alone, before it is asked
+MIN_FAILED = 3  # disjoint regions that failed alone, before this is tested
 LOOKED_AT = 8  # items
-MIN_KINDS = 3  # of those that are off
+MIN_KINDS = 3  # kinds of the deviating items
 MAX_RIGHT = 1  # of those looked at: some operators copy what they read
 
 
 def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> Search[Items]:
-    """Single items that are off alone, the last culprit's first; () where that is not so of nearly
-    all.
+    """Return single items that deviate alone, the last culprit's first; () unless nearly all do.
 
-    At most `LOOKED_AT` runs, and `MAX_RIGHT` + 1 where it is not so.
+    Complexity: at most `LOOKED_AT` runs; `MAX_RIGHT` + 1 runs of agreeing items end it.
     """
     failed = _disjoint([*culprits, *state.seen.irrelevant])
     if state.seen.agreed or state.aim.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
@@ -156,8 +164,9 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
 
 
 def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Search[Items]:
-    """Of a few items of all kinds those that are off alone, after those that are `known` to be; ()
-    where that is not so of nearly all. Runs as `everywhere`.
+    """Return the items that deviate alone, among a few of all kinds; () unless nearly all do.
+
+    Items that are `known` to deviate come first. It takes the runs of `everywhere`.
     """
     off = list(known)
     right = 0
@@ -175,7 +184,7 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
 
 
 def _disjoint(regions: Iterable[Items]) -> list[Items]:
-    """Of these regions, smallest first, those that share no item with one before."""
+    """Return regions, smallest first, without those that share an item with an earlier one."""
     kept = []
     seen: set[int] = set()
     for region in sorted(regions, key=len):

@@ -33,19 +33,18 @@ from subgraph.verdict import Status
 # A region comes out one item too large when a fault of rate p failed k times in a row and then
 # passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
 # for k = 8, r = 2, whatever p. Rows: (items of the region at most, further runs of it, of each
-# neighbor); two runs of the whole, one of the region and of each neighbor precede, and up to
-# `MAX_EXCHANGED` items each neighbor is run once more with a stranger.
+# neighbor); two runs of the full model, one of the region and of each neighbor precede, and up to
+# `MAX_EXCHANGED` items each neighbor is also run with a stranger.
 FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
-STEADY_RUNS = (1, 0)  # where the candidate always gives the same
+STEADY_RUNS = (1, 0)  # if the candidate always returns the same values
 MAX_NEIGHBORS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
-# of a region; the latter if it seems to fail less often than the whole
+# of a region; the latter if it seems to fail less often than the full model
 FLAKY_RUNS = 8
 MORE_FLAKY_RUNS = 30
-CHANGED_RUNS = (
-    16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
-)
+# Runs of the full model. A fault of rate 1/4 that failed twice hides in them once in 56 times.
+CHANGED_RUNS = 16
 MAX_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
@@ -54,8 +53,7 @@ def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
     """The finding for a smallest region.
 
     Raises:
-        SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does
-            not give.
+        SearchRestart: The candidate is flaky, or a used worker failed and a fresh one does not.
     """
     state.expect(2)
     if state.aim.flaky:
@@ -105,8 +103,12 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
 
 
 def _stranger(state: SearchState, region: Items) -> int | None:
-    """An item far from a region, that neither feeds nor reads it, and did not fail alone; not
-    behind it, if there is one. Complexity: O(items + edges)."""
+    """Return an item far from a region that neither feeds nor reads it, and did not fail alone.
+
+    An item that is not downstream of the region is preferred.
+
+    Complexity: O(items + edges).
+    """
     behind = set(region)
     near = set(chain.from_iterable(state.parents[k] for k in region))
     for k in range(region[0], state.n):
@@ -134,19 +136,22 @@ def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Region
 
 
 def _neighbors(state: SearchState, smallest: Smallest) -> list[Items]:
-    """Regions with one item less that were asked about."""
+    """Return regions with one item less that were run."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if state.known(r, state.aim.first) is not None][-MAX_NEIGHBORS:]
+    return [r for r in neighbours if state.get_answer(r, state.aim.first) is not None][
+        -MAX_NEIGHBORS:
+    ]
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
-    """A region failed and then agreed, or the whole fails and the region of all items does not: is
-    the candidate flaky, or was it the worker? Returns only in the second case, if neither is the
-    reason.
+    """Find the reason of a contradiction: the candidate is flaky, or the worker failed.
+
+    A region failed and then agreed, or the full model fails and the region of all items does not.
+    The function returns only in the second case, if neither is the reason.
 
     Raises:
-        SearchRestart: one of them is.
+        SearchRestart: One of them is the reason.
     """
     if RegionOutcome.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
         yield from _restart_as_flaky(state)
@@ -165,10 +170,10 @@ def _restart_as_flaky(state: SearchState) -> Search[None]:
 
 
 def measure_rate(state: SearchState) -> Search[None]:
-    """The candidate is flaky: how often does the whole fail, and so how often must a region pass?
+    """Measure how often the full model fails with a flaky candidate, and set the needed passes.
 
-    If none of the latest runs failed, more runs tell a rare fault from a candidate that changed
-    meanwhile.
+    If none of the latest runs failed, more runs distinguish a rare fault from a candidate that
+    changed meanwhile.
     """
     before = state.whole.runs
     answers = yield from run_whole(state, FLAKY_WHOLE_RUNS)
@@ -203,7 +208,10 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     finding = _finding(state, smallest, FindingKind.FLAKY, (failed, runs))
     if is_reproduced:
         return finding
-    why = f"fails alone in {failed} of {runs} runs, the whole in {state.whole.rate:.0%} of its runs"
+    why = (
+        f"fails alone in {failed} of {runs} runs, the full model in {state.whole.rate:.0%} of its"
+        " runs"
+    )
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
@@ -220,14 +228,14 @@ def _finding(
         None if state.aim.no_output else answer.share.of_model,
         runs,
         neighbor=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
-        doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),
-        minor=smallest.dropped(RegionOutcome.MINOR),
+        doubtful=smallest.list_dropped(RegionOutcome.UNRESOLVED),
+        minor=smallest.list_dropped(RegionOutcome.MINOR),
         why=only_whole if smallest.whole else state.aim.proven.get(smallest.items, ""),
     )
 
 
 # ------------------------------------------------------------ the full model
-# The first question of a search: whether the full model fails, how, and how often.
+# The first step of a search: whether the full model fails, how, and how often.
 #
 # Two runs in fresh processes, four if they differ. If both agree, more while they cost little: no
 # later query would notice a mistake here, and two runs overlook a fault that shows every second
@@ -241,19 +249,18 @@ def _finding(
 
 WHOLE_RUNS = 2
 DIFFERING_WHOLE_RUNS = FRESH_WHOLE_RUNS = 4
-MAX_WHOLE_RUNS = 7  # of a whole that agrees
-REPEATS_SECONDS = (
-    10.0  # that all repeats of a whole that agrees may take together, beyond the first of them
-)
-FLAKY_WHOLE_RUNS = 8  # once the whole is known to be flaky
+MAX_WHOLE_RUNS = 7  # of a full model that agrees
+# Duration of all repeats of a full model that agrees, beyond the first of them.
+REPEATS_SECONDS = 10.0
+FLAKY_WHOLE_RUNS = 8  # once the full model is known to be flaky
 ERROR = 0.005  # accepted error per answer of a flaky search
 MIN_RATE = 0.25  # below this rate no search of reasonable length finds anything
 WILSON_Z = 1.96
-KEPT_RATE = 0.8  # of the whole's rate, that a region must reach to account for it
+KEPT_RATE = 0.8  # of the full model's rate, that a region must reach to account for it
 
 
 def baseline(state: SearchState) -> Search[None]:
-    """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
+    """Run the full model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
     repeat = WHOLE_RUNS if state.driver.settings.steady else state.driver.settings.repeat
     of_search, _ = state.driver.estimate
@@ -278,8 +285,13 @@ def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
-    """Return the number of runs of the full model, as far as its answers so far tell; `repeat`:
-    runs that must agree before the full model does, None: as many as cost little."""
+    """Return the number of runs of the full model that its known answers require.
+
+    Args:
+        answers: The known answers.
+        repeat: Number of runs that must agree before the full model counts as agreeing. None for as
+            many as cost little.
+    """
     fails = [_fails(a) for a in answers]
     if len(answers) < WHOLE_RUNS:
         return 1 if not answers or (repeat == 1 and not any(fails)) else WHOLE_RUNS
@@ -295,8 +307,11 @@ def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
 
 
 def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
-    """Return whether to run the full model, which agreed so far, again. Seconds are those of the
-    first run of a stored answer, so that a search that is resumed decides the same."""
+    """Return whether to run the full model again, which agreed in each run.
+
+    The seconds of a stored answer are those of its first run, so that a search that is resumed
+    decides the same.
+    """
     if repeat is not None:
         return len(answers) < repeat
     seconds = [a.seconds for a in answers[1:]]
@@ -304,7 +319,7 @@ def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
 
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:
-    """Answers of so many runs of the whole; earlier runs count."""
+    """Return the answers of this number of runs of the full model; earlier runs count."""
     return (yield from state.one_by_one(Purpose.AGAIN, list(map(_run_of_whole, range(runs)))))
 
 
@@ -313,8 +328,10 @@ def _run_of_whole(repetition: int) -> Query:
 
 
 def sum_up(answers: Sequence[Answer]) -> Baseline:
-    """Several runs of the whole -> the most frequent signature, of equally frequent ones the
-    first."""
+    """Return the summary of several runs of the full model, with the most frequent signature.
+
+    Of equally frequent signatures, it is the first one.
+    """
     failures = Counter(a.signature for a in answers if _fails(a))
     signature = failures.most_common(1)[0][0] if failures else None
     decisive = next((a for a in answers if a.signature is signature and _fails(a)), answers[0])

@@ -1,9 +1,9 @@
 """The items that are wrong inside the candidate's own run: a hint, never a verdict, because reading
 tensors there changes fusion.
 
-Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those
-without a wrong item above them. In real bugs a first wrong item is the culprit, or the last item of
-the smallest failing region.
+Insight: all items downstream of a culprit are wrong, so only the *first* wrong items are a hint:
+those without a wrong item upstream. In real bugs a first wrong item is the culprit, or the last
+item of the smallest failing region.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ class ProfileOutcome(StrEnum):
 
 @frozen
 class Profile:
-    """Attributes:
-    hints: the first wrong items; where `local` is known, all that are wrong given what they read.
-    local: the relative error of each hint given what it reads, where that is known.
-    everywhere: so many items are wrong that low precision may be the reason.
-    wrong: all items that are wrong.
-    misleading: how many of the hints led to no culprit; these are left out.
+    """The items that are wrong in one run with intermediate tensors as outputs.
+
+    Attributes:
+        outcome: The end of the run.
+        hints: The first wrong items; if `local` is known, all that are wrong given the values that
+            they read.
+        everywhere: Whether the share of wrong items is so large that low precision may be the
+            reason.
+        local: The relative error of each hint given the values that it reads; None if unknown.
+        wrong: All items that are wrong.
+        misleading: Number of hints that led to no culprit; these are omitted from `hints`.
     """
 
     outcome: ProfileOutcome
@@ -50,8 +55,8 @@ class Profile:
     wrong: Items = ()
     misleading: int = 0
 
-    def without(self, hint: int) -> Profile:
-        """The profile without a hint that led to no culprit."""
+    def drop_hint(self, hint: int) -> Profile:
+        """Return the profile without a hint that led to no culprit."""
         hints = tuple(k for k in self.hints if k != hint)
         return replace(self, hints=hints, misleading=self.misleading + 1)
 
@@ -63,7 +68,7 @@ def profile(state: SearchState, scope: Items) -> Search[Profile]:
     """One run of these items with every intermediate tensor as an output."""
     state.expect(4)
     (answer,) = yield from state.ask(
-        Purpose.PROFILE, [state.aim.in_place(QueryKind.PROFILE, scope)]
+        Purpose.PROFILE, [state.aim.make_in_place_query(QueryKind.PROFILE, scope)]
     )
     return read(state, scope, answer)
 

@@ -11,8 +11,8 @@ at once. If chunks are 1/32 of the region and none can be dropped, the region fa
 and further queries are wasted.
 
 A piece that fails and explains little may be a culprit nevertheless: errors of several culprits may
-cancel each other, so that none explains the full error; then what disappears of the error without a
-piece is what the piece causes alone.
+cancel each other, so that none explains the full error; then the error that disappears without a
+piece is the error that the piece causes alone.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Smallest:
     even: bool = False
     whole: bool = False
 
-    def dropped(self, outcome: RegionOutcome) -> Items:
-        """The items without which the rest means that."""
+    def list_dropped(self, outcome: RegionOutcome) -> Items:
+        """Return the items without which the remaining items have this outcome."""
         return tuple(k for k in self.items if self.without.get(k) is outcome)
 
     def neighbours(self, outcome: RegionOutcome) -> list[Items]:
-        """The regions with one item less that mean that, in the order in which they were asked."""
+        """Return the regions with one item less and this outcome, in the order of their runs."""
         return [
             tuple(k for k in self.items if k != item)
             for item, seen in self.without.items()
@@ -190,7 +190,7 @@ def find_upstream(parents: Sequence[Sequence[int]], items: Iterable[int], last: 
 
 
 def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Smallest]:
-    """A failing region with one item less; if there is none, the same region with its certificate.
+    """Return a failing region with one item less, or the same region with its certificate.
 
     Inner items are tried first: a run of consecutive items has mostly been run without its first or
     last one.
@@ -219,9 +219,11 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
 
 
 def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
-    """A neighbor `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees
-    together with items outside of the region, since then each part of them would have agreed,
-    unless masked; else UNRESOLVED."""
+    """Return the outcome of a neighbor `rest` that cannot be run (for example a single Shape).
+
+    It is AGREE if `rest` agrees together with items outside of the region, because then each part
+    of them would have agreed, unless masked; else UNRESOLVED.
+    """
     others = [k for k in _find_around(state, rest) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     passes = NOT_HERE if state.aim.no_output else (RegionOutcome.AGREE,)
@@ -232,7 +234,7 @@ def _run_in_context(state: SearchState, region: Items, rest: Items) -> Search[Re
 
 
 def _find_around(state: SearchState, items: Items) -> list[int]:
-    """Items that feed these, then those beside them in the order, nearest first."""
+    """Return items that feed these, then those next to them in the order, nearest first."""
     inside = set(items)
     low = items[0]
     high = items[-1]

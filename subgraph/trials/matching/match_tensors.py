@@ -124,7 +124,7 @@ def match_tensors(
             is_shifted = bool(fitted and fitted.perm) and _reads_any(reference.graph, name, shifted)
             if (name in misshapen or is_shifted) and value is not None:
                 shifted.add(name)
-                fitted = replace(match.of_type(value.dtype.name), perm=_turn(order))
+                fitted = replace(match.with_type(value.dtype.name), perm=_turn(order))
             is_output = target == name and not is_inside and name in candidate.graph.outputs
             if fitted or is_output:  # an output is the output, however far off its values are
                 matches[name] = fitted or match
@@ -385,7 +385,7 @@ def _fit(
     """
     if value is None or expected is None:
         return match
-    match = match.of_type(value.dtype.name)
+    match = match.with_type(value.dtype.name)
     same_shape = expected.shape == value.shape
     if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
         return match

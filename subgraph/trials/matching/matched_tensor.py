@@ -40,7 +40,7 @@ class MatchedTensor:
     scale: Scale | None = None
     reference_scale: Scale | None = field(default=None, metadata={KEY: "own"})
 
-    def of_type(self, dtype: str) -> MatchedTensor:
+    def with_type(self, dtype: str) -> MatchedTensor:
         """With its element type; integers without a scale are the reference's own, as far as is
         known."""
         same = (
@@ -80,7 +80,7 @@ class MatchedTensor:
             return real
         return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))
 
-    def converted(self, record: Record, folder: Path, stem: str) -> Record:
+    def convert(self, record: Record, folder: Path, stem: str) -> Record:
         """A tensor of the reference's model as the candidate's takes it; its file goes to `folder`
         if it is another."""
         if self.plain and self.dtype in ("", record.dtype):

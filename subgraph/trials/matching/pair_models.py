@@ -142,7 +142,7 @@ def _add_types(pair: CandidateModel, ours: Records) -> Matches:
     types = {n: type_of(m.name) for n, m in pair.matches.items() if pair.unknown or not m.dtype}
     declared = {n: read_type(known)[1] for n, known in types.items() if known}
     return {
-        n: m.of_type(declared.get(n) or m.dtype or (ours[n].dtype if m.plain else ""))
+        n: m.with_type(declared.get(n) or m.dtype or (ours[n].dtype if m.plain else ""))
         for n, m in pair.matches.items()
     }
 
@@ -246,9 +246,9 @@ def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> li
         record = records[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))
-        match = match.of_type(dtype or record.dtype)
+        match = match.with_type(dtype or record.dtype)
         if record.form == "tensor":
-            record = match.converted(record, folder, f"i{k}")
+            record = match.convert(record, folder, f"i{k}")
         words += [f"{name}={file}" for file in record.files[:1]]
     return words
 
@@ -320,7 +320,7 @@ class MeaningTests:
         folder = self._new_folder()
         records = self.values.records[0]
         return {
-            match.name: match.converted(records[name], folder, f"f{k}")
+            match.name: match.convert(records[name], folder, f"f{k}")
             for k, (name, match) in enumerate(self.pair.matches.items())
             if records[name].form == "tensor"
         }
@@ -530,7 +530,7 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
     own = tests.records
     scales = scales_of(theirs)
     uses = {
-        n: MatchedTensor(n, "use", scale=scales.get(n)).of_type(own[n].dtype)
+        n: MatchedTensor(n, "use", scale=scales.get(n)).with_type(own[n].dtype)
         for n in theirs.iter_outputs(own_piece.nodes)
         if n != target and n in own and own[n].form == "tensor"
     }
@@ -553,7 +553,7 @@ def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
     folder = tests._new_folder()
     records = tests.values.records[0]
     fed = {
-        match.name: match.converted(records[n], folder, f"u{k}")
+        match.name: match.convert(records[n], folder, f"u{k}")
         for k, (n, match) in enumerate(some.items())
     }
     region = tests._find_region(name, more=fed)

@@ -209,10 +209,10 @@ def test_both_models_may_be_quantized() -> None:
     coarser = MatchedTensor("t", "name", (), "int8", other, own)
     back = coarser.to_reference(coarser.to_candidate(codes), "int8")
     assert abs(back.astype(int) - codes).max() == 1
-    real = MatchedTensor("t", "name", reference_scale=own).of_type("float32")
+    real = MatchedTensor("t", "name", reference_scale=own).with_type("float32")
     assert real.to_candidate(codes)[0, 0] == (-128 - 3) * 0.25
     assert np.array_equal(real.to_reference(real.to_candidate(codes), "int8"), codes)
-    assert MatchedTensor("t", "name", reference_scale=own).of_type("int8").scale == own
+    assert MatchedTensor("t", "name", reference_scale=own).with_type("int8").scale == own
 
 
 @settings(max_examples=examples(100), deadline=None)
