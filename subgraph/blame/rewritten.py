@@ -206,12 +206,12 @@ class OriginalRegion:
                 equal = False
                 if k not in self._noise:
                     self._noise[k] = self._noise_of(self._model, k, ours)
-                judgement = _judge(self._noise[k].of(name), record, theirs[name])
+                judgement = _judge(self._noise[k].get_output(name), record, theirs[name])
                 # what is a tie in one form may be none in the other
                 is_code = record.dtype in CODES
                 if judgement.agrees and is_code:
                     noise = self._noise_of(form, k, theirs)
-                    judgement = _judge(noise.of(name), theirs[name], record)
+                    judgement = _judge(noise.get_output(name), theirs[name], record)
                 if not judgement.agrees:
                     return DIFFERENT
         return IDENTICAL if equal else NOISE

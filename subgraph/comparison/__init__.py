@@ -8,8 +8,8 @@ show what to write.
 CLEAR = 1e-5  # of the scale: healthy kernels are within, also where the noise is not known
 # The criterion where no approximate kernel may explain an error.
 ROUNDING_ALONE = "noise:floor=1e-5"
-RANKS = "ranks"  # label of an output whose rows rounding exchanges, as behind TopK
-JUMPS = "jumps"  # label of an output that agrees because single elements jump behind a choice
+RANKS = "ranks"  # label of an output whose rows rounding exchanges, as after TopK
+JUMPS = "jumps"  # label of an output that agrees because single elements jump after a choice
 STEPS = "steps"  # label of an output whose error a model's own quantization explains
 # A label of a failure: the quantizer of the candidate's model clips values, and does nothing else.
 CLIPPED = "clipped"

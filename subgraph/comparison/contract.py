@@ -3,7 +3,7 @@ in one sentence.
 
 A wrapper is the user's code around a runtime: a Python file or a command. Its mistakes change every
 output of every model alike: other types or shapes, exchanged names, another layout, values that
-were scaled or squashed once more.
+were scaled or squashed a second time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def explain_breach(expected: Arrays, given: Tensors) -> str:
 
     Args:
         expected: The right value of each output, numbers of which most differ.
-        given: What the candidate returned, by name.
+        given: The values that the candidate returned, by name.
     """
     if sentence := _explain_kind(expected, given):
         return sentence
@@ -96,7 +96,7 @@ def is_right(expected: Array, given: Value) -> bool:
 
 
 def is_harmless_type(expected: Array, given: Array) -> bool:
-    """Return whether the type is the declared one, or float64 in the place of narrower floats."""
+    """Return whether the type is the declared one, or float64 instead of a narrower float."""
     return given.dtype == expected.dtype or (
         given.dtype == np.float64 and expected.dtype.kind in "fV"
     )
@@ -193,7 +193,7 @@ def keeps_answer(expected: Arrays, first: Arrays, given: Tensors) -> bool:
     Args:
         expected: The right outputs for the other input.
         first: The right outputs for the first input.
-        given: What the candidate returned for the other input.
+        given: The values that the candidate returned for the other input.
     """
     changed = [name for name, value in expected.items() if not _is_near(value, first[name])]
     return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)

@@ -4,16 +4,16 @@ Symbols, over the elements that are finite on both sides:
 
     S  max|reference|                          n  number of elements
     E  |candidate − reference|₂
-    K  |mean(reference) − reference|₂: no constant answer is nearer. Of a single element,
-    |reference| O  the largest |reference for another input − reference|₂
+    K  |mean(reference) − reference|₂: no constant answer is nearer. |reference| of a single element
+    O  the largest |reference for another input − reference|₂
 
-Rule: an output of floats tells something if E ≤ K/4, E ≤ O/4, and both K and O are beyond 1e-6 · S
-· √n. Any other output tells something if its values are not all alike (a single number must not be
-0) and another input changes them. An output that tells nothing is mute: an answer that knows
-nothing of the model would pass as well.
+Rule: an output of floats is evidence if E ≤ K/4, E ≤ O/4, and both K and O are beyond 1e-6 · S
+· √n. Any other output is evidence if its values are not all alike (a single number must not be
+0) and another input changes them. An output without evidence is mute: an answer that does not
+depend on the model would pass as well.
 
 Healthy candidates reach E / min(K, O) = 0.05 in bfloat16 and 0.19 in int8 on real inputs (199
-verdicts on 29 trained models); answers that know nothing begin at 0.23.
+verdicts on 29 trained models); answers that do not depend on the model begin at 0.23.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.storage.tensors import Value
 from subgraph.types import Array, Arrays
 
-MAX_ERROR_RATIO = 0.25  # of the distance of an answer that knows nothing
+MAX_ERROR_RATIO = 0.25  # of the distance of an answer that does not depend on the model
 MIN_SLOPE = (
     0.1  # of the largest value: with less, an error of the logits hardly reaches the outputs
 )
@@ -38,7 +38,7 @@ SEED = 2  # of other inputs
 
 
 def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = ()) -> str:
-    """Return why an output that agrees tells nothing; "" if it tells something.
+    """Return why an output that agrees is no evidence; "" if it is evidence.
 
     Args:
         reference: The reference's value: a tensor, a sequence of tensors, or None for an empty
@@ -67,19 +67,19 @@ def explain_mute(reference: Value, candidate: Value, others: Sequence[Value] = (
 
 
 def _explain_mute_codes(pair: Pair, others: Sequence[Array]) -> str:
-    """Return why integers, booleans, texts or complex numbers tell nothing."""
+    """Return why integers, booleans, texts or complex numbers are no evidence."""
     reference = pair.reference.reshape(-1)
     is_alike = bool((reference == reference[0]).all())
     is_single_number = reference.size == 1 and pair.kind in NUMBERS and bool(reference[0])
     if is_alike and not is_single_number:
         return _explain_constant(reference[0])
     if others and all(np.array_equal(pair.reference, other) for other in others):
-        return "another input gives the same values"
+        return "another input produces the same values"
     return ""
 
 
 def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
-    """Return why floats tell nothing."""
+    """Return why floats are no evidence."""
     reference, _ = pair.values
     if not reference.size:
         return "no value of it is finite"
@@ -100,9 +100,9 @@ def _explain_mute_floats(pair: Pair, others: Sequence[Array]) -> str:
     distances = [_measure_distance(pair, other) for other in others]
     distance = max(distances, default=math.inf)
     if distance <= least:
-        return "another input gives the same values"
+        return "another input produces the same values"
     if error > MAX_ERROR_RATIO * distance:
-        return "another input gives values about as near as those of the candidate"
+        return "another input produces values about as near as those of the candidate"
     return ""
 
 
@@ -125,7 +125,7 @@ def _explain_constant(value: object) -> str:
 
 
 def is_saturated(reference: Value) -> bool:
-    """Return whether a squashing function hides the errors of what enters it, judged by its values.
+    """Return whether a squashing function hides the errors of its input, judged by its values.
 
     The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the
     share of an error that is left. Values beyond -1 to 1 are not those of such a function: nothing

@@ -1,4 +1,4 @@
-"""Float types: unit roundoff, which is coarsest; values that stand for minus infinity, as in
+"""Float types: unit roundoff, which is coarsest; values that represent minus infinity, as in
 attention masks."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def mask_plateau(values: Array) -> Array | None:
     −10⁴); None if there are no such values.
 
     They are all negative, at least `MIN_PLATEAU` in size and a hundred times the other values, and
-    spread no wider than those. A scale or range that includes the mask says nothing about the
-    scores. Values that are not finite are neither.
+    spread no wider than those. A scale or range that includes the mask is not that of the scores.
+    Values that are not finite are neither.
     """
     flat = values.reshape(-1)
     finite = np.isfinite(flat)

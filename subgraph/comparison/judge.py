@@ -22,15 +22,15 @@ from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}
-LISTED = 8  # names of outputs that a candidate gave, where one is missing
+LISTED = 8  # names of the candidate's outputs in the message on a missing one
 
 
 def parse_criterion(text: str) -> Rule:
-    """The rule for `numpy:rtol=1e-3`, `tnn`, `my_rule.py` or `cosine>0.999`.
+    """Return the rule of `numpy:rtol=1e-3`, `tnn`, `my_rule.py` or `cosine>0.999`.
 
     Raises:
         UnknownName: no such criterion or metric; carries the nearest.
-        UsageError: the criterion does not understand its options; says what it expects.
+        UsageError: the criterion does not understand its options; names those that it expects.
     """
     name, options = _split(text)
     module = plugins.load("criteria", name)
@@ -45,14 +45,16 @@ def parse_criterion(text: str) -> Rule:
 
 
 def files_of(text: str) -> list[str]:
-    """The Python files that a criterion runs: its own, and those of its metrics. None of them is run here.
+    """Return the Python files that a criterion runs: its own, and those of its metrics.
+
+    This function runs none of them.
 
     >>> files_of("./mine.py:tight"), files_of("threshold:cosine>0.9,./mine.py<1"), files_of("noise")
     (['./mine.py'], ['./mine.py'], [])
 
     Raises:
         UnknownName, UsageError: as `parse_criterion`.
-    """  # noqa: E501
+    """
     name, options = _split(text)
     if name.endswith(".py"):
         return [name]
@@ -75,11 +77,18 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judgement:
-    """The judgement of an output that the candidate did not give; `available`: names of those that
-    it gave."""
+    """Return the judgement of an output that the candidate did not return.
+
+    Args:
+        name: The output.
+        available: The names of the outputs that the candidate returned.
+        sample: The sample.
+    """
     names = [clean(n) for n in available]
-    listed = f"it gave {list_some(names, LISTED) or 'none'}"
-    return _failed(name, Signature.MISSING, f"the candidate gave no such output; {listed}", sample)
+    listed = f"it returned {list_some(names, LISTED) or 'none'}"
+    return _make_failure(
+        name, Signature.MISSING, f"the candidate returned no such output; {listed}", sample
+    )
 
 
 def judge(
@@ -103,7 +112,7 @@ def judge(
     """
     name = context.name
     if why := _kind_mismatch(reference, candidate):
-        return _failed(name, Signature.SHAPE, why, sample)
+        return _make_failure(name, Signature.SHAPE, why, sample)
     if reference is None:
         return judge_nothing(name, "the optional is empty", sample)
     if isinstance(reference, list):
@@ -122,7 +131,7 @@ def judge(
     if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
         candidate = candidate.astype(reference.dtype)
     if why := _type_mismatch(reference, candidate):
-        return _failed(name, Signature.SHAPE, why, sample)
+        return _make_failure(name, Signature.SHAPE, why, sample)
     if not reference.size:
         return judge_nothing(name, f"the shape is {shape_text(reference.shape)}", sample)
     return _judge_pair(
@@ -193,7 +202,7 @@ def _dtype_name(array: Array) -> str:
     return "string" if array.dtype.kind in "OUST" else array.dtype.name
 
 
-def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement:
+def _make_failure(name: str, signature: Signature, why: str, sample: str) -> Judgement:
     return Judgement(name, Status.FAIL, signature, LABELS[Status.FAIL], why, sample=sample)
 
 

@@ -38,7 +38,9 @@ class Pair:
     Memory: two float64 copies of the tensor, and their difference as a third.
 
     Attributes:
-        reference, candidate: any shape; numbers (of ml_dtypes too), booleans or strings.
+        reference: the reference's value, of any shape; numbers (of ml_dtypes too), booleans or
+            strings.
+        candidate: the candidate's value, as `reference`.
     """
 
     reference: Array
@@ -77,7 +79,8 @@ class Pair:
         # times as long as all arithmetic.
         both = np.empty((2, self.size))
         with np.errstate(all="ignore"):
-            both[0], both[1] = self.reference.reshape(-1), self.candidate.reshape(-1)
+            both[0] = self.reference.reshape(-1)
+            both[1] = self.candidate.reshape(-1)
         return both[0], both[1]
 
     @cached_property
@@ -108,7 +111,7 @@ class Pair:
 
     @property
     def scale(self) -> float:
-        """S: the largest |reference| among the elements finite in both; 0 if there is none."""
+        """S: the largest |reference| of the elements that are finite in both; 0 without such."""
         if not _is_numeric(self):
             return 0.0
         reference = self.values[
@@ -179,8 +182,8 @@ class Pair:
         for name in names:
             metric = plugins.load("metrics", name)
             with np.errstate(all="ignore"):
-                if hasattr(metric, "of_pair"):
-                    values[name] = float(metric.of_pair(self))
+                if hasattr(metric, "measure_pair"):
+                    values[name] = float(metric.measure_pair(self))
                 elif self.measurable:
                     values[name] = float(
                         metric.measure(*(v.astype(np.float64, copy=False) for v in self.values))
@@ -306,8 +309,10 @@ def relative_l2(reference: Array, candidate: Array) -> float:
 
 
 def _flat(array: Array) -> Array:
-    """In one dimension; complex numbers as pairs of float64, 2- and 4-bit integers as int8, the
-    rest unchanged."""
+    """Return an array in one dimension.
+
+    Complex numbers become pairs of float64, and 2- and 4-bit integers become int8.
+    """
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return np.asarray(flat.astype(np.complex128).view(np.float64))
@@ -334,23 +339,25 @@ SUM = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds 
 
 
 def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
-    """Shares of the samples, 0 to 1: {"top1": …, "top5": …}; None if the two do not look like class scores.
+    """Return the shares of the samples, 0 to 1, whose classes agree: {"top1": …, "top5": …}.
 
-    Class scores are floats of shape (N, C), or (N, C, 1, 1 …), with N ≥ 1 and C ≥ 6; an embedding looks the same.
+    Returns None if the two do not look like class scores. Class scores are floats of shape (N, C),
+    or (N, C, 1, 1 …), with N ≥ 1 and C ≥ 6; an embedding looks the same.
 
-    top1: the candidate's best class is the reference's best. top5: the reference's best class is among the candidate's
-    five best (top-5 accuracy, with the reference as the truth). The best class has the largest value and, among equal
-    ones, the lowest index, as in ArgMax and TopK of ONNX. If several classes of the reference are equally good, each of
-    them is right; equal values of the candidate excuse nothing, or a constant output would be perfect.
+    top1: the candidate's best class is the reference's best. top5: the reference's best class is
+    among the candidate's five best (top-5 accuracy, with the reference as the truth). The best
+    class has the largest value and, among equal ones, the lowest index, as in ArgMax and TopK of
+    ONNX. If several classes of the reference are equally good, each of them is right; equal values
+    of the candidate excuse nothing, or a constant output would be perfect.
 
-    A sample with NaN in the reference is left out (None if none remains); with NaN in the candidate alone it disagrees.
-    Complexity: N·C·log C.
+    A sample with NaN in the reference is omitted (None if no sample remains); with NaN in the
+    candidate alone it disagrees. Complexity: N·C·log C.
 
     >>> import numpy as np
     >>> scores = np.array([[0.1, 0.2, 0.9, 0.3, 0.0, 0.4]])
     >>> agreement(scores, scores - 0.8 * (scores == 0.9))
     {'top1': 0.0, 'top5': 1.0}
-    """  # noqa: E501
+    """
     if (
         not _are_scores(reference)
         or not _are_scores(candidate)

@@ -50,7 +50,7 @@ class OutputChoice:
 
     Attributes:
         ignored: names of outputs.
-        may_be_empty: names of outputs that count as right even if they tell nothing about the
+        may_be_empty: names of outputs that count as right even if they are no evidence for the
             candidate.
     """
 
@@ -79,7 +79,7 @@ class OutputChoice:
         return cls(tuple(ignore or ()), conditions, tuple(may_be_empty or ()))
 
     @classmethod
-    def of_document(cls, document: ComparedOutputs | None) -> OutputChoice:
+    def from_document(cls, document: ComparedOutputs | None) -> OutputChoice:
         """Return the choice that a document or a request holds; all outputs for None."""
         return cls.parse(document.ignored, where=document.where) if document else cls()
 
@@ -135,10 +135,10 @@ class OutputChoice:
 
 
 def parse_where(text: str) -> Where:
-    """`confidence>0.5` as a condition; a name may hold signs of its own, the last one counts.
+    """Parse a condition, such as `confidence>0.5`; if the name has signs, the last one counts.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a condition.
     """
     m = re.fullmatch(
         r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text
@@ -158,8 +158,14 @@ def select_elements(
     """Return the elements of an output that are compared, as booleans of its shape; None without a
     condition, or if it is not one tensor.
 
-    `known`, `given`: the reference's and the candidate's values. A condition's axes are the first
-    ones of the output's: each is as long, or 1; it holds for all of the others.
+    A condition's axes are the first axes of the output: each is as long, or 1. The condition holds
+    for all other axes.
+
+    Args:
+        where: The conditions.
+        name: The output.
+        known: The reference's values.
+        given: The candidate's values.
 
     Raises:
         UsageError: the shape of a condition does not fit.
@@ -199,10 +205,10 @@ def _holds(where: Where, record: Record) -> Array:
 
 
 def limit_to_mask(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:
-    """Both arrays, with nothing to compare outside of the mask: NaN on both sides; the reference's,
-    where that is none.
+    """Return both arrays, with nothing to compare outside of the mask.
 
-    Arrays of another shape or type stay as they are.
+    There both have NaN, or the reference's values if the type has no NaN. Arrays of another shape
+    or type stay as they are.
     """
     if candidate.shape != reference.shape or candidate.dtype != reference.dtype:
         return reference, candidate

@@ -256,7 +256,7 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     yield Evidence(
         "noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels)
     )
-    if fact is not Fact.WITHIN and not _noise_of(output).quantized_values():
+    if fact is not Fact.WITHIN and not _noise_of(output).find_quantized_values():
         yield from _lower_precision(output, pair, claim)
 
 
@@ -299,7 +299,7 @@ def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
 
 
 def _noise_of(output: WrongOutput) -> OutputNoise:
-    return output.trials.model.noise(output.region, output.sample).of(output.judgement.name)
+    return output.trials.model.noise(output.region, output.sample).get_output(output.judgement.name)
 
 
 def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:

@@ -327,7 +327,7 @@ class _Judging:
         """The noise of the full model; None for its inputs, and if it takes too much memory."""
         if name not in self.judge.model.graph.maker or self._noise_region is None:
             return None
-        return self.judge.model.noise(self._noise_region, k).of(name)
+        return self.judge.model.noise(self._noise_region, k).get_output(name)
 
     @cached_property
     def _noise_region(self) -> Region | None:
@@ -447,7 +447,7 @@ class _Judging:
         exact = set(model.unrounded)
         if self._has_exact_inputs(region):
             exact.update(name for name, record in feeds.items() if has_even_steps(record.array()))
-        measured = RegionNoise(graph, region, *around, unrounded=exact).of(meant)
+        measured = RegionNoise(graph, region, *around, unrounded=exact).get_output(meant)
         judged = self._judge(meant, reference, value, k, measured)
         is_failing = judged.fails and reference.dtype.kind == "f"
         if not is_failing or self.precision is not Precision.INT8:

@@ -303,7 +303,7 @@ class ExpectedOutputs:
                 with contextlib.suppress(SubcutError):
                     cached[0] = self._region_noise(example, scratch)
             noise = cached[0]
-            return noise.of(output) if noise and output in noise.graph.maker else None
+            return noise.get_output(output) if noise and output in noise.graph.maker else None
 
         try:
             yield noise_of

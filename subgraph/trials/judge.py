@@ -278,7 +278,7 @@ class Judge:
             context = OutputContext(
                 name,
                 self.claim(region),
-                noise.of(name),
+                noise.get_output(name),
                 is_model_output,
                 half_step,
                 len(values.samples),
@@ -462,7 +462,7 @@ def _iter_batch_judgements(
         if reference is None or candidate is None:
             continue
         noises = [judge.model.noise(region, k) for k in range(len(expected))]
-        noise = BatchNoise(noises[0], name, [of_sample.of(name) for of_sample in noises])
+        noise = BatchNoise(noises[0], name, [of_sample.get_output(name) for of_sample in noises])
         context = OutputContext(name, judge.precision, noise, True, samples=len(expected))
         judgement = judge_values(reference, candidate, judge.rule, context)
         if not judgement.agrees:

@@ -333,7 +333,7 @@ def open_case(
     with folders.temporary() as temporary, open_workers(candidate) as workers:
         other = load_own_model(graph, case.place / CANDIDATE)
         outputs = {name for name in graph.outputs if name in graph.maker}
-        choice = OutputChoice.of_document(case.found_with).among(outputs)
+        choice = OutputChoice.from_document(case.found_with).among(outputs)
         setup = Setup(
             candidate,
             Feeding(tuple(inputs)),

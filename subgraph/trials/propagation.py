@@ -199,7 +199,7 @@ def _errors(trials: Trials, region: Region, expected: Records, values: Records) 
         context = OutputContext(
             name,
             trials.judge.precision,
-            noise.of(name),
+            noise.get_output(name),
             has_fixed_point=trials.judge.has_fixed_point,
         )
         judgement = judge(record.value(), values[name].value(), trials.judge.rule, context)

@@ -79,7 +79,7 @@ def test_the_sentence_of_a_criterion_leaves_without_what_is_private() -> None:
     equal = "all 4096 elements are equal"
     right = {"status": "agree", "signature": None, "label": "agrees", "why": equal}
     crash = wrong | {"signature": "crash", "label": "no route", "why": "no route to 10.1.2.3"}
-    absent = "the candidate gave no such output; it gave: acme_npu7"
+    absent = "the candidate returned no such output; it returned acme_npu7"
     missing = {"status": "fail", "signature": "missing", "why": absent}
     assert PRIVATE.document([wrong, right]) == [wrong, right]
     assert PRIVATE.document(crash) == {**crash, "label": LEFT_OUT, "why": LEFT_OUT}

@@ -190,7 +190,7 @@ def test_output_that_is_missing() -> None:
     found = judge_missing("y", [f"t{i}\x1b" for i in range(10)], "s")
     assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
     assert has_line(found.why, "t0, t1, t2, t3, t4, t5, t6, t7", "2 more")
-    assert has_line(judge_missing("y", ["a"]).why, "no such", "gave a")
+    assert has_line(judge_missing("y", ["a"]).why, "no such", "returned a")
     assert has_line(judge_missing("y", []).why, "no such", "none")
 
 

@@ -77,7 +77,8 @@ class CapturedRegion:
     ) -> Ruling:
         """The ruling of the default criterion for a candidate's value."""
         return rule(options)(
-            Pair(self.reference(output), value), OutputContext(output, claim, self.noise.of(output))
+            Pair(self.reference(output), value),
+            OutputContext(output, claim, self.noise.get_output(output)),
         )
 
 

@@ -1,4 +1,5 @@
-"""Criteria: does one output agree? One file per criterion; its name is what the user types.
+"""Criteria, each of which decides whether one output agrees. One file per criterion; the user types
+its name.
 
 To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path:
 
@@ -17,8 +18,8 @@ To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path
         def judge(pair: Pair, context: OutputContext) -> Ruling:
             if ruling := settle(pair):  # NaN, infinities, integers, nothing to compare
                 return ruling
-            says = agree if pair.error <= limit else fail
-            return says(f"max_abs {pair.error:.1e}, allowed {limit:.1e}")
+            decide = agree if pair.error <= limit else fail
+            return decide(f"max_abs {pair.error:.1e}, allowed {limit:.1e}")
 
         return judge
 
@@ -42,8 +43,8 @@ from subgraph.text import count
 from subgraph.types import Array, frozen
 from subgraph.verdict import Graded, Signature, Status
 
-MIN_ELEMENTS = 4  # of a slice; fewer have no scale of their own
-FEW = 100  # numbers that are judged together: of so many or more, one says little
+MIN_ELEMENTS = 4  # of a slice with a separate scale
+FEW = 100  # numbers that are judged together: among more, a single one matters little
 
 
 @frozen
@@ -51,8 +52,9 @@ class Ranking:
     """The values that a TopK, ArgMax or ArgMin compared.
 
     Attributes:
-        values: the tensor compared. noise: of each element, the largest |perturbed − reference|;
-            float64, its shape.
+        values: the tensor compared.
+        noise: the largest |perturbed − reference| of each element; float64, in the shape of
+            `values`.
         axis: the axis along which the indices count.
     """
 
@@ -67,9 +69,10 @@ class QuantizedValues:
     dequantized.
 
     Attributes:
-        exact: what is rounded, in steps, within the range of the codes; float64.
-        step: of the quantizer. zero: its zero point.
-        is_coarse: whether integer kernels of an operator before it may be off by one step more.
+        exact: the values before rounding, in steps, within the range of the codes; float64.
+        step: the step of the quantizer.
+        zero: the zero point of the quantizer.
+        is_coarse: whether integer kernels of an operator before it can deviate by one more step.
     """
 
     exact: Array
@@ -91,47 +94,49 @@ class Noise(Protocol):
     region cannot be run with perturbations.
     """
 
-    def perturbed(self, claim: Precision, count: int) -> list[Array]:
-        """The output of `count` runs, perturbed independently by one rounding at the claimed
+    def perturb(self, claim: Precision, count: int) -> list[Array]:
+        """Return the output of `count` runs, perturbed independently by one rounding at the claimed
         precision.
 
         The shape differs from the reference's only if it depends on values.
         """
 
-    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        """The same, but equal computed values are perturbed independently, by `times` roundings;
-        empty if hardly any sums are equal."""
+    def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
+        """Return the output of `count` runs in which also equal computed values are perturbed
+        independently, by `times` roundings; empty if hardly any sums are equal."""
 
-    def rounded(self, claim: Precision) -> Array:
-        """The output where the reference is rounded to the claimed type after every node, in the
-        reference's dtype."""
+    def round_nodes(self, claim: Precision) -> Array:
+        """Return the output of the reference whose values are rounded to the claimed type after
+        every node, in the reference's dtype."""
 
     def op_type(self) -> str:
-        """The op type of the node that makes the output."""
+        """Return the op type of the node that produces the output."""
 
     def coarsest_type(self) -> str:
-        """The float type with the largest unit roundoff among the output and what it depends on in
-        the region: float64, float32, float16 or bfloat16."""
+        """Return the float type with the largest unit roundoff among the output and the tensors of
+        the region on which it depends: float64, float32, float16 or bfloat16."""
 
-    def behind_choice(self) -> bool:
+    def depends_on_choice(self) -> bool:
         """Return whether the output depends, within the region, on indices, booleans or a choice by
         them."""
 
-    def behind_steps(self) -> bool:
+    def depends_on_steps(self) -> bool:
         """Return whether it depends on a node that rounds to steps: QuantizeLinear, Round, a Cast
         to integers."""
 
-    def behind_ranks(self) -> bool:
-        """Return whether it depends on the order of inexact values, as behind TopK."""
+    def depends_on_ranks(self) -> bool:
+        """Return whether it depends on the order of inexact values, as after TopK."""
 
     def quantizes(self) -> bool:
-        """Return whether it is, or depends on, steps that the region itself makes, as
-        QuantizeLinear does. Then a right runtime may take other steps, in any precision."""
+        """Return whether it is, or depends on, steps to which the region itself rounds.
+
+        QuantizeLinear is an example. A right runtime may take other steps then, in any precision.
+        """
 
     def half_step(self) -> float:
-        """Half a step of such an output that was just dequantized; 0 of others."""
+        """Return half a step of such an output that was just dequantized; 0 for other outputs."""
 
-    def quantized_values(self) -> QuantizedValues | None:
+    def find_quantized_values(self) -> QuantizedValues | None:
         """Return the values that the only quantizer before the output rounds; None for other
         outputs."""
 
@@ -149,14 +154,14 @@ class OutputContext:
     """The facts about an output that a rule can use in addition to its two values.
 
     Attributes:
-        claim: the precision that the candidate says it computes in: fp32, tf32, fp16, bf16 or int8.
+        claim: the precision that the candidate claims: fp32, tf32, fp16, bf16 or int8.
         noise: None if no reference can be run (recordings of an unknown model, for example).
-        is_model_output: does the tensor leave the model? Its values must be of use, whatever the
+        is_model_output: whether the tensor leaves the model. Its values must be usable in every
             precision.
-        half_step: how far the candidate's type moves a value if it is the one that the operator
-            must have.
-        samples: of how many samples there are such outputs.
-        has_fixed_point: whether the candidate declares int8: it may round a code to the next one.
+        half_step: the distance by which the candidate's type moves a value if it is the type that
+            the operator must have.
+        samples: the number of samples that have such outputs.
+        has_fixed_point: whether the candidate declares int8: it can round a code to the next one.
         quantized: the values that a quantizer of the candidate's own model rounds to the output.
     """
 
@@ -172,8 +177,13 @@ class OutputContext:
 
 @frozen
 class Ruling(Graded):
-    """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was
-    compared with."""
+    """The answer of a rule.
+
+    Attributes:
+        label: As in `Judgement`.
+        why: As in `Judgement`.
+        noise: The N with which the error was compared. None without a comparison.
+    """
 
     status: Status
     label: str = ""
@@ -187,21 +197,21 @@ Rule = Callable[[Pair, OutputContext], Ruling]
 
 
 def agree(why: str) -> Ruling:
-    """It agrees; `why` says how well."""
+    """Return an agreement; `why` describes how well the values agree."""
     return Ruling(Status.AGREE, "agrees", why)
 
 
 def fail(why: str, signature: Signature = Signature.MISMATCH) -> Ruling:
-    """It fails; `why` names the number and its limit."""
+    """Return a failure; `why` names the number and its limit."""
     return Ruling(Status.FAIL, "fail", why, signature)
 
 
 def settle(pair: Pair, exact: bool = True) -> Ruling | None:
-    """The ruling where it is the same for every criterion; None where the criterion has to decide.
+    """Return the ruling if it is the same for every criterion; None if the criterion has to decide.
 
-    A NaN or infinity on one side only fails; nothing compared is unresolved; values that cannot be
-    rounded (integers, booleans, strings) must be equal, or are left to the criterion if not
-    `exact`.
+    A NaN or infinity on one side only fails. The ruling is unresolved if nothing was compared.
+    Values that cannot be rounded (integers, booleans, strings) must be equal, or are left to the
+    criterion if not `exact`.
     """
     if pair.masked:
         return fail(_describe_masks(pair), Signature.NAN)
@@ -254,7 +264,7 @@ class Limit:
         return bool(HOLDS[self.sign](value, self.limit))
 
     def compare(self, value: float) -> str:
-        """The value beside the limit, in the relation that is true: `max_abs 2.1e-02 > 1e-03`."""
+        """Return the value with its relation to the limit: `max_abs 2.1e-02 > 1e-03`."""
         if value != value:
             return (
                 f"{self.metric} is not defined here, so not {self.sign} {_format_limit(self.limit)}"
@@ -266,7 +276,9 @@ class Limit:
 
 
 def check_limits(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling:
-    """Agrees if all limits hold. `why` names the limits that do not hold, or else all of them.
+    """Return an agreement if all limits are satisfied, else a failure.
+
+    `why` names the limits that are not satisfied, or else all of them.
 
     Args:
         values: value by metric.
@@ -285,37 +297,41 @@ def _format_limit(limit: float) -> str:
 
 
 def refuse_options(name: str, options: str) -> None:
-    """For criteria without options.
+    """Refuse the options of a criterion that has none.
 
     Raises:
         UsageError: there are some.
     """
     if options.strip():
         raise UsageError(
-            f"criterion '{name}' takes no words, not '{options}'",
+            f"criterion '{name}' takes no options, not '{options}'",
             f"write {name}",
             code="criterion.malformed",
         )
 
 
 def parse_number(text: str, usage: str) -> float:
-    """A number that the user typed for a tolerance; `usage`: how the criterion is written, for the
-    hint.
+    """Parse a number that the user typed for a tolerance.
+
+    Args:
+        text: The number.
+        usage: An example of the criterion, for the hint.
 
     Raises:
-        UsageError: `text` is no number, or NaN.
+        UsageError: `text` is not a number, or NaN.
     """
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if value != value:
-        raise UsageError(f"'{text}' is no number", f"write {usage}", code="criterion.malformed")
+        raise UsageError(f"'{text}' is not a number", f"write {usage}", code="criterion.malformed")
     return value
 
 
 def format_beside(value: float, limit: float) -> str:
-    """The value with the fewest digits, at least two, that show on which side of the limit it lies.
+    """Format a value with the fewest digits, at least two, that show on which side of the limit it
+    is.
 
     >>> format_beside(0.0213, 1e-3), format_beside(0.99899, 0.999), format_beside(2.0, 2.0)
     ('2.1e-02', '0.99899', '2.0')

@@ -1,10 +1,10 @@
 """Decisions of a model's output: which class wins in each row. For the criterion `noise`.
 
-Insight: a small error may change a token, and a large one may change none. What a user reads off a
-distribution is its winner.
+Insight: a small error can change a token, and a large one can change none. The user of a
+distribution needs its winner.
 
-Indices are decisions, too: `find_misranked` finds those that rounding noise does not explain. An
-index does not tell how wrong it is, but the values that it selects between do.
+Indices are decisions, too: `find_misranked` finds those that rounding noise does not explain. The
+error of an index is the distance between the values that it selects from.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Flips:
     """Rows whose winner the candidate changed; all vectors have an element per such row.
 
     Attributes:
-        rows: how many there are, changed or not. places: the changed ones, of the tensor without
-            the class axis.
-        winners, others: classes that win in the reference and in the candidate.
-        margins: how far the reference's winner is ahead of the other.
-        rounding: what rounding the output does to both together.
+        axis: The class axis.
+        rows: The number of rows, changed or not.
+        places: Indices of the changed rows in the tensor without the class axis, flat.
+        winners: The classes that win in the reference.
+        others: The classes that win in the candidate.
+        margins: The reference's values of the winners minus those of the others.
+        rounding: The sum of the errors that rounding the output causes in both values.
     """
 
     axis: int
@@ -57,7 +59,7 @@ class Flips:
     margins: Array
     rounding: Array
 
-    def explained(self, reference: Array, runs: Sequence[Array]) -> Array:
+    def find_explained(self, reference: Array, runs: Sequence[Array]) -> Array:
         """Return the flips that rounding explains: a perturbed run changes the winner too, or the
         margin is within the noise."""
         noise = self.rounding
@@ -108,9 +110,10 @@ def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: fl
     """Find the indices that differ without an explanation by noise: booleans in the shape of the
     indices.
 
-    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
-    which of them to select; nor does an index that appears twice along the axis. The indices may have any float or
-    integer type; without the ranking's axis (keepdims=0), it counts as 1.
+    i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it,
+    because ONNX specifies which of them to select; nor does an index that appears twice along the
+    axis. The indices may have any float or integer type; without the ranking's axis (keepdims=0),
+    it counts as 1.
 
     >>> import numpy as np
     >>> ranking = Ranking(np.array([1.0, 1.001, 3.0]), noise=np.full(3, 1e-3), axis=0)
@@ -118,7 +121,7 @@ def find_misranked(reference: Array, candidate: Array, ranking: Ranking, gap: fl
     [False, False, False]
     >>> find_misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), ranking, gap=3).tolist()
     [True, True, False]
-    """  # noqa: E501
+    """
     values = ranking.values
     noise = ranking.noise
     axis = ranking.axis
@@ -149,11 +152,13 @@ def _find_repeated(index: Array, axis: int) -> Array:
 
 
 def jaccard_distance(one: Array, other: Array) -> float:
-    """1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`; 0 for two empty ones.
+    """Return 1 − |A ∩ B| / |A ∪ B| of two sets of rows, `(N, columns)` and `(M, columns)`.
+
+    The distance of two empty sets is 0.
 
     >>> import numpy as np
     >>> jaccard_distance(np.array([[0, 0, 5], [0, 0, 7]]), np.array([[0, 0, 7], [0, 0, 9]]))
     0.6666666666666667
-    """  # noqa: E501
+    """
     a, b = ({tuple(row) for row in rows.tolist()} for rows in (one, other))
     return 1 - len(a & b) / len(a | b) if a | b else 0.0

@@ -1,5 +1,5 @@
-"""The ruling of floats that differ: does rounding explain the error, and are the values of use? For
-`noise`."""
+"""The ruling of floats that differ: whether rounding explains the error, and whether the values are
+usable. For `noise`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ EXAGGERATED = 10.0
 QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
-# perturbed runs; behind a choice or steps
+# perturbed runs; those downstream of a choice or steps
 RUNS = 4
 JUMP_RUNS = 8
-# of an element's own value, and of the cap: farther off, one element alone may be wrong
+# of an element's own value, and of the cap: with a larger error, one element alone may be wrong
 ALONE = 0.5
-# share of the elements, and of the cap: as many that are so far off their own values may be wrong
+# share of the elements, and of the cap: with larger errors, so large a share may be wrong
 MANY = (0.5, 0.1)
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 SHAPE_VARIES = Ruling(Status.UNRESOLVED, why="the shape of this output depends on rounding")
@@ -72,11 +72,13 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
     if (output.errors > output.usable_limits).any():
         place = output.worst(output.usable_limits)
         return fail(output.sentence(f"{LIMIT}; {why}", output.usable_limits, place))
-    limits = np.maximum(CLEAR * output.scales, output.explained_limits(output.last_rounding))
+    limits = np.maximum(
+        CLEAR * output.scales, output.compute_explained_limits(output.last_rounding)
+    )
     place = output.worst(limits)
     if (output.errors > limits).any() or _find_flips(
         output
-    ):  # only noise tells whether rounding changes a winner
+    ):  # only noise shows whether rounding changes a winner
         return Ruling(Status.UNRESOLVED, why=output.sentence(f"; {why}", limits, place))
     return agree(output.sentence(LIMIT, limits))
 
@@ -84,26 +86,27 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
 def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
     """Runs as few as needed: rounding after every node, one perturbed run, the others."""
     rounded = _compute_rounding(output, noise)
-    jumps = noise.behind_choice()
+    jumps = noise.depends_on_choice()
     if (
         rounded is not None
         and not jumps
         and output.explains(n := _compute_noise(output, rounded, []))
     ):
         return _judge_explained(output, n)
-    runs = JUMP_RUNS if jumps or noise.behind_steps() else RUNS
+    runs = JUMP_RUNS if jumps or noise.depends_on_steps() else RUNS
     if runs == RUNS:
         # One run shows a clear failure: the other three would have to move ten times as far.
-        moved = _compute_deviations(output, noise.perturbed(output.floats.context.claim, 1))
+        moved = _compute_deviations(output, noise.perturb(output.floats.context.claim, 1))
         if (
             moved
             and (
                 output.errors
-                > EARLY_FAIL * output.explained_limits(n := _compute_noise(output, rounded, moved))
+                > EARLY_FAIL
+                * output.compute_explained_limits(n := _compute_noise(output, rounded, moved))
             ).any()
         ):
             return _judge_ties(output, noise) or _judge_unexplained(output, n, rounded)
-    moved = _compute_deviations(output, noise.perturbed(output.floats.context.claim, runs))
+    moved = _compute_deviations(output, noise.perturb(output.floats.context.claim, runs))
     if moved is None:
         return SHAPE_VARIES
     if jumps:
@@ -181,7 +184,7 @@ def _compute_deviations(output: OutputErrors, runs: Sequence[Array]) -> list[Arr
     if any(values.shape != output.floats.pair.reference.shape for values in runs):
         return None
     if not runs:
-        raise ModelError("no perturbed run gave finite values", code="noise.not-finite")
+        raise ModelError("no perturbed run returned finite values", code="noise.not-finite")
     pairs = (Pair(output.floats.pair.reference, values) for values in runs)
     return [mask(pair.in_place(pair.difference), output.counted) for pair in pairs]
 
@@ -193,7 +196,7 @@ def _compute_rounding(output: OutputErrors, noise: Noise) -> Array | None:
     if context.claim is FP32:
         return None
     try:
-        values = noise.rounded(context.claim)
+        values = noise.round_nodes(context.claim)
     except ModelError:
         return None
     moved = _compute_deviations(output, [values])
@@ -206,12 +209,12 @@ def _compute_rounding(output: OutputErrors, noise: Noise) -> Array | None:
 
 
 def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
-    """Agreement if equal sums may differ; not behind a choice, which ties decide."""
-    if noise.behind_choice():
+    """Return an agreement if equal sums may differ; None after a choice, which ties decide."""
+    if noise.depends_on_choice():
         return None
     tolerance = output.tolerance
     try:
-        runs = noise.with_broken_ties(output.floats.context.claim, RUNS, tolerance.k)
+        runs = noise.break_ties(output.floats.context.claim, RUNS, tolerance.k)
     except ModelError:  # such runs could only excuse the error
         return None
     moved = _compute_deviations(output, runs) if runs else None
@@ -230,7 +233,7 @@ def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
         relation = "; rounding moves it by {noise} where sums are equal, which would hide any bug"
         return output.ruling(Status.UNRESOLVED, output.hidden, 0, relation, noise_of_ties, True)
     limit = np.array([size])
-    why = output.sentence(f"{LIMIT}: rounding moves it so far where sums are equal", limit)
+    why = output.sentence(f"{LIMIT}: rounding moves it this far where sums are equal", limit)
     ratio = {"noise_ratio": tolerance.k * float(output.errors[0]) / size}
     return Ruling(Status.AGREE, "ties", why, noise=size / tolerance.k, metrics=ratio)
 
@@ -243,7 +246,7 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
     found = None
     if flips := _find_flips(output):
         found = _judge_flips(output, flips, noise, drawn)
-    elif output.must_be_of_use and (output.errors > output.usable_limits).any():
+    elif output.must_be_usable and (output.errors > output.usable_limits).any():
         place = output.worst(output.usable_limits)
         relation = "; rounding explains that, but values off by more than {} are useless"
         limits = output.usable_limits
@@ -254,7 +257,7 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
         relation = "; the model turns one quantization step into {noise} of its output"
         return output.ruling(Status.UNRESOLVED, STEPS, 0, relation, noise, drawn)
     sampled = output.floats.context.noise
-    if found and found.label == PRECISION_LOST and sampled and sampled.behind_ranks():
+    if found and found.label == PRECISION_LOST and sampled and sampled.depends_on_ranks():
         relation = "; rounding changes the order in which TopK and the like pick values"
         return output.ruling(Status.UNRESOLVED, RANKS, 0, relation, noise, drawn)
     if found:
@@ -264,20 +267,22 @@ def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> 
         return output.ruling(Status.UNRESOLVED, output.hidden, 0, relation, noise, drawn)
     if doubt := _describe_doubtful_element(output):
         return output.ruling(Status.UNRESOLVED, "", 0, doubt, noise, drawn)
-    limits = output.explained_limits(noise)
+    limits = output.compute_explained_limits(noise)
     place = output.worst(limits)
     finer = "agrees" if tolerance.claim is tolerance.model_precision else "precision"
     finer = STEPS if tolerance.stepped else finer
     label = finer if error > FLOOR * scale else "agrees"
     relation = LIMIT
     if label != "agrees" and output.judged_together and output.floats.pair.size < FEW:
-        relation += f"; {output.numbers} were judged together, more samples tell more"
+        relation += f"; {output.numbers} were judged together, more samples show more"
     return output.ruling(Status.AGREE, label, place, relation, noise, drawn, limits)
 
 
 def _describe_doubtful_element(output: OutputErrors) -> str:
-    """Return a sentence about an element that may be wrong although all of them together are
-    not; "" if there is none."""
+    """Return a sentence about an element that may be wrong although all of them together are not.
+
+    Returns "" if no element is in doubt.
+    """
     if not output.judged_together:
         return ""
     own = compute_sizes(output.floats)
@@ -291,18 +296,20 @@ def _describe_doubtful_element(output: OutputErrors) -> str:
         return ""
     place = int(np.argmax(np.where(doubtful, output.difference, 0.0)))
     error, size = (format_number(float(values[place]), 2) for values in (output.difference, own))
-    off = f"element {place}, {size} in size, is off by {error}"
+    off = f"element {place}, {size} in size, deviates by {error}"
     alike = int(np.count_nonzero(doubtful))
-    more = f", {alike} of them off by more than half of themselves" if alike > 1 else ""
+    more = f", {alike} of them deviate by more than half of themselves" if alike > 1 else ""
     return (
-        f"; {output.numbers}{more}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding"
+        f"; {output.numbers}{more}: {off}; {MIN_ELEMENTS} samples or more show whether rounding"
         " does that"
     )
 
 
 def _find_flips(output: OutputErrors) -> Flips | None:
-    """Changed winners, where the output is one by which a model decides; None if there are
-    none."""
+    """Return the changed winners of an output by which a model decides.
+
+    Returns None if the output has no classes, or no winner changed.
+    """
     pair = output.floats.pair
     context = output.floats.context
     if not context.is_model_output or pair.kind != "float" or not pair.finite.all():
@@ -324,10 +331,10 @@ def _judge_flips(output: OutputErrors, flips: Flips, noise: Array, drawn: bool) 
     """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
     source = output.floats.context.noise
     number = JUMP_RUNS if output.tolerance.stepped else RUNS
-    runs = source.perturbed(output.floats.context.claim, number) if source else []
+    runs = source.perturb(output.floats.context.claim, number) if source else []
     runs = [values for values in runs if values.shape == output.floats.pair.reference.shape]
     wrong = (
-        ~flips.explained(output.floats.pair.reference, runs)
+        ~flips.find_explained(output.floats.pair.reference, runs)
         if runs
         else np.zeros(flips.places.shape, bool)
     )
@@ -349,13 +356,12 @@ def _judge_flips(output: OutputErrors, flips: Flips, noise: Array, drawn: bool) 
 
 
 def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None) -> Ruling:
-    """Rounding does not explain the error; the label tells errors as small as those of
-    approximate kernels.
+    """Return the ruling of an error that rounding does not explain.
 
-    Where rounding after every node destroys the output, no candidate of this precision could be
-    right.
+    An error as small as those of approximate kernels has a separate label. If rounding after every
+    node destroys the output, no candidate of this precision could be right.
     """
-    limits = output.explained_limits(noise)
+    limits = output.compute_explained_limits(noise)
     place = output.worst(limits)
     own = 0.0 if rounded is None else _largest(rounded)
     context = output.floats.context
@@ -375,14 +381,14 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
 
 def _judge_without_noise(output: OutputErrors) -> Ruling:
     """The error is beyond what the last rounding explains, and there is no noise."""
-    limits = output.explained_limits(output.last_rounding)
+    limits = output.compute_explained_limits(output.last_rounding)
     place = output.worst(limits)
     if output.floats.context.claim is FP32:
         why = f"{LIMIT}: rounding noise could not be measured"
         return fail(output.sentence(why, limits, place))
     if output.errors[0] > MIN_CLEAR_ERROR * output.scales[0]:
         return fail(output.sentence(""))
-    if output.must_be_of_use and (output.errors > output.usable_limits).any():
+    if output.must_be_usable and (output.errors > output.usable_limits).any():
         place = output.worst(output.usable_limits)
         relation = "; rounding may explain that, but values off by more than {} are useless"
         noise = output.last_rounding

@@ -22,8 +22,8 @@ CAP = dict.fromkeys(Precision, 0.2) | {
     FP32: 1e-2,
     Precision.TF32: 0.1,
     Precision.FP16: 0.1,
-}  # of a slice's scale: of use
-# of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
+}  # of a slice's scale: errors up to this leave it usable
+# of a slice's scale, fp32: errors up to this need no runs; MNN's healthy kernels reach 1.6e-3
 FLOOR = 2e-3
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
 PRECISION_LOST = "fail, precision"
@@ -39,7 +39,8 @@ class Floats:
     Attributes:
         pair: The two values.
         context: Facts about the output.
-        k_option, floor_option: The user's settings. None for the default.
+        k_option: The user's `k`. None for the default.
+        floor_option: The user's `floor`. None for the default.
         part: The elements: booleans, flat, one per element (two per complex one). None for all.
         subject: Their name in sentences.
     """
@@ -156,8 +157,8 @@ class OutputErrors:
     last_rounding: Array
     usable_limits: Array
 
-    def explained_limits(self, noise: Array) -> Array:
-        """The largest error of each slice that rounding explains, where it moves the slices by
+    def compute_explained_limits(self, noise: Array) -> Array:
+        """Compute the largest error of each slice that rounding explains if it moves the slices by
         `noise`."""
         explained = self.tolerance.k * self.slices.widening * noise
         return np.asarray(
@@ -168,11 +169,11 @@ class OutputErrors:
         )
 
     def explains(self, noise: Array) -> bool:
-        return bool((self.errors <= self.explained_limits(noise)).all())
+        return bool((self.errors <= self.compute_explained_limits(noise)).all())
 
     def worst(self, limits: Array) -> int:
-        """The slice to name: of those whose errors are largest beside their limits."""
-        return self.slices.telling(np.where(self.errors > 0, self.errors / limits, 0.0))
+        """Return the slice to name, whose error is among the largest relative to its limit."""
+        return self.slices.find_most_specific(np.where(self.errors > 0, self.errors / limits, 0.0))
 
     def sentence(
         self, relation: str, limits: Array | None = None, place: int = 0, noise: float = 0.0
@@ -197,7 +198,8 @@ class OutputErrors:
         share, most = _share(error, scale, limit)
         own = f"{share} its own largest value {format_number(scale, 3)}" if scale else share
         return (
-            f"{full}; {name} is off by {own}{relation.format(most, noise=format_number(noise, 2))}"
+            f"{full}; {name} deviates by"
+            f" {own}{relation.format(most, noise=format_number(noise, 2))}"
         )
 
     def ruling(
@@ -244,15 +246,17 @@ class OutputErrors:
         return f"{count(self.floats.pair.size, 'number')} of {samples}"
 
     @property
-    def must_be_of_use(self) -> bool:
-        """In low precision inner tensors may be anything, as long as the model's outputs are of
-        use."""
+    def must_be_usable(self) -> bool:
+        """Whether the values must be usable.
+
+        In low precision intermediate tensors can have any value if the model's outputs are usable.
+        """
         return self.floats.context.is_model_output or self.tolerance.limited_as is FP32
 
     @property
     def hidden(self) -> str:
-        """The label of an output whose limit would hide any bug: a model's output tells nothing
-        then."""
+        """The label of an output whose limit would hide any bug: `NOTHING` for a model's output,
+        else ""."""
         return NOTHING if self.floats.context.is_model_output else ""
 
 
@@ -304,7 +308,7 @@ def describe_error(
 ) -> str:
     """Return an error and its limit as shares of the scale, which is the largest value.
 
-    What is larger than the scale is a plain number.
+    A value above the scale is a plain number.
 
     Args:
         subject: The tensor, or a part of it.
@@ -331,7 +335,7 @@ def describe_error(
 
 
 def _share(error: float, scale: float, limit: float) -> tuple[str, str]:
-    """Return an error beside its scale, `35 % of` or `more than`, and its limit."""
+    """Return an error relative to its scale, `35 % of` or `more than`, and its limit."""
     if not scale:
         seen, most = _apart(error, limit)
         return f"{seen} where 0 is expected", most

@@ -1,7 +1,7 @@
-"""Slices of a tensor: the whole, and every index of every axis. For the criterion `noise`.
+"""Slices of a tensor: the full tensor, and every index of every axis. For the criterion `noise`.
 
-Insight: one tensor may hold boxes of 0 … 320 and scores of 0 … 1. An error is judged by the scale
-of the slice that it lies in, or the boxes would excuse any error of the scores.
+Insight: one tensor can hold boxes of 0 … 320 and scores of 0 … 1. An error is judged by the scale
+of its slice, or the boxes would excuse any error of the scores.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from subgraph.comparison.criteria import MIN_ELEMENTS
 from subgraph.types import Array, Shape, frozen
 
-SUM = 1e-3  # so far from 1 a distribution may sum up
+SUM = 1e-3  # the largest distance of a distribution's sum from 1
 
 
 @frozen
 class Slices:
-    """The whole tensor, then for each axis each index. Axes of length 1 count as dropped.
+    """The full tensor, then for each axis each index. Axes of length 1 count as dropped.
 
     Results over slices are float64 vectors of that order, `(1 + sum of lengths,)`; 1-D tensors and
-    `[1, N]` have only the whole. Slices of fewer than 4 elements are left out.
+    `[1, N]` have only the full tensor. Slices of fewer than 4 elements are omitted.
 
     Attributes:
         shape: of the tensor.
@@ -47,8 +47,10 @@ class Slices:
 
     @property
     def widening(self) -> Array:
-        """1 + 8/|s| per slice, 1 for the whole: a few draws seldom show the largest noise of a few
-        elements."""
+        """1 + 8/|s| per slice, 1 for the full tensor.
+
+        A few draws seldom show the largest noise of a few elements.
+        """
         wide = 1 + 8 / np.maximum(self.sizes, 1)
         wide[0] = 1.0
         return wide
@@ -61,12 +63,15 @@ class Slices:
         enough[0] = True
         return enough
 
-    def telling(self, ratios: Array) -> int:
-        """The place whose ratio, of error to limit, tells most; 1 is allowed.
+    def find_most_specific(self, ratios: Array) -> int:
+        """Find the place that locates an error best.
 
-        It is the worst index of the axis with the fewest beyond their limits, where that is at most
-        half of them: an error in one channel lies in nearly every row and column, too. Else it is
-        the whole, if that is beyond.
+        It is the worst index of the axis with the fewest indices beyond their limits, if these are
+        at most half of the axis: an error in one channel is in nearly every row and column, too.
+        Else it is the full tensor, if that is beyond its limit.
+
+        Args:
+            ratios: The error of each slice divided by its limit; 1 is allowed.
         """
         found = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))]
         first = 1
@@ -127,11 +132,10 @@ def _iter_reduced(
 
 
 def probability_axis(values: Array) -> int | None:
-    """The axis along which values are a distribution: not negative, with a sum of 1 ± 1e-3; None if
-    there is none.
+    """Return the last axis along which values are a distribution, None without such an axis.
 
-    The last such axis. An axis of length 1 is none. Complexity: a pass per axis, where all values
-    lie within 0 … 1.
+    The values of a distribution are not negative, and have a sum of 1 ± 1e-3. An axis of length 1
+    is not counted. Complexity: a pass per axis if all values are within 0 … 1.
     """
     if not values.size or values.min() < 0 or not values.max() <= 1 + SUM:
         return None
@@ -139,8 +143,7 @@ def probability_axis(values: Array) -> int | None:
 
 
 def log_probability_axis(values: Array) -> int | None:
-    """The axis along which exp(values) are a distribution, as after LogSoftmax; None if there is
-    none."""
+    """Return the axis along which exp(values) are a distribution, as after LogSoftmax, or None."""
     if not values.size or not -np.inf < values.max() <= SUM:
         return None
     axes = [a for a, n in enumerate(values.shape) if n > 1]

@@ -1,8 +1,8 @@
-"""Equal to so many digits behind the point, as Horizon's hb_verifier -c: digits:5
+"""Equal to N digits after the point, as Horizon's hb_verifier -c: digits:5
 
-Horizon's documents say only "number of digits to compare", 5 by default. Here it is |d| < 10⁻ᴺ:
-less than one unit of the last digit compared. (Comparing rounded texts would fail 0.4999999 against
-0.5000001 at any N.)
+Horizon's documents define N only as "number of digits to compare", 5 by default. Here it is
+|d| < 10⁻ᴺ: less than one unit of the last digit compared. (Comparing rounded texts would fail
+0.4999999 against 0.5000001 at any N.)
 """
 
 from __future__ import annotations

@@ -1,36 +1,36 @@
 """How far rounding alone moves each slice, drawn on the reference: fails where the error is k times
 that (the default)
 
-The slices of an output are the whole and, per axis, each index; of a distribution not the classes.
-Axes of length 1 count as dropped, slices of fewer than 4 elements are left out. With c the
-precision that the candidate claims (no finer than the region's own float types), eps its unit
+The slices of an output are the full tensor and, per axis, each index, except the classes of a
+distribution. Axes of length 1 count as dropped, slices of fewer than 4 elements are omitted. With c
+the precision that the candidate claims (no finer than the region's own float types), eps its unit
 roundoff and q half of float16's smallest step, or of a tensor's scale in TensorFlow Lite (1/256 of
 a Softmax, as specified; of a chosen one no more than 1/127 of the largest value), of a slice s:
 
     S  its largest |reference|
     E  its largest |candidate − reference|
     N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs
-       behind a choice)
+       downstream of a choice)
     X  the largest |rounded − reference|, rounded to c after every node; below fp32, where it is
        known
-    n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the whole: noise far beyond
-        X is scaled down
+    n = max(t·N, X) + eps·S + q, with t = min(1, 10·(X + eps·S) / N) of the full tensor: noise far
+        beyond X is scaled down
 
-    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the whole's S. k is 10 (fp32) or
-               3; 8/|s| is 0 for the whole
-    usable     E ≤ cap·S, or 1e-6 of the whole's S, or k·q; cap is 1e-2 (fp32), 0.1 (fp16), 0.2
-               (bf16, int8). Where all values lie in 0 … 1, S counts as 0.05 at least. Asked of
-               every tensor in fp32, else of the model's outputs
+    explained  E ≤ k·(1 + 8/|s|)·n; or 2e-3·S (fp32); or 1e-6 of the full tensor's S. k is 10 (fp32)
+               or 3; 8/|s| is 0 for the full tensor
+    usable     E ≤ cap·S, or 1e-6 of the full tensor's S, or k·q; cap is 1e-2 (fp32), 0.1 (fp16),
+               0.2 (bf16, int8). If all values are in 0 … 1, S counts as 0.05 at least. In fp32
+               every tensor must be usable, in other precisions only the model's outputs
 
-An output agrees if all its slices are explained and usable; it fails if one is not explained, and
-"fail, precision" if one is explained only: whatever made the error, the values are of no use. The
-same is said where rounding after every node destroys a model's output by itself. The worst slice is
-named. Labels say more:
+An output agrees if all its slices are explained and usable. It fails if a slice is not explained.
+Its label is "fail, precision" if a slice is explained but not usable, whatever the cause of the
+error, or if rounding after every node alone destroys a model's output. The worst slice is named.
+Other labels:
 
     steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see
                         below
-    jumps               agrees, because single elements jump behind a choice; `bisect` asks each
-                        node alone
+    jumps               agrees, because single elements jump downstream of a choice; `bisect` runs
+                        each node isolated
     precision           agrees below fp32, by more than 2e-3 of the scale
     range               (fp16, bf16) the reference, rounded to c after every node, is infinite where
                         the candidate is; of a model's output only where the reference itself is
@@ -42,64 +42,65 @@ named. Labels say more:
                         root mean squares. Tried where the output fails, many sums are equal (all
                         weights the same, for example), and no choice is involved. A softmax of
                         large equal numbers needs this; in fp32 it is unresolved beyond the cap
-    unresolved          explained, but beyond half of S: such noise would hide any bug. Of a model's
-                        output the label is "tells nothing"
+    unresolved          explained, but beyond half of S: such noise would hide any bug. A model's
+                        output has the label `verdict.NOTHING`
 
-Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6
-allow the error; only the run that gives X where that does; only one perturbed run more where the
-error is 10 times what that allows.
+Runs are avoided. E ≤ 1e-6·S of the full tensor agrees at once. Nothing is run if eps·S + q, the
+2e-3 or the 1e-6 allow the error. If X allows the error, only the run for X is needed. If the error
+is 10 times larger than one perturbed run allows, no further run follows.
 
-A region that quantizes what it computes (QuantizeLinear and its kind) is held to its own steps,
-whatever the candidate claims: perturbed runs move 1 % of the elements behind each quantizer by one
-step as well, 8 of them; k is 3, the cap 0.2, q half a step of an output that was just dequantized,
-and X bounds nothing. Where the n of a model's output is beyond its cap, or only steps explain that
-the output is, it is unresolved, with the label "steps": the pieces between the quantizers decide
-(`trials.doubt`). The steps themselves may be off by one anywhere, by more where perturbed runs show
+A region that quantizes its values (QuantizeLinear and its kind) is judged by its own steps,
+whatever the candidate claims. 8 perturbed runs also move 1 % of the elements downstream of each
+quantizer by one step; k is 3, the cap 0.2, q half a step of an output that was just dequantized,
+and X bounds nothing. If the n of a model's output is beyond its cap, or only steps explain that
+the output is, it is unresolved, with the label "steps": the regions between the quantizers decide
+(`trials.doubt`). The steps themselves may deviate by one anywhere, by more if perturbed runs show
 half as much.
 
-An output of the model without slices, of fewer than 100 numbers, is judged over its samples as
-well, as a batch, where there are four (`comparison.noise.noise.make_batch`). With fewer, below fp32
-or by steps, it is unresolved if one element of it is off by more than half of its own value and of
-the cap at once; or half of them are, by a tenth of the cap.
+A model's output without slices, of fewer than 100 numbers, is also judged over its samples, as a
+batch, if there are four (`comparison.noise.noise.make_batch`). With fewer samples, below fp32 or by
+steps, it is unresolved if one element deviates by more than half of its value and by more than half
+of the cap; or if half of the elements do, with a tenth of the cap.
 
 Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary
 (`_decisions.class_axis`), a changed winner fails if no perturbed run changes it and its margin is
 beyond 3·(n_winner + n_other); other changes are "fail, precision". Margins within the rounding of
 both values (within 2e-3 in fp32) are ties.
 
-Behind a choice (an index, a comparison) single elements jump. If some do in perturbed runs, those
-of the candidate may jump as far, and twice as many; the others are judged by the noise without
-jumps. What would be useless behind TopK and the like, whose order rounding changes, is unresolved,
-label "ranks".
+Downstream of a choice (an index, a comparison) single elements jump. If some do in perturbed runs,
+those of the candidate may jump as far, and twice as many; the others are judged by the noise
+without jumps. An output that is not usable, downstream of TopK and other operators whose order
+rounding changes, is unresolved, label "ranks".
 
 Scores with a mask added (−10⁴ and the like) are judged apart from the mask's plateau, which would
 set the scale. NaN and infinities of the reference alone are never excused.
 
 Other values: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i − v_j| ≤ 3·(noise_i +
-noise_j) (equal values never: ONNX fixes their order; but behind quantization, if a perturbed run
-breaks that tie). Quantized values behind no other quantizer of the region, and such that were just
-dequantized, may be 0.55 of a step from what is quantized, or 0.5 + k·eps of the largest of these;
-1.5 behind operators whose integer kernels are tables (`properties.COARSE`), in recordings, or if
-the candidate declares int8: it may compute in fixed point; farther in twice as many elements as in
-the worst of 8 runs. Others may be off by one step, or twice what perturbed runs show, in twice that
-share plus one element. Booleans and classes: the same share; the one element only if perturbed runs
-change some too, or if there are 100. NonMaxSuppression: as sets.
+noise_j) (equal values never: ONNX fixes their order; but downstream of quantization, if a perturbed
+run breaks that tie). Quantized values, also those that were just dequantized, have a limit of their
+distance from the exact values if no other quantizer of the region is upstream. It is 0.55 of a
+step, or 0.5 + k·eps of the largest exact value. It is 1.5 steps downstream of operators whose
+integer kernels are tables (`properties.COARSE`), in recordings, and if the candidate declares int8,
+because it can compute in fixed point. Twice as many elements as in the worst of 8 runs may exceed
+the limit. Other quantized values may deviate by one step, or by twice the deviation of perturbed
+runs, in twice their share of elements plus one. Booleans and classes: the same share; the one
+element only if perturbed runs change some too, or if there are 100. NonMaxSuppression: as sets.
 Values that no rounding reaches must be equal.
 
 Values of another model that its quantizer rounds, where no other step adds up, may be as far from
 the nearest code, and must agree as int8: the quantizer can clip them.
 
-Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators
+Quantized values of TensorFlow Lite's operators may deviate by one step. Inside of these operators
 nothing can be perturbed, but their results can: floats by one rounding, and perturbed runs move 1 %
-of the codes that enter an operator by one step. The output's may be off by twice as many steps as
-there, and one, in twice as many elements, and one. Where that is beyond the cap of a model's
-output, it is unresolved, label "steps", as above.
+of the codes that enter an operator by one step. The output's codes may deviate by twice as many
+steps as in these runs, plus one, in twice as many elements, plus one. If these runs move a model's
+output beyond its cap, it is unresolved, label "steps", as above.
 
-Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of
-each slice agrees, and what is between is unresolved.
+If noise cannot be measured, an error beyond the cap fails, an error within 1e-5 of the scale of
+each slice agrees, and an error between the two is unresolved.
 
 Without noise (recordings), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to
-E = S, or up to what makes a model's output useless.
+E = S, or for a model's output up to the cap.
 
 The constants were measured on 31 networks, nine healthy runtimes and 20 real bugs, and on 20
 trained models.
@@ -145,11 +146,11 @@ from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
-# Limits as multiples of what perturbed runs show: Jaccard distance, gaps between values, steps.
+# Limits as multiples of the values in perturbed runs: Jaccard distance, gaps between values, steps.
 MAX_DISTANCE = 1.5
 MAX_GAP = 3.0
 MAX_STEPS = 2.0
-MAX_CODES = 0.5  # of a type's range: so far roundings of several operators may add up
+MAX_CODES = 0.5  # of a type's range: the sum that the roundings of several operators can reach
 TIE = 0.05  # of a step: a value this near to the middle of two codes may become either
 MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
@@ -211,11 +212,11 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return _codes(pair, context, noise)
     if noise and context.quantized:
         return _codes_of_other_model(pair, context, noise, context.quantized, (k, floor))
-    if noise and (quantized := noise.quantized_values()):
+    if noise and (quantized := noise.find_quantized_values()):
         return _nearest_codes(pair, context, noise, quantized, k or K[context.claim])
     if (
         noise
-        and (not pair.floating or noise.behind_choice())
+        and (not pair.floating or noise.depends_on_choice())
         and (ranking := noise.ranking(context.claim))
     ):
         return _indices(pair, context.claim, noise, ranking)
@@ -226,7 +227,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
 
 
-MASK = 1e30  # values at least as large stand for infinity: the lowest float32 masks, too
+MASK = 1e30  # values at least as large represent infinity: the lowest float32 is a mask, too
 
 
 def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
@@ -282,7 +283,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
             Status.UNRESOLVED,
             why=f"NaN or infinite in the candidate alone: perhaps beyond the range of {claim}",
         )
-    rounded = noise.rounded(claim).astype(np.float64).reshape(-1)
+    rounded = noise.round_nodes(claim).astype(np.float64).reshape(-1)
     if rounded.size != unexcused.size or np.isfinite(rounded[unexcused]).any():
         return settle(pair)
     if not context.is_model_output:
@@ -291,13 +292,13 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
         Status.FAIL,
         PRECISION_LOST,
         f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to"
-        f" {claim}: of no use",
+        f" {claim}: not usable",
         Signature.PRECISION,
     )
 
 
 def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Ruling | None:
-    """Nobody can use an output that is infinite; but a mask stands for minus infinity."""
+    """Return the ruling of an output that is infinite, which is usable only as a mask."""
     plateau = mask_plateau(pair.reference)
     infinite = unequal if plateau is None else unequal & ~plateau.reshape(-1)
     infinite &= np.abs(pair.reference.reshape(-1)) < MASK
@@ -316,10 +317,10 @@ def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ru
     """Indices of TopK, ArgMax, ArgMin."""
     wrong = find_misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
     if (
-        wrong.any() and noise.behind_steps()
+        wrong.any() and noise.depends_on_steps()
     ):  # quantized values are equal by chance: does a run break the tie?
         wrong &= ~np.any(
-            [values != pair.reference for values in noise.perturbed(claim, JUMP_RUNS)], axis=0
+            [values != pair.reference for values in noise.perturb(claim, JUMP_RUNS)], axis=0
         )
     if wrong.any():
         return fail(f"{int(wrong.sum())} of {pair.size} indices point to another value")
@@ -329,9 +330,9 @@ def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ru
 
 def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     """Integers, booleans and strings that differ."""
-    if not (noise.behind_choice() or noise.behind_steps()):
+    if not (noise.depends_on_choice() or noise.depends_on_steps()):
         return fail(f"{_describe_changed(pair)}, and rounding cannot change any")
-    runs = noise.perturbed(claim, JUMP_RUNS)
+    runs = noise.perturb(claim, JUMP_RUNS)
     if noise.op_type() == "NonMaxSuppression":
         distance = jaccard_distance(pair.reference, pair.candidate)
         limit = MAX_DISTANCE * max(jaccard_distance(pair.reference, values) for values in runs)
@@ -340,14 +341,18 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     if any(values.shape != pair.reference.shape for values in runs):
         return SHAPE_VARIES
     pairs = [Pair(pair.reference, values) for values in runs]
-    if noise.quantizes() and not noise.behind_choice() and noise.op_type() in QUANTIZERS | CARRIERS:
+    if (
+        noise.quantizes()
+        and not noise.depends_on_choice()
+        and noise.op_type() in QUANTIZERS | CARRIERS
+    ):
         return _steps(pair, pairs)
     most = max(p.changed for p in pairs)
-    one = 0 if noise.behind_choice() and not most and pair.size < MIN_ELEMENTS else 1
+    one = 0 if noise.depends_on_choice() and not most and pair.size < MIN_ELEMENTS else 1
     allowed = int(MAX_SHARE * most + one)
     if pair.changed > allowed:
         return fail(f"{_describe_changed(pair)}, allowed {allowed}")
-    if noise.behind_steps() and pair.kind == "integer":
+    if noise.depends_on_steps() and pair.kind == "integer":
         steps = max(1.0, MAX_STEPS * max(p.error for p in pairs))
         if pair.error > steps:
             return fail(
@@ -376,7 +381,10 @@ def _codes_of_other_model(
 def _nearest_codes(
     pair: Pair, context: OutputContext, noise: Noise, quantized: QuantizedValues, k: float
 ) -> Ruling:
-    """Codes beside what their quantizer rounds: each must be the nearest one, or as near."""
+    """Return the ruling of codes, each of which must be the nearest to its exact value, or as near.
+
+    The exact values are those that their quantizer rounds.
+    """
     largest = float(np.abs(quantized.exact - quantized.zero).max(initial=0.0))
     has_next_codes = float(quantized.is_coarse or context.has_fixed_point)
     allowed = 0.5 + max(TIE, k * context.claim.eps * largest, has_next_codes)
@@ -387,17 +395,17 @@ def _nearest_codes(
     far = is_far(pair.candidate)
     changed = _describe_changed(pair)
     if not far.any():
-        return agree(f"{changed}, each to a code as near to what is quantized")
-    runs = noise.perturbed(context.claim, JUMP_RUNS)
+        return agree(f"{changed}, each to a code as near to the value that is quantized")
+    runs = noise.perturb(context.claim, JUMP_RUNS)
     most = int(MAX_SHARE * max(np.count_nonzero(is_far(values)) for values in runs))
     found = int(np.count_nonzero(far))
     distances = quantized.distances(pair.candidate)[far]
     high = int(np.count_nonzero(distances > 0))
     furthest = float(np.abs(distances).max())
     why = (
-        f"{changed}, {found} of them to a code that is not the nearest to what is quantized"
-        f" ({high} too high, {found - high} too low), up to {furthest:.2g} steps away; allowed"
-        f" {most}"
+        f"{changed}, {found} of them to a code that is not the nearest to the value that is"
+        f" quantized ({high} too high, {found - high} too low), up to {furthest:.2g} steps away;"
+        f" allowed {most}"
     )
     return agree(why) if found <= most else fail(why)
 
@@ -423,9 +431,7 @@ def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
     if pair.error <= 1:
         return agree(f"{differ}, by one step")
     try:
-        runs = [
-            Pair(pair.reference, values) for values in noise.perturbed(context.claim, JUMP_RUNS)
-        ]
+        runs = [Pair(pair.reference, values) for values in noise.perturb(context.claim, JUMP_RUNS)]
     except (ModelError, WorkerDied):
         return _codes_without_noise(pair, differ)
     if any(run.reference.shape != run.candidate.shape for run in runs):
@@ -457,7 +463,7 @@ def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
 
 
 def _no_floats_without_noise(pair: Pair) -> Ruling:
-    """The same without noise."""
+    """Return the ruling of values that are not floats, without noise."""
     why = f"{_describe_changed(pair)}; rounding noise could not be measured"
     return fail(why) if pair.changed / pair.size > 0.5 else Ruling(Status.UNRESOLVED, why=why)
 

@@ -55,7 +55,7 @@ def rule(options: str) -> Rule:
         limit = float(allowed[place])
         return fail(
             f"{int(beyond.sum())} of {pair.compared} elements are beyond {how}; "
-            f"the worst is off by {error:.1e}, allowed {limit:.1e}"
+            f"the worst deviates by {error:.1e}, allowed {limit:.1e}"
         )
 
     return judge

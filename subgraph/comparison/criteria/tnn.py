@@ -55,7 +55,7 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
     wrong = int((relative > RELATIVE).sum())
     if not wrong:
         return agree(
-            f"no element with |d| > {ABSOLUTE:.0e} is off by more than {RELATIVE}; max_abs"
+            f"no element with |d| > {ABSOLUTE:.0e} deviates by more than {RELATIVE}; max_abs"
             f" {pair.error:.1e}"
         )
     place = int(np.argmax(relative))

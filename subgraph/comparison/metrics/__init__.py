@@ -1,5 +1,5 @@
-"""Metrics: how far apart are two values of a tensor, in one number? One file per metric; its name
-is the key in JSON.
+"""Metrics: one number for the distance of two values of a tensor. One file per metric; its name is
+the key in JSON.
 
 To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
 
@@ -14,8 +14,8 @@ To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
         return float(abs(candidate - reference).max())
 
 Both arrays are flat float64 of equal size, at least one element, all finite; numpy's floating-point
-warnings are off. A metric that needs the element type, the NaN, or integers beyond float64 also
-defines `of_pair(pair: Pair) -> float`, which is then called instead.
+warnings are disabled. A metric that needs the element type, the NaN, or integers beyond float64
+also defines `measure_pair(pair: Pair) -> float`, which is then called instead.
 `tests/comparison/test_metrics.py` tests every file of this folder.
 """
 

@@ -19,6 +19,6 @@ def measure(reference: Array, candidate: Array) -> float:
     return float(max(distance.max(), -distance.min()))
 
 
-def of_pair(pair: Pair) -> float:
-    """The same, exact for 64-bit integers too. NaN: nothing to compare, or no numbers."""
+def measure_pair(pair: Pair) -> float:
+    """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
     return pair.error if pair.measurable else math.nan

@@ -23,8 +23,8 @@ def measure(reference: Array, candidate: Array) -> float:
     return _ratio(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))
 
 
-def of_pair(pair: Pair) -> float:
-    """The same, exact for 64-bit integers too. NaN: nothing to compare, or no numbers."""
+def measure_pair(pair: Pair) -> float:
+    """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
     return _ratio(pair.error, pair.scale) if pair.measurable else math.nan
 
 

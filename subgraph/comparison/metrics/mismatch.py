@@ -17,7 +17,9 @@ def measure(reference: Array, candidate: Array) -> float:
     return float(np.count_nonzero(candidate != reference)) / reference.size
 
 
-def of_pair(pair: Pair) -> float:
-    """The same for any type, over all elements, also those that are not finite. NaN: there are no
-    elements."""
+def measure_pair(pair: Pair) -> float:
+    """Measure a pair of any type, over all elements, also those that are not finite.
+
+    NaN if there are no elements.
+    """
     return pair.changed / pair.size if pair.size else math.nan

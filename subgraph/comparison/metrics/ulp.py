@@ -11,7 +11,7 @@ import numpy as np
 from subgraph.comparison.pair import Pair
 from subgraph.types import Array
 
-FLOAT32 = 23, -126  # bits behind the point, smallest exponent of a normal number
+FLOAT32 = 23, -126  # bits after the point, smallest exponent of a normal number
 
 
 def measure(reference: Array, candidate: Array) -> float:
@@ -25,11 +25,10 @@ def measure(reference: Array, candidate: Array) -> float:
     return _largest(reference, candidate, FLOAT32)
 
 
-def of_pair(pair: Pair) -> float:
-    """The same in ulps of the tensor's own type (float16, bfloat16, float64, fp8 …); one for
-    integers.
+def measure_pair(pair: Pair) -> float:
+    """Measure a pair in ulps of the tensor's own type (float16, bfloat16, float64, fp8 …).
 
-    NaN: nothing to compare, or no numbers.
+    The ulp of integers is 1. NaN if there are no numbers to compare.
     """
     if not pair.measurable:
         return math.nan
@@ -39,9 +38,15 @@ def of_pair(pair: Pair) -> float:
 
 
 def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """(bits behind the point, smallest exponent of a normal number), for complex numbers of their
-    parts."""
-    info = ml_dtypes.finfo(dtype) if not issubclass(dtype.type, np.inexact) else np.finfo(dtype)  # type: ignore[no-untyped-call]
+    """Return the bits after the point, and the smallest exponent of a normal number.
+
+    They are those of the parts of complex numbers.
+    """
+    info = (
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        if not issubclass(dtype.type, np.inexact)
+        else np.finfo(dtype)
+    )
     return int(info.nmant), int(info.minexp)
 
 

@@ -1,9 +1,9 @@
 """The places of rounding in a region: tensors to perturb, reads that need exact values, tensors
-behind a choice.
+downstream of a choice.
 
 Insight: most ops either round or only move values. An op that moves, selects or compares values
-adds no error of its own; but a choice (an index, a comparison) turns an error of one bit into a
-jump, so tensors behind one are judged by another rule. Nothing is run: the element types follow
+adds no error; but a choice (an index, a comparison) turns an error of one bit into a jump, so
+tensors downstream of a choice are judged by another rule. Nothing is run: the element types follow
 from inputs, weights and casts.
 """
 
@@ -40,7 +40,7 @@ from subgraph.storage.tensors import Records
 from subgraph.types import Array, Strings
 
 _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
-# Ops that make no new values; a Cast to a wider type is one.
+# Ops that compute no new values; a Cast to a wider type is one.
 CARRIERS = REARRANGES | {"Cast"}
 
 
@@ -49,7 +49,8 @@ class RoundingSites:
     """The places of rounding in one region.
 
     Attributes:
-        order: nodes of the region and of what it pulls in, in the order of its cut.
+        order: nodes of the region and the nodes that its cut needs in addition, in the order of the
+            cut.
         entering: float tensors that enter, and float weights.
         rounded: results of nodes that round (or whose contents are unknown), and Constants; of any
             type, since types are known only after a run. Only tensors that are read or leave the
@@ -59,7 +60,8 @@ class RoundingSites:
         quantizers: steps that nodes make of values, as the model's own quantization wants it.
         exact_reads: (node, position of input) of reads that get the unperturbed value.
         noisy: tensors that rounding reaches.
-        behind_choice, behind_steps: tensors that depend on a choice, on rounding to steps.
+        behind_choice: tensors that depend on a choice.
+        behind_steps: tensors that depend on rounding to steps.
         behind_ranks: tensors that depend on the order of inexact values.
         quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
@@ -139,8 +141,10 @@ def find_rounding_sites(
 
 
 def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
-    """For an output of indices from TopK, ArgMax or ArgMin, also behind casts: the tensor compared,
-    and the axis."""
+    """Find the tensor and the axis that a TopK, ArgMax or ArgMin compares for an output of indices.
+
+    Casts can follow the operator. Returns None for other outputs.
+    """
     output = graph.skip(output, ("Identity", "Cast"))
     i = graph.maker.get(output)
     if i is None or graph.ops[i] not in RANKS or graph.nodes[i].domain not in STANDARD:
@@ -197,7 +201,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     if (op in VALUE_SIZED or inner & VALUE_SIZED) and not sites.behind_choice.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
-    # what is made of steps, or is such, is computed in real numbers
+    # results that are steps, or depend on steps, are computed in real numbers
     inexact = not sites.noisy.isdisjoint(data) or not sites.behind_steps.isdisjoint(data)
     if op in QUANTIZERS or op == "DequantizeLinear" or inexact:
         _classify(graph, i, inner, sites)
@@ -241,8 +245,11 @@ def _coarsest_types(
     records: Records,
     unrounded: Collection[str],
 ) -> dict[str, str]:
-    """Of each tensor the float type with the largest unit roundoff among itself and all that it
-    depends on; what a Cast rounds says nothing of tensors elsewhere."""
+    """Find for each tensor the float type with the largest unit roundoff among itself and all
+    tensors on which it depends.
+
+    A Cast that rounds one tensor does not change the types of the tensors elsewhere.
+    """
     numbers = {n: graph.weights[n].data_type for n in region.weights if n in graph.weights}
     types = {n: dtypes.TYPES[t][0] for n, t in numbers.items() if t in dtypes.TYPES}
     types |= {n: record.dtype for n, record in records.items() if n in region.inputs}
@@ -295,8 +302,10 @@ def parameter_positions(node: protobuf.NodeProto) -> list[int]:
 
 
 def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
-    """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it
-    sums over."""
+    """Return the axis of a weight's channels for the node that reads it.
+
+    These are the channels of the node's output, not those over which it sums.
+    """
     if node.op_type == "DEPTHWISE_CONV_2D":
         return -1
     if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
@@ -357,7 +366,9 @@ def find_unrounded(
     Cast, its values are those of the narrow type.
 
     Args:
-        known: tensors that have a value. value: the one of a tensor, as the original computes it.
+        graph: the graph.
+        known: tensors that have a value.
+        value: returns the value of a tensor, as the original computes it.
     """
     found = {}
     for i in range(len(graph.nodes)):

@@ -1,9 +1,9 @@
 """A cut's model -> a model that perturbs every tensor that rounds, or rounds all values to a
 claimed precision.
 
-Insight: the output of a node is renamed, and nodes behind it make the old name: nothing downstream
-changes, nor do bodies that read the name. Inputs and weights are renamed alike, and so are values
-inside the bodies of If, Loop and Scan.
+Insight: the output of a node is renamed, and nodes after it produce a tensor with the old name:
+nothing downstream changes, nor do bodies that read the name. Inputs and weights are renamed alike,
+and so are values inside the bodies of If, Loop and Scan.
 
     before:  x → Conv → y → …
     after:   x → Conv → y:raw → nodes of `rounding_nodes` → y → …
@@ -11,13 +11,13 @@ inside the bodies of If, Loop and Scan.
 All random numbers come from one input, the keys. So one session serves all draws, and a draw costs
 no copy of a weight or an activation through a file.
 
-Inside of TensorFlow Lite's operators nothing can be reached, but the codes that they return may be
-off by a step, and the floats by a rounding. `add_steps` inserts an operator of ours behind each of
-them that adds what it is fed. What leaves the region is what its last operator returns: the
-criterion allows its own step.
+Inside of TensorFlow Lite's operators nothing can be reached, but the codes that they return can
+deviate by a step, and the floats by a rounding. `add_steps` inserts a subcut operator after each of
+them, which adds the values that it is fed. The outputs of the region are those of its last
+operators, without such an addition: the criterion allows them one step.
 
     before:  CONV_2D → y → ADD …
-    after:   CONV_2D → y → an operator of ours → y:moved → ADD …
+    after:   CONV_2D → y → subcut's operator → y:moved → ADD …
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.tensors import parse_type
 from subgraph.types import StringMap, Strings, frozen
 
-KEYS = (
-    32  # random factors per float type: tensors take turns, since each needs two scalars of its own
-)
+KEYS = 32  # random factors per float type, of two scalars each; tensors take turns
 MARK = ":subcut:"  # in the names of all that is inserted
 NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
 STEPPED = ("int8", "uint8")  # types that TensorFlow Lite adds with any scale
@@ -65,12 +63,12 @@ class Instrumented:
     """The inputs and outputs of an instrumented model in addition to the region's tensors.
 
     Attributes:
-        keys: input of scalars, two for each of `keyed`; "" if there are none.
+        keys: input of scalars, two for each of `keyed`; "" if `keyed` is empty.
         keyed: (label, float type, or `CODES`) in the order of the keys.
         raw: new name of each input that is perturbed or rounded.
         shifts: input → tensor, of `untied` ones.
-        check: output that is finite if all perturbed tensors outside of bodies are; "" if there are
-            none.
+        check: output that is finite if all perturbed tensors outside of bodies are; "" without such
+            tensors.
         moved: inputs, and weights that became inputs, that are fed with perturbed values.
     """
 
@@ -95,7 +93,7 @@ class Change:
         types: of all tensors.
         stepped: integer type of each quantized tensor, some of whose elements are moved by a step.
         untied: shape of each of them whose shift is fed instead.
-        certain: those that no choice decides: if one becomes NaN or infinite, the run is of no use.
+        certain: those that no choice decides: if one becomes NaN or infinite, the run is void.
     """
 
     claim: Precision
@@ -112,9 +110,15 @@ class Change:
 def instrument_model(
     model: ModelProto, sites: RoundingSites, change: Change, outputs: Sequence[str]
 ) -> Instrumented:
-    """Change the model of a cut, whose nodes stand in `sites.order`; `outputs`: what it gives then.
+    """Change the model of a cut.
 
     `sites.exact_reads` read the values without noise.
+
+    Args:
+        model: The model, which is changed.
+        sites: The places of rounding; the nodes of the model are in the order `sites.order`.
+        change: The changes to the tensors.
+        outputs: The tensors that the changed model returns.
     """
     if not opset_of(model, 0):
         model.opset_import.add(domain="", version=NEWEST_KNOWN)
@@ -124,7 +128,7 @@ def instrument_model(
 
 
 def set_outputs(model: ModelProto, outputs: Sequence[str]) -> None:
-    """Let the model give these tensors; the runtime infers their types."""
+    """Let the model return these tensors; the runtime infers their types."""
     assign(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
     model.graph.ClearField("quantization_annotation")  # may name tensors that are gone
 
@@ -157,7 +161,7 @@ class _Instrumentation:
         graph = self.graph
         before = list(
             chain.from_iterable(
-                self._changed(name, dtype) for name, dtype in self.change.entering.items()
+                self._change(name, dtype) for name, dtype in self.change.entering.items()
             )
         )
         nodes = list(
@@ -204,7 +208,7 @@ class _Instrumentation:
             node.output[k] = self.raw.get(name, name)
         yield node
         for name, dtype in computed:
-            yield from self._changed(name, dtype)
+            yield from self._change(name, dtype)
 
     def _bodies(self, node: NodeProto, types: StringMap, fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
@@ -234,11 +238,11 @@ class _Instrumentation:
             steps = quantizes and not self.change.rounded and k == 0 and is_stepped(dtype)
             if k < len(node.output) and (name := node.output[k]) and (dtype in FLOATS or steps):
                 node.output[k] = raw = f"{name}{MARK}raw"
-                nodes += self._written(raw, str(name), dtype)
+                nodes += self._write(raw, str(name), dtype)
         return nodes
 
-    def _changed(self, name: str, dtype: str) -> list[NodeProto]:
-        """Nodes that make a tensor of the graph from its raw value."""
+    def _change(self, name: str, dtype: str) -> list[NodeProto]:
+        """Return the nodes that produce a tensor of the graph from its raw value."""
         raw = self.raw[name]
         if name in self.change.untied:
             self.shifts[f"{raw}shift"] = name
@@ -246,18 +250,18 @@ class _Instrumentation:
             write_shifted(write, raw, name, dtype, f"{raw}shift")
             nodes = write.nodes
         else:
-            nodes = self._written(raw, name, dtype)
+            nodes = self._write(raw, name, dtype)
         if name in self.change.certain:
             wide = raw if dtype == "float32" else f"{raw}wide"
             if dtype != "float32":
                 nodes.append(helper.make_node("Cast", [raw], [wide], to=TYPE_NUMBERS["float32"]))
             self.sums("ReduceSum", wide, keepdims=0)
-            # right behind its tensor: at the end of the model, onnxruntime takes five times as long
+            # right after its tensor: at the end of the model, onnxruntime takes five times as long
             # to load 10,000
             nodes.append(self.sums.nodes[-1])
         return nodes
 
-    def _written(self, raw: str, name: str, dtype: str) -> list[NodeProto]:
+    def _write(self, raw: str, name: str, dtype: str) -> list[NodeProto]:
         claim = self.change.claim
         channels = self.change.channels.get(name)
         write = self._writer(raw)
@@ -290,7 +294,7 @@ class _Instrumentation:
         return NodeWriter(self.constants, self.opset, f"{raw}:")
 
     # --------------------------------------------------------------------------------------------
-    # beside the tensors
+    # in addition to the tensors
 
     def _shift_input(self, name: str, tensor: str) -> ValueInfoProto:
         number = TYPE_NUMBERS[wider(self.change.computed[tensor])]
@@ -314,7 +318,7 @@ def add_steps(
 
     Args:
         model: The model, which is changed.
-        stepped: Type and shape of each tensor to which an operator of ours adds what it is fed.
+        stepped: Type and shape of each tensor to which a subcut operator adds the fed values.
         outputs: The tensors that the model returns afterwards.
         moved: Inputs and weights that are fed with perturbed values.
 
@@ -356,14 +360,14 @@ def add_steps(
 
 
 # ------------------------------------------------------------ element types
-# Element types of the tensors that the nodes of a graph or body make, by the schemas of their
+# Element types of the tensors that the nodes of a graph or body produce, by the schemas of their
 # operators.
 #
-# Nothing is run and no shape is inferred: a schema says which inputs and outputs share a type.
-# Nodes without a schema (other domains, calls of local functions) make tensors of unknown type.
+# Nothing is run and no shape is inferred: a schema defines which inputs and outputs share a type.
+# Nodes without a schema (other domains, calls of local functions) produce tensors of unknown type.
 
 UNKNOWN = ""
-# Op -> type of its output if neither an input nor an attribute says it.
+# Op -> type of its output if neither an input nor an attribute determines it.
 DEFAULTS = {"QuantizeLinear": "uint8", "ConstantOfShape": "float32", "SequenceEmpty": UNKNOWN}
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 FIRST_CARRIED = {
@@ -378,11 +382,16 @@ def element_types(
     opset: int,
     known: StringMap | None = None,
 ) -> dict[str, str]:
-    """Type by name (`float32`) of all tensors of a sorted graph or body, and those of the scopes
-    around it (`outer`).
+    """Return the type by name (`float32`) of all tensors of a sorted graph or body, and of `outer`.
 
-    `known`: types of tensors that are not declared and that no schema gives. Unknown types and
-    sequences are "". Complexity: linear in the nodes, times the depth to which bodies are nested.
+    Unknown types and sequences are "". Complexity: linear in the nodes, times the depth to which
+    bodies are nested.
+
+    Args:
+        graph: The graph or body.
+        outer: Types of the tensors of the scopes around it.
+        opset: The opset of the model.
+        known: Types of tensors that are not declared and that no schema determines.
     """
     known = known or {}
     types = {**outer, **known}

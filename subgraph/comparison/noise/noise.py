@@ -1,13 +1,13 @@
 """Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one
 sample.
 
-The reference runs the region a few times with perturbed values. Where: inputs, float weights,
-results of nodes that round (`analysis`), in bodies too; what the precision represents exactly is
-left alone. By how much: x → x·(1 + eps·u), equal values alike (`rounding_nodes`). How: by nodes
-behind each tensor (`instrument`, `sampler`). A draw that computes NaN or infinities which the
-reference has not is void. The noise N of an output is the largest |perturbed − reference| over the
-runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is needed; a
-run serves all outputs.
+The reference runs the region a few times with perturbed values. Perturbed are inputs, float
+weights and results of nodes that round (`analysis`), in bodies too; values that the precision
+represents exactly are left alone. The perturbation is x → x·(1 + eps·u), equal values alike
+(`rounding_nodes`), by nodes after each tensor (`instrument`, `sampler`). A draw that computes NaN
+or infinities which the reference has not is void. The noise N of an output is the largest
+|perturbed − reference| over the runs, plus eps·S + q for its own rounding (`criteria.noise`).
+Nothing runs before it is needed; a run serves all outputs.
 
 Outputs of few numbers, each of which is the only one of its kind, are judged over the samples as a
 batch: six joints of a robot in one tensor of six numbers have one scale, by which an error of the
@@ -49,7 +49,7 @@ Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 # part of each label; change it with the perturbation, or results of the old one are used again
 METHOD = "noise-4"
 CODES = frozenset(("int8", "uint8", "int16", "uint16"))
-RANKED_RUNS = 8  # as many as for other outputs behind a choice
+RANKED_RUNS = 8  # as many as for other outputs after a choice
 
 
 @frozen
@@ -110,32 +110,32 @@ class RegionNoise:
         self._runs: dict[str, _StoredRun] = {}
         self._failures: dict[str, ModelError] = {}
 
-    def of(self, output: str) -> OutputNoise:
-        """The noise of one output, for a criterion."""
+    def get_output(self, output: str) -> OutputNoise:
+        """Return the noise of one output, for a criterion."""
         return OutputNoise(self, output)
 
     def runs(self, *runs: NoiseRun) -> list[_StoredRun]:
-        """The tensors of these runs, stored ones or new ones; one model serves all that are alike.
+        """Return the tensors of these runs, stored ones or new ones.
+
+        One model serves all runs that are alike.
 
         Raises:
-            ModelError: the region cannot be built or run with perturbations, because a shape
-                depends on values, say.
+            ModelError: the region cannot be built or run with perturbations, for example because a
+                shape depends on values.
         """
-        return self._stored({run.label: partial(self.sampler.run, run) for run in runs})
+        return self._store({run.label: partial(self.sampler.run, run) for run in runs})
 
-    def perturbed(
-        self, claim: Precision, count: int, *, tie_factor: float = 0.0
-    ) -> list[_StoredRun]:
-        """`count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `runs`."""
+    def perturb(self, claim: Precision, count: int, *, tie_factor: float = 0.0) -> list[_StoredRun]:
+        """Return `count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `runs`."""
         return self.runs(*(NoiseRun(claim, k, tie_factor=tie_factor) for k in range(count)))
 
-    def compared(self) -> _StoredRun:
-        """The values that a TopK, ArgMax or ArgMin compares. Raises: as `runs`."""
-        return self._stored({"compared": self.sampler.compared})[0]
+    def collect_compared(self) -> _StoredRun:
+        """Collect the values that a TopK, ArgMax or ArgMin compares. Raises: as `runs`."""
+        return self._store({"compared": self.sampler.collect_compared})[0]
 
     def has_ties(self) -> bool:
         """Return whether many sums are equal. Raises: as `runs`."""
-        return self._stored({"ties": self.sampler.ties})[0].ties
+        return self._store({"ties": self.sampler.ties})[0].ties
 
     def array(self, run: _StoredRun, output: str) -> Array:
         """An output of a run, around the value with which it is compared.
@@ -164,10 +164,12 @@ class RegionNoise:
             raise ModelError(f"'{output}' changes its shape by rounding", code="noise.undefined")
         return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
 
-    def quantized_values(self, output: str) -> QuantizedValues | None:
-        """Return the values that the quantizer of an output rounds, on the reference. None for an
-        output without a quantizer, or one behind other quantizers of the region: their steps add
-        up."""
+    def find_quantized_values(self, output: str) -> QuantizedValues | None:
+        """Return the values that the quantizer of an output rounds, on the reference.
+
+        Returns None for an output without a quantizer, and for one that is downstream of other
+        quantizers of the region, because their steps add up.
+        """
         with self._lock:
             if output not in self._quantized:
                 self._quantized[output] = self._values_before(output)
@@ -185,7 +187,7 @@ class RegionNoise:
         codes = graph.constant(graph.nodes[i].input[2]) if len(graph.nodes[i].input) > 2 else None
         dtype = name_of(codes.data_type) if codes else "uint8"
         source = graph.nodes[i].input[0]
-        before = self._before(source)
+        before = self._find_inner_upstream(source)
         if scale is None or len(scale.step) > 1 or dtype not in CODES or before is None:
             return None
         is_inside = source in graph.maker and source not in self.region.inputs
@@ -197,9 +199,12 @@ class RegionNoise:
         is_coarse = not COARSE.isdisjoint(graph.ops[k] for k in before)
         return QuantizedValues(exact, step, zero, is_coarse)
 
-    def _before(self, source: str) -> set[int] | None:
-        """The nodes of the region that compute a tensor; None if some of them quantize, other than
-        right before it: a requantization."""
+    def _find_inner_upstream(self, source: str) -> set[int] | None:
+        """Find the nodes of the region that compute a tensor.
+
+        Returns None if some of them quantize. A quantizer right before the tensor is allowed: a
+        requantization.
+        """
         graph = self.graph
         i = graph.maker.get(source, -1)
         if i in self.region.nodes and graph.ops[i] == "DequantizeLinear":
@@ -210,8 +215,8 @@ class RegionNoise:
         nodes &= {*self.region.nodes}
         return None if any(makes_steps(graph.nodes[k]) for k in nodes) else nodes
 
-    def _stored(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
-        """The results under these labels, or new ones."""
+    def _store(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
+        """Return the stored results under these labels, or store new ones."""
         with self._lock:
             try:
                 return [self._one(label, make) for label, make in makers.items()]
@@ -247,16 +252,14 @@ class OutputNoise(Noise):
     region: RegionNoise
     output: str
 
-    def perturbed(self, claim: Precision, count: int) -> list[Array]:
-        return [self.region.array(run, self.output) for run in self.region.perturbed(claim, count)]
+    def perturb(self, claim: Precision, count: int) -> list[Array]:
+        return [self.region.array(run, self.output) for run in self.region.perturb(claim, count)]
 
-    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        runs = (
-            self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
-        )
+    def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
+        runs = self.region.perturb(claim, count, tie_factor=times) if self.region.has_ties() else []
         return [self.region.array(run, self.output) for run in runs]
 
-    def rounded(self, claim: Precision) -> Array:
+    def round_nodes(self, claim: Precision) -> Array:
         return self.region.array(self.region.runs(NoiseRun(claim, rounded=True))[0], self.output)
 
     def op_type(self) -> str:
@@ -265,13 +268,13 @@ class OutputNoise(Noise):
     def coarsest_type(self) -> str:
         return self.region.sampler.sites.coarsest[self.output]
 
-    def behind_choice(self) -> bool:
+    def depends_on_choice(self) -> bool:
         return self.output in self.region.sampler.sites.behind_choice
 
-    def behind_steps(self) -> bool:
+    def depends_on_steps(self) -> bool:
         return self.output in self.region.sampler.sites.behind_steps
 
-    def behind_ranks(self) -> bool:
+    def depends_on_ranks(self) -> bool:
         return self.output in self.region.sampler.sites.behind_ranks
 
     def half_step(self) -> float:
@@ -280,8 +283,8 @@ class OutputNoise(Noise):
     def quantizes(self) -> bool:
         return self.output in self.region.sampler.sites.quantized
 
-    def quantized_values(self) -> QuantizedValues | None:
-        return self.region.quantized_values(self.output)
+    def find_quantized_values(self) -> QuantizedValues | None:
+        return self.region.find_quantized_values(self.output)
 
     def are_codes(self) -> bool:
         node = self.region.graph.nodes[self.region.graph.maker[self.output]]
@@ -292,9 +295,9 @@ class OutputNoise(Noise):
         if ranked is None or ranked[0] not in self.region.sampler.ranked:
             return None
         name, axis = ranked
-        values = self.region.compared().array(name)
+        values = self.region.collect_compared().array(name)
         noise = np.zeros(values.shape)
-        for run in self.region.perturbed(claim, RANKED_RUNS):
+        for run in self.region.perturb(claim, RANKED_RUNS):
             noise = np.fmax(noise, np.abs(differences(values, run.array(name))))
         return Ranking(values, noise, axis)
 
@@ -332,16 +335,16 @@ class BatchNoise(OutputNoise):
 
     samples: Sequence[Noise]
 
-    def perturbed(self, claim: Precision, count: int) -> list[Array]:
-        return _batches(noise.perturbed(claim, count) for noise in self.samples)
+    def perturb(self, claim: Precision, count: int) -> list[Array]:
+        return _batches(noise.perturb(claim, count) for noise in self.samples)
 
-    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
-        return _batches(noise.with_broken_ties(claim, count, times) for noise in self.samples)
+    def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
+        return _batches(noise.break_ties(claim, count, times) for noise in self.samples)
 
-    def rounded(self, claim: Precision) -> Array:
-        return _batch([noise.rounded(claim) for noise in self.samples])
+    def round_nodes(self, claim: Precision) -> Array:
+        return _batch([noise.round_nodes(claim) for noise in self.samples])
 
-    def quantized_values(self) -> None:
+    def find_quantized_values(self) -> None:
         return None
 
     def ranking(self, claim: Precision) -> None:
@@ -353,5 +356,5 @@ def _batch(values: Sequence[Array]) -> Array:
 
 
 def _batches(runs: Iterable[Sequence[Array]]) -> list[Array]:
-    """The same run of all samples, for as many as all have."""
+    """Return batches of the same run of all samples, for as many runs as all samples have."""
     return [_batch(values) for values in zip(*runs, strict=False)]

@@ -20,7 +20,7 @@ from subgraph.precision import Precision
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 
-MAX_PERTURBED = 1e30  # larger values stand for infinity in masks, and are results of no arithmetic
+MAX_PERTURBED = 1e30  # larger values represent infinity in masks, and are results of no arithmetic
 TIE_SAMPLE = 4096  # elements that are searched for equal values
 TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equal by chance
 SAMPLE = 4096  # values that are looked at first
@@ -28,11 +28,9 @@ SAMPLE = 4096  # values that are looked at first
 # normalizations, transforms of convolutions, sums in another order) rounds like perturbed weights;
 # only those that need fewer bits are left alone.
 WEIGHTS_HELD_AS = Precision.FP16
-STEP_SHARE = (
-    0.01  # of the elements behind each of a model's own quantizers that are moved by one step
-)
+STEP_SHARE = 0.01  # of the elements after each of a model's own quantizers: moved by one step
 LEVELS = 256  # of 8 bits
-MAX_OFF_STEP = 1e-2  # of a step, that stored values may be off: float32 holds 255 steps to 10⁻⁵
+MAX_OFF_STEP = 1e-2  # of a step, deviation of stored values: float32 holds 255 steps to 10⁻⁵
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
@@ -115,9 +113,9 @@ def draw_untied_shift(
     the range of the tensor and zero, or of `span`, that of each channel. u is uniform within
     ±`times`.
 
-    Zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of float16's
-    range if they are float16. For int8 also for exact zeros, which every quantization represents,
-    and for a mask's plateau, which does not count for the range either.
+    The shift is zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of
+    the range of float16 if they are float16. In int8 it is also zero for exact zeros, which every
+    quantization represents, and for a mask's plateau, which does not count for the range either.
 
     Returns: the shape of `values`; float64 for float64, float32 for narrower types.
     """

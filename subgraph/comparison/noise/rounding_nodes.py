@@ -2,7 +2,7 @@
 
 Perturbed in fp32, fp16, bf16: y = x·(1 + eps·u), where u is a function of x, so that equal values
 of a tensor move alike, opposite ones oppositely, zero not at all; and no sign changes. With a = x·k
-for a random k, u is what rounding a to 14 bits loses (Veltkamp's splitting: T. J. Dekker, A
+for a random k, u is the loss of rounding a to 14 bits (Veltkamp's splitting: T. J. Dekker, A
 floating-point technique for extending the available precision, Numer. Math. 18, 1971), that is,
 pseudo-random bits of its significand, by arithmetic alone, which every opset has and every runtime
 repeats bit for bit. Values nearer to each other than 2⁻¹⁴ move alike as well. u is scaled so that
@@ -70,12 +70,19 @@ class NodeWriter:
     nodes: list[protobuf.NodeProto] = field(default_factory=list)
 
     def __call__(
-        self, op: str, *reads: str | float, to: str = "", gives: str = "", **attributes: Any
+        self, op: str, *reads: str | float, to: str = "", output: str = "", **attributes: Any
     ) -> str:
-        """Add a node; numbers among `reads` become constants; `to`: the type of a Cast; `gives`:
-        its output's name."""
+        """Add a node, and return the name of its output.
+
+        Args:
+            op: The operator.
+            reads: The inputs. Numbers become constants.
+            to: The type of a Cast.
+            output: The name of the output. "" for a new name.
+            attributes: The attributes.
+        """
         names = [self.constants.name(r) if isinstance(r, float) else r for r in reads]
-        made = gives or f"{self.prefix}{len(self.nodes)}"
+        made = output or f"{self.prefix}{len(self.nodes)}"
         if to:
             attributes["to"] = TYPE_NUMBERS[to]
         self.nodes.append(helper.make_node(op, names, [made], **attributes))
@@ -133,11 +140,20 @@ def write_perturbed(
     fed: tuple[str, str],
     channels: ChannelRange | None,
 ) -> None:
-    """Nodes that make y of x; `fed`: names of the scalars k and `noise_scale`; `channels`: of a
-    weight, for int8."""
+    """Write the nodes that compute y from x.
+
+    Args:
+        write: Writes a node.
+        x: The raw tensor.
+        y: The perturbed tensor.
+        dtype: The type of both.
+        claim: The precision.
+        fed: Names of the scalars k and `noise_scale`.
+        channels: The ranges of a weight's channels, for int8. None for one range.
+    """
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     if claim is Precision.INT8:
-        quantized = _Quantized.of(write, wide, channels)
+        quantized = _Quantized.compute(write, wide, channels)
         lost, a = _lost(write, quantized.core, fed[0])
         u = write("Div", lost, write("Max", write("Abs", a), TINY))
         shift = write("Mul", u, write("Mul", quantized.span, fed[1]))
@@ -149,11 +165,11 @@ def write_perturbed(
     limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     if dtype == "float32":
-        write("Add", x, shift, gives=y)
+        write("Add", x, shift, output=y)
     elif dtype == "float64":
-        write("Add", x, write("Cast", shift, to="float64"), gives=y)
+        write("Add", x, write("Cast", shift, to="float64"), output=y)
     else:
-        write("Cast", write("Add", wide, shift), to=dtype, gives=y)
+        write("Cast", write("Add", wide, shift), to=dtype, output=y)
 
 
 def is_stepped(dtype: str) -> bool:
@@ -179,7 +195,10 @@ def write_stepped(
     down = write("Floor", write("Sub", 1 + STEP_SHARE / 2, random))
     moved = write("Add", wide, write("Mul", write("Sub", up, down), fed[1]))
     write(
-        "Cast", write("Min", write("Max", moved, lowest), lowest + 2.0**bits - 1), to=dtype, gives=y
+        "Cast",
+        write("Min", write("Max", moved, lowest), lowest + 2.0**bits - 1),
+        to=dtype,
+        output=y,
     )
 
 
@@ -197,9 +216,9 @@ def _count(write: NodeWriter, size: str) -> str:
 def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> None:
     """Nodes that add a shift that is fed: float64 for float64, else float32."""
     if dtype in ("float32", "float64"):
-        write("Add", x, shift, gives=y)
+        write("Add", x, shift, output=y)
     else:
-        write("Cast", write("Add", write("Cast", x, to="float32"), shift), to=dtype, gives=y)
+        write("Cast", write("Add", write("Cast", x, to="float32"), shift), to=dtype, output=y)
 
 
 def write_rounded(
@@ -217,12 +236,12 @@ def write_rounded(
     if split:  # by Veltkamp's splitting, where it does not overflow
         whole = write("Sub", wide, _lost(write, wide, 1.0, bits=claim.bits)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
-        write("Cast", write("Where", fits, whole, wide), to=dtype, gives=y)
+        write("Cast", write("Where", fits, whole, wide), to=dtype, output=y)
         return
     if claim.narrow:
-        write("Cast", write("Cast", x, to=claim.dtype), to=dtype, gives=y)
+        write("Cast", write("Cast", x, to=claim.dtype), to=dtype, output=y)
         return
-    quantized = _Quantized.of(write, wide, channels)
+    quantized = _Quantized.compute(write, wide, channels)
     step = write("Max", write("Mul", quantized.span, Precision.INT8.eps), TINY)
     level = write("Floor", write("Add", write("Div", quantized.core, step), 0.5))
     quantized.finish(write, write("Mul", level, step), y, dtype)
@@ -237,7 +256,7 @@ def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> t
 
 @frozen
 class _Quantized:
-    """Names of what int8 needs of a tensor: its values with zero for those that stay, their limits,
+    """Names of the tensors that int8 needs: the values with zero for those that stay, their limits,
     their range."""
 
     wide: str
@@ -248,7 +267,7 @@ class _Quantized:
     span: str
 
     @classmethod
-    def of(cls, write: NodeWriter, wide: str, channels: ChannelRange | None) -> _Quantized:
+    def compute(cls, write: NodeWriter, wide: str, channels: ChannelRange | None) -> _Quantized:
         if channels:
             names = map(write.constants.name, (channels.lowest, channels.highest, channels.span))
             return cls(wide, wide, "", *names)
@@ -262,7 +281,7 @@ class _Quantized:
     def finish(self, write: NodeWriter, moved: str, y: str, dtype: str) -> None:
         """y: `moved`, but for the values that stay."""
         whole = write("Where", self.keep, self.wide, moved) if self.keep else moved
-        write("Cast", whole, to=dtype, gives=y)
+        write("Cast", whole, to=dtype, output=y)
 
 
 def _plateau(write: NodeWriter, x: str) -> str:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
 ATTEMPTS = 4  # at a draw that is not void
 SEED = 0  # part of the labels of stored runs
-_NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
+_NUMBERS = itertools.count()  # of samplers: threads that share a reference use different keys
 
 
 @frozen
@@ -138,7 +138,7 @@ class NoiseSampler:
     @property
     def ranked(self) -> Strings:
         """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the
-        region: perturbed runs give them beside the outputs."""
+        region: perturbed runs return them in addition to the outputs."""
         ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
         inside = {*self.region.inputs, *self.graph.iter_outputs(self.sites.order)}
         return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
@@ -151,11 +151,12 @@ class NoiseSampler:
                 self.reference.drop(self._key)
 
     def run(self, run: NoiseRun, folder: Path) -> NoiseRunDocument:
-        """Run the region, its tensors written into `folder`: the outputs; of perturbed runs the
-        ranked tensors too.
+        """Run the region, and write its outputs into `folder`.
 
-        A perturbed run that computes NaN or infinities where the reference has none says nothing
-        about rounding: it is drawn again, `ATTEMPTS` times in all.
+        A perturbed run also writes the ranked tensors.
+
+        A perturbed run that computes NaN or infinities which the reference has not does not show
+        rounding: it is drawn again, `ATTEMPTS` times in all.
 
         Raises:
             ModelError, InputError: the reference does not build or run the changed model, or all
@@ -176,10 +177,10 @@ class NoiseSampler:
             code="noise.not-finite",
         )
 
-    def compared(self, folder: Path) -> NoiseRunDocument:
-        """The values that a TopK, ArgMax or ArgMin compares, without noise."""
+    def collect_compared(self, folder: Path) -> NoiseRunDocument:
+        """Collect the values that a TopK, ArgMax or ArgMin compares, without noise."""
         sources = {
-            **self._unperturbed(self.ranked),
+            **self._run_unperturbed(self.ranked),
             **{n: self.tensors[n] for n in self.region.inputs},
         }
         return NoiseRunDocument(
@@ -190,7 +191,8 @@ class NoiseSampler:
         """Return whether many sums are equal, because all weights are the same, for example."""
         sums = [n for n in _find_floats(self, self.sites.rounded) if self.graph.operator(n) in SUMS]
         return NoiseRunDocument(
-            (), any(perturb.has_repeats(load_array(r)) for r in self._unperturbed(sums).values())
+            (),
+            any(perturb.has_repeats(load_array(r)) for r in self._run_unperturbed(sums).values()),
         )
 
     # ----------------------------------------------------------------------------------------
@@ -202,8 +204,10 @@ class NoiseSampler:
 
     @cached_property
     def _types(self) -> StringMap:
-        """Element types by name; of tensors whose operators have no schema, as a run gives them. ""
-        for sequences."""
+        """Element types by name; "" for sequences.
+
+        The types of tensors whose operators have no schema are those of a run.
+        """
         # these load onnx: 30 ms that most verdicts save
 
         model = self._cut.model
@@ -212,12 +216,13 @@ class NoiseSampler:
         unknown = [n for n in (*self.sites.rounded, *self.sites.converted) if not types.get(n)]
         if not unknown:
             return types
-        records = self._unperturbed(unknown)
+        records = self._run_unperturbed(unknown)
         known = {n: r.dtype if r.form == "tensor" else r.form for n, r in records.items()}
         return element_types(model.graph, {}, opset, known)
 
-    def _unperturbed(self, names: Iterable[str]) -> Records:
-        """Values of tensors that are made inside; absolute files."""
+    def _run_unperturbed(self, names: Iterable[str]) -> Records:
+        """Run the region without noise, and return the values of tensors that it computes, as
+        absolute files."""
         inside = [
             n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs
         ]
@@ -236,7 +241,7 @@ class NoiseSampler:
         Raises:
             ModelError: the reference does not run the region.
         """
-        record = self._unperturbed([name])[name]
+        record = self._run_unperturbed([name])[name]
         self.release()
         return load_array(record)
 
@@ -245,8 +250,8 @@ class NoiseSampler:
         """Values from which the shifts of untied runs, and of TensorFlow Lite's floats, are
         computed."""
         if not _has_tflite(self):
-            return self._unperturbed(_find_floats(self, self.sites.rounded))
-        return self._unperturbed(n for n, (dtype, _) in self._moved.items() if dtype in FLOATS)
+            return self._run_unperturbed(_find_floats(self, self.sites.rounded))
+        return self._run_unperturbed(n for n, (dtype, _) in self._moved.items() if dtype in FLOATS)
 
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
@@ -367,7 +372,7 @@ def _find_entering(
 
 
 def _build_tflite(sampler: NoiseSampler, run: NoiseRun, names: list[str]) -> None:
-    """The same of TensorFlow Lite's operators, whose results are moved.
+    """Build the model of TensorFlow Lite's operators, whose results are moved.
 
     Raises:
         ModelError: nothing can be moved, or it is another kind of run.

@@ -3,7 +3,7 @@ line the help.
 
     score(outputs, truth)     one number, higher is better
 
-`outputs`: per sample, name → array. `truth`: per sample {"label": array} where labels are given,
-else the float model's own outputs. A file runs in a process of its own and imports numpy alone,
-besides what stands here. `TEXT`: labels may be text.
+`outputs`: per sample, name → array. `truth`: per sample {"label": array} if labels are given, else
+the float model's own outputs. A file runs in a separate process, and imports only numpy and the
+modules of this folder. `TEXT`: labels can be text.
 """

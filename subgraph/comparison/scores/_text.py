@@ -24,7 +24,12 @@ def right_share(
     truth: Sequence[Fields],
     split: Callable[[str], Sequence[str]],
 ) -> float:
-    """1 − edits / units of what is true, over all samples; `split`: the units of a text.
+    """Return 1 − edits / units of the truth, over all samples.
+
+    Args:
+        outputs: The outputs of each sample.
+        truth: The labels or the float model's outputs of each sample.
+        split: Returns the units of a text.
 
     Raises:
         ValueError: the labels are text, and the output is not.
@@ -41,15 +46,15 @@ def right_share(
         isinstance(f, int) for f in chain.from_iterable(found)
     ):
         raise ValueError(
-            "the labels are text, the output is numbers: give numbers, `3 5 7`, or a function of"
-            " your own"
+            "the labels are text, the output is numbers: give numbers, `3 5 7`, or your own"
+            " function"
         )
     edits = sum(edit_distance(f, w) for f, w in zip(found, wanted, strict=True))
     return 1 - edits / max(1, sum(map(len, wanted)))
 
 
 def _blank(values: Sequence[Any]) -> int | None:
-    """The class that stands for nothing; None where there are no scores of classes."""
+    """Return the class of a blank; None without scores of classes."""
     scores = [np.asarray(v) for v in values]
     if any(a.dtype.kind != "f" or a.ndim < 2 for a in scores):
         return None

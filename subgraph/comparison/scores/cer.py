@@ -1,5 +1,5 @@
-"""1 - the error rate of letters in text or CTC's output; without labels, beside what the float
-model reads."""
+"""1 - the error rate of letters in text or CTC's output; without labels, compared with the float
+model's text."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ TEXT = True  # labels may be text
 
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
-    """Of the first output; a number stands for one of the letters."""
+    """Score the first output; a number represents one of the letters."""
     return right_share(outputs, truth, list)

@@ -1,5 +1,5 @@
-"""Intersection over union of a mask, the mean over the samples; without labels, beside the float
-model's mask."""
+"""Intersection over union of a mask, the mean over the samples; without labels, compared with the
+float model's mask."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
 
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
-    """Of the first output: what is above one half; above 0 where the float model, or with labels
-    the outputs, hold logits, values far below 0.
+    """Score the first output.
+
+    The mask is the elements above one half; those above 0 if the float model's outputs (with labels
+    the candidate's) are logits, which have values far below 0.
 
     Two empty masks are equal; where a value is NaN, nothing is right.
     """

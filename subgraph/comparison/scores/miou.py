@@ -1,5 +1,5 @@
-"""Mean intersection over union of the classes of each pixel; without labels, beside the float
-model's classes."""
+"""Mean intersection over union of the classes of each pixel; without labels, compared with the
+float model's classes."""
 
 from __future__ import annotations
 

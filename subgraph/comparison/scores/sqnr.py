@@ -1,4 +1,4 @@
-"""Signal to quantization noise in dB beside the float model, of the worst output."""
+"""Signal to quantization noise in dB compared with the float model, of the worst output."""
 
 from __future__ import annotations
 

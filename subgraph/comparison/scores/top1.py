@@ -10,6 +10,8 @@ from subgraph.types import Fields
 
 
 def score(outputs: Sequence[Fields], truth: Sequence[Fields]) -> float:
-    """Of the first output, over its last axis; a batch counts as many. Where a value is NaN it is
-    no hit."""
+    """Score the first output over its last axis.
+
+    Each row of a batch counts. A row with NaN is not a hit.
+    """
     return count_hits(outputs, truth, 1)

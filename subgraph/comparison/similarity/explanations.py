@@ -1,8 +1,8 @@
 """The change that would make two tensors equal that disagree: another layout, axes or channels in
 another order, a scale and an offset, another sample.
 
-An explanation is given only if it explains nearly everything: the remaining error is small beside
-the spread of the values, in the worst element and on average, and far smaller than the error was.
+An explanation is given only if it explains nearly everything: the remaining error is small relative
+to the spread of the values, in the worst element and on average, and far smaller than the error.
 If many explanations fit equally well (symmetric values), none is given; nor for tensors with few
 different values.
 
@@ -26,7 +26,7 @@ MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all o
 MAX_ROUNDING = 16  # times eps of the claimed precision: what the rounding of a region may leave
 EQUALLY_GOOD = 10.0  # times the residual of the best explanation
 EXACT = 1e-6  # of the spread: no residual counts as smaller
-MAX_EXPLANATIONS = 3  # that fit equally well; more tell nothing
+MAX_EXPLANATIONS = 3  # that fit equally well; more explain nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
 MAX_SAMPLE = 4096  # elements
 MIN_ELEMENTS = 16  # that a straight line is fitted to
@@ -44,10 +44,10 @@ class Explanation:
 
     Attributes:
         text: one phrase for people, `axes 0 and 1 exchanged: transposed` for example.
-        residual: what stays unexplained in the worst element, over the spread of the candidate's
-            values.
-        grid: the precision to which all values were rounded. beyond_range: large values became
-            infinite.
+        residual: the unexplained error of the worst element, divided by the spread of the
+            candidate.
+        grid: the precision to which all values were rounded. None without rounding.
+        beyond_range: whether large values became infinite.
     """
 
     text: str
@@ -68,10 +68,11 @@ def find_explanations(
     others: Arrays | None = None,
     claim: Precision = Precision.FP32,
 ) -> list[Explanation]:
-    """Explanations of the candidate's values, the best one first; empty if there are none.
+    """Return the explanations of the candidate's values, the best one first; can be empty.
 
     Args:
-        reference, candidate: numbers of any type; the shapes may differ, but not the number of elements.
+        reference: numbers of any type.
+        candidate: numbers of any type; the shapes can differ, but not the number of elements.
         others: arrays that the candidate may hold instead, by their description: other samples.
         claim: the precision that the candidate claims.
 
@@ -81,7 +82,7 @@ def find_explanations(
     >>> x = np.random.default_rng(0).normal(size=(2, 3, 8, 8))
     >>> [e.text for e in find_explanations(x, x[:, ::-1])]
     ['channels 0 and 2 of axis 1 exchanged: RGB for BGR']
-    """  # noqa: E501
+    """
     pair = _tensor_pair(reference, candidate, claim)
     if pair is None:
         return []
@@ -172,7 +173,7 @@ class _TensorPair:
 
     def explanations(self, others: Arrays) -> list[Explanation]:
         """The best of those that hold."""
-        return _best([*self.other_tensors(others), *self.rearranged(), *self.scaled()])
+        return _best([*self.other_tensors(others), *self.iter_rearranged(), *self.iter_scaled()])
 
     def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
         """Other tensors, unchanged."""
@@ -180,13 +181,13 @@ class _TensorPair:
             if other.size == self.candidate.size and _are_numbers(other):
                 yield from self.check(text, other.reshape(self.candidate.shape), self.candidate)
 
-    def rearranged(self) -> Iterator[Explanation]:
-        """The same values in other places."""
+    def iter_rearranged(self) -> Iterator[Explanation]:
+        """Yield the explanations by which the same values are in other places."""
         for moved in find_rearrangements(self.reference, self.candidate):
             yield from self.check(*moved)
 
-    def scaled(self) -> Iterator[Explanation]:
-        """Values on a straight line: a healthy kernel's rounding may be as small, and is not."""
+    def iter_scaled(self) -> Iterator[Explanation]:
+        """Yield the line that values follow; the rounding of a healthy kernel is not a line."""
         line = fit_line(*sample(self.reference, self.candidate)) if self.same_shape else None
         if line:
             yield from self.check(
@@ -249,8 +250,10 @@ class Distance:
 
 
 def measure_distance(x: Array, y: Array) -> Distance:
-    """Of equally shaped arrays. Infinite if NaN or infinity of y differ from x; NaN if those of x
-    alone do."""
+    """Measure the distance of equally shaped arrays.
+
+    It is infinite if NaN or infinity of y differ from x, and NaN if only those of x differ.
+    """
     y = y.reshape(-1).astype(np.float64, copy=False)
     d = np.abs(differences(x.reshape(-1), y))
     finite = np.isfinite(y)
@@ -280,8 +283,8 @@ class LinearMap:
         return np.asarray(self.scale * x.astype(np.float64) + self.offset)
 
     def describe(self, spread: float) -> str:
-        """Return the line as a formula; without an offset that is small beside the spread of the
-        candidate's values."""
+        """Return the line as a formula, without an offset that is negligible compared with the
+        spread of the candidate's values."""
         offset = f" {self.offset:+.4g}" if abs(self.offset) > NEGLIGIBLE * spread else ""
         return f"candidate = {self.scale:.5g} · reference{offset}".replace("-", "−")
 
@@ -301,8 +304,8 @@ def fit_line(x: Array, y: Array) -> LinearMap | None:
 
 
 def sample(*arrays: Array) -> tuple[Array, ...]:
-    """The same elements of equally shaped arrays, flat, float64: all if there are few, else a fixed
-    sample."""
+    """Return equal positions of equally shaped arrays, flat, float64: all if there are few, else a
+    fixed sample."""
     if arrays[0].size <= MAX_SAMPLE:
         return tuple(a.reshape(-1).astype(np.float64) for a in arrays)
     rng = np.random.default_rng(0)
@@ -311,15 +314,16 @@ def sample(*arrays: Array) -> tuple[Array, ...]:
 
 
 def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | None:
-    """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is none.
+    """Find the precision (bf16, fp16, int8) of the candidate's grid, and a sentence about it.
 
-    Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has few values.
+    Returns None without a grid. Complexity: a few passes unless a sample excludes a grid; both are
+    sorted if the candidate has few values.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=100).astype(np.float32)
     >>> find_grid(x, x.astype(np.float16).astype(np.float32)), find_grid(x, x)
     ((<Precision.FP16: 'fp16'>, "every value is one of float16, the reference's are not"), None)
-    """  # noqa: E501
+    """
     if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in (
         "float32",
         "float64",

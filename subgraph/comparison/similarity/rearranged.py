@@ -35,7 +35,7 @@ INPUT_CHANGES = (  # words, scale, offset
 
 
 class Rearrangement(NamedTuple):
-    """If `candidate` equals `reference`, then `text` is what happened. Equally shaped."""
+    """Two equally shaped arrays; if they are equal, then `text` describes the change."""
 
     text: str
     reference: Array

@@ -62,14 +62,14 @@ class FakeNoise:
     step: float = 0.0
     quantized: QuantizedValues | None = None
 
-    def perturbed(self, claim: Precision, count: int) -> list[Array]:
+    def perturb(self, claim: Precision, count: int) -> list[Array]:
         self.calls += 1
         return self.runs
 
-    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
+    def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
         return self.broken_ties
 
-    def rounded(self, claim: Precision) -> Array:
+    def round_nodes(self, claim: Precision) -> Array:
         if self.rounded_values is None:
             raise ModelError("it does not run")
         return self.rounded_values
@@ -80,13 +80,13 @@ class FakeNoise:
     def coarsest_type(self) -> str:
         return self.coarse
 
-    def behind_choice(self) -> bool:
+    def depends_on_choice(self) -> bool:
         return self.choice
 
-    def behind_ranks(self) -> bool:
+    def depends_on_ranks(self) -> bool:
         return self.ranks
 
-    def behind_steps(self) -> bool:
+    def depends_on_steps(self) -> bool:
         return self.steps
 
     def quantizes(self) -> bool:
@@ -95,7 +95,7 @@ class FakeNoise:
     def half_step(self) -> float:
         return self.step / 2
 
-    def quantized_values(self) -> QuantizedValues | None:
+    def find_quantized_values(self) -> QuantizedValues | None:
         return self.quantized
 
     def are_codes(self) -> bool:
@@ -311,7 +311,7 @@ def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
     error."""
 
     class Broken(FakeNoise):
-        def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
+        def break_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
             raise ModelError("all runs computed NaN")
 
     assert judged(X, 2 * X, Broken([X])).status is FAIL
@@ -322,7 +322,7 @@ def test_floats_of_operators_that_cannot_be_perturbed_are_judged_without_noise()
     never found."""
 
     class Broken(FakeNoise):
-        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+        def perturb(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it takes no such operator")
 
     assert judged(X, 1.5 * X, Broken(foreign=True)).status is FAIL
@@ -479,7 +479,7 @@ def test_values_beside_an_overflow_are_still_judged() -> None:
 
 def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
     class Broken(FakeNoise):
-        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+        def perturb(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it does not run")
 
     assert judged(X, X, Broken()).status is AGREE
@@ -494,7 +494,7 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
 
 def test_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
     class Broken(FakeNoise):
-        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+        def perturb(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it does not run")
 
     logits, other = np.zeros((2, 1, 1000), np.float32)
@@ -735,8 +735,8 @@ def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(
     found = judged(SMALL, f32([candidate]), noise, Precision.INT8, output=True)
     assert found.status is status, found
     said = (
-        "6 numbers of one sample, 3 of them off by more than half of themselves: element 3, 0.08 in"
-        " size"
+        "6 numbers of one sample, 3 of them deviate by more than half of themselves: element 3,"
+        " 0.08 in size"
     )
     assert (said in found.why) == (status is Status.UNRESOLVED), found
     # those that are as good as 0 may be anything as small
@@ -824,7 +824,7 @@ def test_candidate_of_low_precision_agrees_at_its_claim_only(
 ) -> None:
     text, feeds, weights = REGIONS[name]
     region = make(text, feeds, **weights)
-    low = region.noise.of("y").rounded(claim)
+    low = region.noise.get_output("y").round_nodes(claim)
     assert region.judge(low, claim=claim).status is AGREE
     assert region.judge(low, options="floor=0").status is FAIL
     assert region.judge(low * np.float32(1.2), claim=claim).status is FAIL
@@ -871,7 +871,7 @@ def test_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
 def test_overflow_inside_is_range(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y) { a = Mul(x, x) y = Sqrt(a) }"
     region = make(text, {"x": f32([1, 300, 3, 4])})
-    low = region.noise.of("y").rounded(FP16)
+    low = region.noise.get_output("y").round_nodes(FP16)
     assert np.isinf(low[1]) and region.judge(low, claim=FP16).label == "range"
     assert region.judge(low).signature is Signature.NAN
     assert region.judge(np.where(low == 1, NAN, low), claim=FP16).signature is Signature.NAN
@@ -1148,7 +1148,7 @@ def test_codes_of_which_the_noise_is_not_known(steps: int, status: Status) -> No
     candidate[7] = steps - 100
 
     class Broken(FakeNoise):
-        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+        def perturb(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("nothing can be moved")
 
     assert judged(reference, candidate, Broken(codes=True)).status is status

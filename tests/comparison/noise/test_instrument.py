@@ -48,7 +48,9 @@ def test_no_value_becomes_negative_under_a_root(make: Make) -> None:
     )
     captured = make(text, {"x": 100 * normal(256)}, tiny=f32([1e-7]))
     for claim in (FP32, FP16, BF16, INT8):
-        assert all(np.isfinite(v).all() for v in captured.noise.of("y").perturbed(claim, 4)), claim
+        assert all(
+            np.isfinite(v).all() for v in captured.noise.get_output("y").perturb(claim, 4)
+        ), claim
 
 
 CANCELS = (
@@ -61,8 +63,8 @@ def test_draw_with_nan_is_void_and_drawn_again(make: Make) -> None:
     """The difference of two equal values is perturbed to either sign: half of the draws have a
     negative logarithm."""
     captured = make(CANCELS, {"x": f32([9, 9, 9, 9])}, small=f32([1e-3]))
-    noise = captured.noise.of("y")
-    assert all(np.isfinite(v).all() for v in noise.perturbed(FP32, 2))
+    noise = captured.noise.get_output("y")
+    assert all(np.isfinite(v).all() for v in noise.perturb(FP32, 2))
 
 
 def test_where_every_draw_is_void_nothing_is_decided(make: Make) -> None:
@@ -72,7 +74,7 @@ def test_where_every_draw_is_void_nothing_is_decided(make: Make) -> None:
     )
     captured = make(text, {"x": f32(np.linspace(8, 9, 4096))}, small=f32([1e-3]))
     with raises(ModelError, "noise.not-finite"):
-        captured.noise.of("y").perturbed(BF16, 1)
+        captured.noise.get_output("y").perturb(BF16, 1)
     ruling = captured.judge(captured.reference("y") + 1, claim=BF16)
     assert ruling.status is Status.UNRESOLVED and has_line(ruling.why, "noise", "measured")
 
@@ -82,7 +84,7 @@ def test_nan_inside_voids_a_draw_whose_outputs_are_finite(make: Make) -> None:
         a = Exp(x) b = Exp(x) c = Sub(a, b) d = Add(c, small) l = Log(d) n = IsNaN(l) y = Where(n, x, l) }"""  # noqa: E501
     captured = make(text, {"x": f32(np.linspace(8, 9, 4096))}, small=f32([1e-3]))
     with raises(ModelError, "noise.not-finite"):
-        captured.noise.of("y").perturbed(BF16, 1)
+        captured.noise.get_output("y").perturb(BF16, 1)
 
 
 def test_nan_that_the_reference_has_voids_nothing(make: Make) -> None:
@@ -90,7 +92,9 @@ def test_nan_that_the_reference_has_voids_nothing(make: Make) -> None:
         "g (float[4] x) => (float[4] y) { a = Log(x) b = IsNaN(a) c = Where(b, x, a) y = Tanh(c) }"
     )
     captured = make(text, {"x": f32([-1, 0, 2, 3])})
-    found = largest_deviation(captured.noise.of("y").perturbed(BF16, 2), captured.reference("y"))
+    found = largest_deviation(
+        captured.noise.get_output("y").perturb(BF16, 2), captured.reference("y")
+    )
     assert found < 0.1
 
 
@@ -103,7 +107,7 @@ def test_ids_in_floats_stay(make: Make, claim: Precision) -> None:
     text = "g (float[6] x) => (float[6,4] y) { i = Cast <to=7> (x) y = Gather(table, i) }"
     table = np.round(64 * normal(100, 4)) / 64
     captured = make(text, {"x": f32([1, 7, 42, 99, 0, 13])}, table=table)
-    runs = captured.noise.of("y").perturbed(claim, 4)
+    runs = captured.noise.get_output("y").perturb(claim, 4)
     if claim == INT8:  # the table has two axes and is quantized
         assert largest_deviation(runs, captured.reference("y")) < 0.1
     else:
@@ -117,9 +121,9 @@ def test_int8_quantizes_weights_of_two_axes_per_channel(make: Make) -> None:
     captured = make(
         text, {"x": np.ones((1, 64), np.float32)}, w=w, x2=f32([[0, 0]]), b=f32([[1, -3]])
     )
-    for value in captured.noise.of("m").perturbed(INT8, 4):
+    for value in captured.noise.get_output("m").perturb(INT8, 4):
         assert abs(value[0, 1] - captured.reference("m")[0, 1]) < 1.0
-    (wide,) = captured.noise.of("m").perturbed(INT8, 1)
+    (wide,) = captured.noise.get_output("m").perturb(INT8, 1)
     assert np.isfinite(wide).all()
 
 
@@ -131,7 +135,7 @@ def test_quantized_weights_are_exact_in_int8(make: Make) -> None:
         {"x": np.arange(8)},
         w=q * np.float32(0.01),
     )
-    assert (captured.noise.of("y").perturbed(INT8, 1)[0] == captured.reference("y")).all()
+    assert (captured.noise.get_output("y").perturb(INT8, 1)[0] == captured.reference("y")).all()
 
 
 # ------------------------------------------------------------ bodies
@@ -149,11 +153,11 @@ def test_quantized_weights_are_exact_in_int8(make: Make) -> None:
 def test_noise_enters_bodies(make: Make, text: str, feeds: dict[str, Array]) -> None:
     """A healthy runtime in float16 rounds inside too: its error is within the noise."""
     captured = make(text, feeds, w=normal(16, 16), half=np.float32(1.7))
-    noise = captured.noise.of("y")
-    rounding = largest_deviation([noise.rounded(FP16)], captured.reference("y"))
-    size = largest_deviation(noise.perturbed(FP16, 4), captured.reference("y"))
+    noise = captured.noise.get_output("y")
+    rounding = largest_deviation([noise.round_nodes(FP16)], captured.reference("y"))
+    size = largest_deviation(noise.perturb(FP16, 4), captured.reference("y"))
     assert 0.3 < size / rounding < 10
-    assert captured.judge(noise.rounded(FP16), claim=FP16).status is Status.AGREE
+    assert captured.judge(noise.round_nodes(FP16), claim=FP16).status is Status.AGREE
 
 
 def test_body_is_perturbed_where_the_outputs_do_not_round(make: Make) -> None:
@@ -162,7 +166,9 @@ def test_body_is_perturbed_where_the_outputs_do_not_round(make: Make) -> None:
         LOOP, {"x": normal(16), "n": np.array(40), "c": np.array(True)}, half=np.float32(1.0)
     )
     scale = np.abs(captured.reference("y")).max()
-    found = largest_deviation(captured.noise.of("y").perturbed(BF16, 4), captured.reference("y"))
+    found = largest_deviation(
+        captured.noise.get_output("y").perturb(BF16, 4), captured.reference("y")
+    )
     assert found > 3 * 2**-9 * scale
 
 
@@ -176,7 +182,7 @@ def test_shapes_exponents_and_counters_in_bodies_stay(make: Make) -> None:
     captured = make(
         text, {"x": f32([-1.1, 1, 2, -3]), "n": np.array(2), "c": np.array(True)}, **weights
     )
-    for value in captured.noise.of("y").perturbed(BF16, 4):
+    for value in captured.noise.get_output("y").perturb(BF16, 4):
         assert value.shape == (4,) and np.isfinite(value).all()
 
 
@@ -187,16 +193,16 @@ def test_rounded_runs_underflow_as_float16_does(make: Make) -> None:
     """1e-5 is a subnormal number of float16, 1e-8 is none: a relative noise shows neither."""
     text = "g (float[3] x) => (float[3] y) { a = Mul(x, small) y = Mul(a, large) }"
     captured = make(text, {"x": f32([1, 1e-3, 1e-6])}, small=f32([1e-2]), large=f32([1e4]))
-    low = captured.noise.of("y").rounded(FP16)
+    low = captured.noise.get_output("y").round_nodes(FP16)
     expected = captured.reference("y")
     assert low[2] == 0 < expected[2] and 1e-4 < abs(low[1] / expected[1] - 1) < 0.1
-    found = largest_deviation(captured.noise.of("y").perturbed(FP16, 4)[:1], expected)
+    found = largest_deviation(captured.noise.get_output("y").perturb(FP16, 4)[:1], expected)
     assert found < expected[0] * 2**-9
 
 
 def test_rounded_to_int8_has_few_levels(make: Make) -> None:
     captured = make("g (float[4096] x) => (float[4096] y) { y = Tanh(x) }", {"x": normal(4096)})
-    low = captured.noise.of("y").rounded(INT8)
+    low = captured.noise.get_output("y").round_nodes(INT8)
     assert len(np.unique(low)) <= 257 and np.abs(low - captured.reference("y")).max() < 6 / 255
 
 

@@ -210,7 +210,7 @@ def test_exact_ops_add_nothing(make: Make, perturbed: Perturb, op: str) -> None:
         "low": np.float32(0.1),
     }
     captured = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
-    for k, output in enumerate(captured.noise.of("y").perturbed(BF16, 2)):
+    for k, output in enumerate(captured.noise.get_output("y").perturb(BF16, 2)):
         fed = perturbed(x, BF16, perturb.key_of("0", 0, k))  # the first key
         allowed = np.concatenate([fed.reshape(-1), f32([0, 0.1])])
         assert np.isin(output, allowed).all() and (output != captured.reference("y")).any()
@@ -220,7 +220,9 @@ def test_runs_repeat_and_differ_from_each_other(make: Make) -> None:
     text = "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Softmax(a) }"
     x = normal(8, 8)
     w = normal(8, 8, seed=1)
-    first, same = (make(text, {"x": x}, w=w).noise.of("y").perturbed(FP32, 2) for _ in range(2))
+    first, same = (
+        make(text, {"x": x}, w=w).noise.get_output("y").perturb(FP32, 2) for _ in range(2)
+    )
     assert all((a == b).all() for a, b in zip(first, same, strict=True))
     assert (first[0] != first[1]).any()
 
@@ -233,12 +235,12 @@ def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
     be anything."""
     x = 1e6 * (2 + normal(1, 64))
     captured = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
-    noise = captured.noise.of("y")
+    noise = captured.noise.get_output("y")
     right = captured.reference("y")
-    assert largest_deviation(noise.perturbed(FP32, 4), right) < 1e-6
-    assert largest_deviation(noise.with_broken_ties(FP32, 4, 10.0), right) > 0.1
-    other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
-    assert not other.with_broken_ties(FP32, 4, 10.0), "these sums differ"
+    assert largest_deviation(noise.perturb(FP32, 4), right) < 1e-6
+    assert largest_deviation(noise.break_ties(FP32, 4, 10.0), right) > 0.1
+    other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.get_output("y")
+    assert not other.break_ties(FP32, 4, 10.0), "these sums differ"
 
 
 def test_ties_are_broken_where_the_reference_has_infinities_inside(make: Make) -> None:
@@ -247,10 +249,10 @@ def test_ties_are_broken_where_the_reference_has_infinities_inside(make: Make) -
         "g (float[4] x) => (float[4] y) { a = MatMul(x, w) e = Exp(x) i = Reciprocal(e) y = Add(a,"
         " i) }"
     )
-    noise = make(text, {"x": np.full(4, 100, np.float32)}, w=np.ones((4, 4), np.float32)).noise.of(
-        "y"
-    )
-    assert len(noise.with_broken_ties(FP32, 2, 10.0)) == 2
+    noise = make(
+        text, {"x": np.full(4, 100, np.float32)}, w=np.ones((4, 4), np.float32)
+    ).noise.get_output("y")
+    assert len(noise.break_ties(FP32, 2, 10.0)) == 2
 
 
 def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
@@ -258,8 +260,8 @@ def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
     for _ in range(2):
         noise = make(
             EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo
-        ).noise.of("y")
-        assert len(noise.with_broken_ties(FP32, 2, 10.0)) == 2
+        ).noise.get_output("y")
+        assert len(noise.break_ties(FP32, 2, 10.0)) == 2
     assert len(made) == 3, "one run that shows the ties, and two that break them"
 
 
@@ -281,7 +283,7 @@ def test_noise_grows_with_eps(make: Make) -> None:
         w=normal(8, 8),
     )
     sizes = [
-        largest_deviation(captured.noise.of("y").perturbed(claim, 4), captured.reference("y"))
+        largest_deviation(captured.noise.get_output("y").perturb(claim, 4), captured.reference("y"))
         for claim in (FP32, FP16, BF16)
     ]
     assert (
@@ -295,10 +297,10 @@ def test_parameters_and_exponents_stay(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Pow(x, two) z = Clip(x, two, high) }"
     x = f32([-1, 1e3, 3, 9])
     captured = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
-    for output in captured.noise.of("z").perturbed(BF16, 3):
+    for output in captured.noise.get_output("z").perturb(BF16, 3):
         assert output[0] == 2 and output[1] == 5 and output[3] == 5
     # (-1) to a power of 2.01 is NaN
-    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed(BF16, 3))
+    assert all((d[:1] > 0).all() for d in captured.noise.get_output("y").perturb(BF16, 3))
 
 
 def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
@@ -308,7 +310,7 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
         q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""  # noqa: E501
     weights = {"scale": f32([1, 1, 2, 3]), "roi": np.zeros(0, np.float32)}
     captured = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
-    assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 9)] * 4
+    assert [d.shape for d in captured.noise.get_output("y").perturb(BF16, 4)] == [(1, 1, 6, 9)] * 4
 
 
 def test_scales_that_constants_make_are_computed_exactly(make: Make) -> None:
@@ -318,7 +320,7 @@ def test_scales_that_constants_make_are_computed_exactly(make: Make) -> None:
         s = Concat<axis = 0>(one, two) h = Cast<to = 10>(s) f = Cast<to = 1>(h)
         y = Resize <mode = "nearest"> (x, roi, f) }"""
     captured = make(text, {"x": normal(1, 1, 3, 3)}, roi=np.zeros(0, np.float32))
-    assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 6)] * 4
+    assert [d.shape for d in captured.noise.get_output("y").perturb(BF16, 4)] == [(1, 1, 6, 6)] * 4
 
 
 def test_weight_behind_a_constant_chain_moves(make: Make) -> None:
@@ -326,7 +328,10 @@ def test_weight_behind_a_constant_chain_moves(make: Make) -> None:
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
     captured = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
     assert "w" in captured.noise.sampler.sites.rounded and captured.region.pulled
-    assert largest_deviation(captured.noise.of("y").perturbed(FP32, 4), captured.reference("y")) > 0
+    assert (
+        largest_deviation(captured.noise.get_output("y").perturb(FP32, 4), captured.reference("y"))
+        > 0
+    )
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "double"])
@@ -337,8 +342,10 @@ def test_other_float_types(make: Make, kind: str) -> None:
         f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
     )
     captured = make(text, {"x": normal(32)}, w=normal(32, seed=1))
-    assert captured.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
-    (output,) = captured.noise.of("y").perturbed(FP32, 1)
+    assert captured.noise.get_output("y").coarsest_type() == (
+        "float32" if kind == "double" else kind
+    )
+    (output,) = captured.noise.get_output("y").perturb(FP32, 1)
     assert output.dtype == dtype and 0 < largest_deviation([output], captured.reference("y")) < 0.1
 
 
@@ -347,9 +354,11 @@ def test_float16_weights_and_nodes(make: Make) -> None:
     captured = make(
         text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16)
     )
-    size = largest_deviation(captured.noise.of("y").perturbed(FP32, 4), captured.reference("y"))
+    size = largest_deviation(
+        captured.noise.get_output("y").perturb(FP32, 4), captured.reference("y")
+    )
     assert 2**-14 < size / np.abs(captured.reference("y")).max() < 2**-7
-    assert captured.noise.of("y").rounded(BF16).dtype == np.float16
+    assert captured.noise.get_output("y").round_nodes(BF16).dtype == np.float16
 
 
 def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
@@ -358,7 +367,10 @@ def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
         y = If (c) <then_branch = t () => (float[4] p) { p = Mul(a, w) },
                     else_branch = e () => (float[4] r) { r = Identity(a) }> }"""
     captured = make(text, {"x": normal(4), "c": np.array(True)}, w=normal(4, seed=3))
-    assert largest_deviation(captured.noise.of("y").perturbed(BF16, 4), captured.reference("y")) > 0
+    assert (
+        largest_deviation(captured.noise.get_output("y").perturb(BF16, 4), captured.reference("y"))
+        > 0
+    )
 
 
 def test_rounded_is_what_the_type_holds(make: Make) -> None:
@@ -367,9 +379,11 @@ def test_rounded_is_what_the_type_holds(make: Make) -> None:
     with np.errstate(over="ignore"):
         low = [v.astype(np.float16) for v in (captured.feeds["x"], f32([0.1, 300, 1, 2]))]
         y = np.multiply(*low).astype(np.float32)
-    assert (captured.noise.of("y").rounded(FP16) == y).all() and np.isinf(y[1])
-    assert captured.noise.of("y").rounded(BF16)[0] == np.float32(ml_dtypes.bfloat16(0.1))
-    assert captured.noise.of("z").rounded(FP16).dtype == np.float32
+    assert (captured.noise.get_output("y").round_nodes(FP16) == y).all() and np.isinf(y[1])
+    assert captured.noise.get_output("y").round_nodes(BF16)[0] == np.float32(
+        ml_dtypes.bfloat16(0.1)
+    )
+    assert captured.noise.get_output("z").round_nodes(FP16).dtype == np.float32
 
 
 def test_bfloat16_before_casts_made_it(make: Make) -> None:
@@ -378,7 +392,10 @@ def test_bfloat16_before_casts_made_it(make: Make) -> None:
     text = (
         "g (float[1004] x) => (float[1004] y) { a = Relu(x) n = Neg(x) b = Relu(n) y = Sub(a, b) }"
     )
-    old, new = (make(text, {"x": x}, opset=opset).noise.of("y").rounded(BF16) for opset in (9, 17))
+    old, new = (
+        make(text, {"x": x}, opset=opset).noise.get_output("y").round_nodes(BF16)
+        for opset in (9, 17)
+    )
     assert (old[:-1] == new[:-1]).all() and old[-1] < -1e38
 
 
@@ -388,25 +405,25 @@ def test_outputs_behind_a_choice(make: Make) -> None:
         s = Softmax(a) p = Equal(ids, zero) w = Where(p, a, x) }"""  # noqa: E501
     weights = {"k": np.array([2]), "one": np.float32(1), "zero": np.array(0)}
     noise = make(text, {"x": normal(8), "ids": np.arange(8)}, **weights).noise
-    assert {n for n in "vigsmw" if noise.of(n).behind_choice()} == {"i", "g", "m"}
-    assert not any(noise.of(n).behind_steps() for n in "vigsmw")
-    assert noise.of("i").op_type() == "TopK"
+    assert {n for n in "vigsmw" if noise.get_output(n).depends_on_choice()} == {"i", "g", "m"}
+    assert not any(noise.get_output(n).depends_on_steps() for n in "vigsmw")
+    assert noise.get_output("i").op_type() == "TopK"
 
 
 def test_outputs_behind_steps(make: Make) -> None:
     text = """g (float[8] x) => (uint8[8] q, float[8] d, bool[8] b) {
         q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) b = Greater(d, s) }"""
     noise = make(text, {"x": normal(8)}, s=np.float32(0.1), z=np.uint8(128)).noise
-    assert all(noise.of(n).behind_steps() for n in "qdb")
-    assert [n for n in "qdb" if noise.of(n).behind_choice()] == ["b"]
+    assert all(noise.get_output(n).depends_on_steps() for n in "qdb")
+    assert [n for n in "qdb" if noise.get_output(n).depends_on_choice()] == ["b"]
 
 
 def test_ranking_holds_the_values_compared(make: Make) -> None:
     text = """g (float[2,5] x) => (int64[2] i, float[2,5] e) {
         e = Exp(x) j = ArgMax <axis=1, keepdims=0> (e) i = Identity(j) }"""
     captured = make(text, {"x": normal(2, 5)})
-    ranking = captured.noise.of("i").ranking(FP32)
-    assert ranking is not None and captured.noise.of("e").ranking(FP32) is None
+    ranking = captured.noise.get_output("i").ranking(FP32)
+    assert ranking is not None and captured.noise.get_output("e").ranking(FP32) is None
     assert (ranking.values == captured.reference("e")).all() and ranking.axis == 1
     assert (ranking.noise <= 2**-20 * ranking.values).all() and (ranking.noise > 0).mean() > 0.5
 
@@ -415,8 +432,8 @@ def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
     memo, made = stored_runs(tmp_path)
     text = "g (float[4] x) => (float[4] y) { y = Exp(x) }"
     x = normal(4)
-    first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 4)
-    again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 8)
+    first = make(text, {"x": x}, memo=memo).noise.get_output("y").perturb(FP32, 4)
+    again = make(text, {"x": x}, memo=memo).noise.get_output("y").perturb(FP32, 8)
     assert len(made) == 8 == len(set(made)) and all(
         (a == b).all() for a, b in zip(first, again, strict=False)
     )
@@ -442,8 +459,8 @@ def test_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Reference)
     (captured,) = capture_samples(reference, graph, above, stems, samples, into)
     tensors = {name: tensor.rebase(str(into / "0")) for name, tensor in captured.tensors.items()}
     noise = RegionNoise(graph, region, reference, tensors, tmp_path / "scratch")
-    (output,) = noise.of("z").perturbed(FP32, 1)
-    assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
+    (output,) = noise.get_output("z").perturb(FP32, 1)
+    assert output.shape == (3, 4) and noise.get_output("z").coarsest_type() == "float32"
 
 
 def test_shape_that_depends_on_values(make: Make) -> None:
@@ -452,7 +469,7 @@ def test_shape_that_depends_on_values(make: Make) -> None:
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""  # noqa: E501
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     noise = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0])).noise
-    assert len({d.shape for d in noise.of("y").perturbed(BF16, 4)}) > 1
+    assert len({d.shape for d in noise.get_output("y").perturb(BF16, 4)}) > 1
 
 
 def test_failed_run_is_a_model_error_each_time(make: Make) -> None:
@@ -464,7 +481,7 @@ def test_failed_run_is_a_model_error_each_time(make: Make) -> None:
     )
     for _ in range(2):
         with raises(ModelError, "backend.run-failed"):
-            captured.noise.of("y").perturbed(INT8, 8)
+            captured.noise.get_output("y").perturb(INT8, 8)
 
 
 @pytest.mark.parametrize("opset", [10, 17])
@@ -477,14 +494,16 @@ def test_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make)
         z=np.uint8(100),
     )
     right = region.reference("y").astype(int)
-    runs = [run.astype(int) - right for run in region.noise.of("y").perturbed(Precision.FP32, 2)]
+    runs = [
+        run.astype(int) - right for run in region.noise.get_output("y").perturb(Precision.FP32, 2)
+    ]
     for moved in runs:
         assert set(np.unique(moved)) == {-1, 0, 1}
         assert 0.005 < (moved != 0).mean() < 0.02 and abs(moved.mean()) < 0.005
     assert (runs[0] != runs[1]).any()
     assert (
-        region.noise.of("y").quantizes()
-        and (region.noise.of("y").rounded(Precision.FP16) == right).mean() > 0.98
+        region.noise.get_output("y").quantizes()
+        and (region.noise.get_output("y").round_nodes(Precision.FP16) == right).mean() > 0.98
     )
 
 
@@ -509,7 +528,7 @@ def test_what_the_only_quantizer_rounds_is_known(make: Make, nodes: str, source:
     """A requantization rounds steps that the region itself makes."""
     x = normal(1, 40) / 2
     text = f"g (float[1,40] x) => (float[1,40] y) {{ {nodes} }}"
-    found = make(text, {"x": x}, **QUANTIZERS).noise.of("y").quantized_values()
+    found = make(text, {"x": x}, **QUANTIZERS).noise.get_output("y").find_quantized_values()
     if not source:
         assert found is None
         return

@@ -122,7 +122,7 @@ def test_floats_are_moved_by_a_rounding_of_the_claim(
 ) -> None:
     (output,) = float_noise.region.outputs
     exact = float_noise.tensors[output].array()
-    runs = float_noise.perturbed(claim, 2)
+    runs = float_noise.perturb(claim, 2)
     moved = [np.abs(run.array(output) - exact).max() / np.abs(exact).max() for run in runs]
     assert moved[0] != moved[1]
     assert all(claim.eps / 2 < most < 20 * claim.eps for most in moved)
