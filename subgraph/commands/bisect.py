@@ -32,7 +32,7 @@ from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.log import log
 from subgraph.project import parse_seconds
-from subgraph.text import clean, prediction
+from subgraph.text import clean, prediction, shorten
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
@@ -256,8 +256,10 @@ def _describe_first_answer(bisection: Bisection, step: Step) -> str:
     from subgraph.verdict import NUMBERS, name_failure
 
     verdict = step.answer.verdict
-    if verdict is None or not verdict.fails:
+    if verdict is None or verdict.agrees:
         return f"outputs: {step.answer.status}"
+    if verdict.is_unresolved:
+        return f"outputs: {verdict.status}: {shorten(verdict.why)}"
     failing = {j.name for j in verdict.outputs if j.fails}
     outputs = {j.name for j in verdict.outputs}
     where = f" in {len(failing)} of {len(outputs)}" if outputs else ""
@@ -322,9 +324,10 @@ def bisect_loop(
         reference.identity()  # the document needs it, also once the time is used up
         scratch = stack.enter_context(folders.scratch(setup.output.absolute()))
         log.info("the reference walks: %d steps at most", given.steps)
-        (scratch / "model").mkdir()
-        copy_model(graph, scratch / "model" / "model.onnx")
-        walked = trace_reference(given, reference, scratch / "model" / "model.onnx", scratch)
+        model = scratch / "model" / "model.onnx"
+        model.parent.mkdir()
+        copy_model(graph, model)
+        walked = trace_reference(given, reference, model, scratch)
         first = {record.name: record for record in walked.feeds(0, walked.states[0])}
         fed = Feeding(setup.feeding.inputs, records=(first,), origins=("step 0",))
         of_first = replace(setup, feeding=fed, needs_evidence=False)

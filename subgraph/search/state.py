@@ -104,14 +104,14 @@ class Aim:
         return range(self.first, self.first + self.repeats)
 
     def make_isolated_query(
-        self, region: Items, repetition: int, *, explain: bool = False
+        self, region: Items, repetition: int, *, explain: bool = False, fresh: bool = True
     ) -> Query:
         """Return the query about a region on captured values."""
         return Query(
             QueryKind.ISOLATED,
             region,
             repetition,
-            self.takes_fresh(repetition),
+            fresh and self.takes_fresh(repetition),
             explain,
             target=self.target,
         )
@@ -297,12 +297,19 @@ class SearchState:
         """Return whether a region fails as the target does, and explains it."""
         return (yield from self.probe(purpose, region)) is RegionOutcome.FAIL
 
-    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[RegionOutcome]]:
-        """Return the outcome of each region, this many times more, to confirm it."""
+    def repeat(
+        self, regions: Sequence[Items], times: int, max_fresh: int = 1 << 62
+    ) -> Search[list[RegionOutcome]]:
+        """Return the outcome of each region, this many times more, to confirm it.
+
+        Only the first `max_fresh` runs of a region take fresh processes.
+        """
         first = self.aim.first + 1
         again = range(first, first + times)
+        fresh = again[:max_fresh]
         queries = [
-            self.aim.make_isolated_query(r, repetition) for r, repetition in product(regions, again)
+            self.aim.make_isolated_query(region, repetition, fresh=repetition in fresh)
+            for region, repetition in product(regions, again)
         ]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
         return [

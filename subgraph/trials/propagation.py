@@ -24,8 +24,8 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
-from subgraph.reach import ungroup
 from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.search.passes.shrink import split_components
 from subgraph.storage.tensors import Record, Records, Value, list_arrays, write_value
 from subgraph.trials.reference_model import ReferenceModel, has_forms_of, region_noise
 from subgraph.trials.trial import Trials
@@ -77,14 +77,9 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
 
 def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     """The weakly connected parts of some nodes, in topological order of their first node."""
-    import networkx
-
-    linked = networkx.Graph(ungroup((i, nodes.intersection(graph.successors(i))) for i in nodes))
-    linked.add_nodes_from(nodes)
-    place = {i: k for k, i in enumerate(graph.in_order(nodes))}
-    return sorted(
-        networkx.connected_components(linked), key=lambda part: min(map(place.__getitem__, part))
-    )
+    parents = {i: list(graph.predecessors(i)) for i in nodes}
+    parts = split_components(parents, nodes)
+    return sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part)))
 
 
 def differ(model: ReferenceModel, names: Sequence[str], outputs: Feeds) -> bool:

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from subgraph.search.driver import Search, SearchRestart
 from subgraph.search.oracle import (
@@ -34,9 +33,13 @@ from subgraph.verdict import Status
 # passed r times: p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 %
 # for k = 8, r = 2, whatever p. Rows: (items of the region at most, further runs of it, of each
 # neighbor); two runs of the full model, one of the region and of each neighbor precede, and up to
-# `MAX_EXCHANGED` items each neighbor is also run with a stranger.
+# `MAX_EXCHANGED` items each neighbor is also run with a stranger. The first row also applies if the
+# candidate always returns the same values.
 FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
-STEADY_RUNS = (1, 0)  # if the candidate always returns the same values
+# Fresh processes among the further runs of the region. The other runs load in the process in which
+# the region failed: a fault that depends on the process is present there, so that a pass of a
+# neighbor counts.
+OWN_FRESH_RUNS = 1
 MAX_NEIGHBORS = 16  # whose passes are repeated
 MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
@@ -58,16 +61,14 @@ def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
     state.expect(2)
     if state.aim.flaky:
         return (yield from _flaky_finding(state, smallest))
-    own, others = next(
-        (own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most
-    )
-    own, others = STEADY_RUNS if state.driver.settings.steady else (own, others)
-    statuses = yield from state.repeat([smallest.items], own)
+    size = 1 if state.driver.settings.steady else len(smallest.items)
+    own, others = next((own, others) for most, own, others in FURTHER_RUNS if size <= most)
+    statuses = yield from state.repeat([smallest.items], own, OWN_FRESH_RUNS)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
     supersets = state.seen.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
     for regions, times in ((_neighbors(state, smallest), others), (supersets, 1)):
-        if RegionOutcome.FAIL in (yield from state.repeat(regions, times)):
+        if RegionOutcome.FAIL in (yield from state.repeat(regions, times, max_fresh=0)):
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
     if RegionOutcome.FAIL not in statuses:
@@ -110,15 +111,15 @@ def _stranger(state: SearchState, region: Items) -> int | None:
     Complexity: O(items + edges).
     """
     behind = set(region)
-    near = set(chain.from_iterable(state.parents[k] for k in region))
+    near = behind.union(*(state.parents[k] for k in region))
     for k in range(region[0], state.n):
         if not behind.isdisjoint(state.parents[k]):
-            near |= {k} if not set(region).isdisjoint(state.parents[k]) else set()
             behind.add(k)
-    others = [k for k in state.aim.target or range(state.n) if k not in near and k not in region]
-    others = [
-        k for k in others if (k,) not in state.seen.irrelevant and (k,) not in state.seen.unresolved
-    ]
+            if not set(region).isdisjoint(state.parents[k]):
+                near.add(k)
+    items = state.aim.target or range(state.n)
+    judged = {*state.seen.irrelevant, *state.seen.unresolved}
+    others = [k for k in items if k not in near and (k,) not in judged]
     return max(
         others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None
     )
@@ -251,7 +252,7 @@ WHOLE_RUNS = 2
 DIFFERING_WHOLE_RUNS = FRESH_WHOLE_RUNS = 4
 MAX_WHOLE_RUNS = 7  # of a full model that agrees
 # Duration of all repeats of a full model that agrees, beyond the first of them.
-REPEATS_SECONDS = 10.0
+REPEATS_SECONDS = 2.0
 FLAKY_WHOLE_RUNS = 8  # once the full model is known to be flaky
 ERROR = 0.005  # accepted error per answer of a flaky search
 MIN_RATE = 0.25  # below this rate no search of reasonable length finds anything
@@ -339,7 +340,7 @@ def sum_up(answers: Sequence[Answer]) -> Baseline:
     claimed = agrees and any(a.agrees_only_as_claimed for a in answers)
     return Baseline(
         signature,
-        failures[signature] if failures else 0,
+        failures[signature],
         len(answers),
         agrees,
         claimed,

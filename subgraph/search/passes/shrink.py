@@ -164,7 +164,9 @@ def ends(parents: Sequence[Sequence[int]], items: Iterable[int]) -> set[int]:
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
 
 
-def split_components(parents: Sequence[Sequence[int]], items: Iterable[int]) -> Iterator[set[int]]:
+def split_components(
+    parents: Sequence[Sequence[int]] | Mapping[int, Sequence[int]], items: Iterable[int]
+) -> Iterator[set[int]]:
     """The weakly connected components of a region, the one with the last item first. O(its
     edges)."""
     inside = sorted(set(items))
