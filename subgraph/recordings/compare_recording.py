@@ -190,7 +190,7 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(judge.model, judge.model.graph.inputs)
     matched = tuple(_match_with_siblings(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        unread = [*chain.from_iterable(m.left_out_as(Reason.UNREADABLE) for m in matched)]
+        unread = [*chain.from_iterable(m.list_left_out(Reason.UNREADABLE) for m in matched)]
         if unread:
             why = f"{len(unread)} could not be read: {unread[0].why}"
             what = f"none of {run.name} can be compared; {why}"
@@ -266,7 +266,7 @@ class _Judging:
         reference = sample.reference(match.tensor)
         if reference is None:
             return TensorRow(match, why="it is not a tensor")
-        value, remark = match.compared(reference)
+        value, remark = match.to_reference_form(reference)
         cast = next((cast for cast, seen in self.judge.model.unrounded.items() if seen == name), "")
         if cast and not remark:
             told = f"the model casts it to a narrower type ({clean(cast)})"
@@ -278,7 +278,7 @@ class _Judging:
         if judgement.agrees and is_coarse(reference, match.entry.step):
             steps = f"printed in steps of {match.entry.step:g}"
             return TensorRow(match, why=f"{steps}: too few digits to say that it agrees")
-        before, beside = self._beside(name, reference, value, k)
+        before, beside = self._judge_against_earlier(name, reference, value, k)
         may_be_mute = judgement.agrees and name not in self.judge.model.choice.may_be_empty
         mute = explain_mute(reference, value) if may_be_mute else ""
         row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
@@ -287,7 +287,7 @@ class _Judging:
         overflow = msaccucmp.has_overflow(value, match.entry.dtype)
         return replace(row, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
 
-    def _beside(
+    def _judge_against_earlier(
         self, name: str, reference: Array, value: Array, k: int
     ) -> tuple[str, Judgement | None]:
         """Return the nearest earlier run that tells this tensor, and the judgement against it."""
@@ -297,7 +297,7 @@ class _Judging:
             if row is None or not row.compared or name not in run.matched[k].matches:
                 continue
             try:
-                other, _ = run.matched[k].matches[name].compared(reference)
+                other, _ = run.matched[k].matches[name].to_reference_form(reference)
             except InputError:
                 continue
             if value.dtype.kind != "f":
@@ -381,10 +381,10 @@ class _Judging:
         samples = [m for m in self.matched if name in m.matches]
         others = (m.matches[name].alternatives for m in samples)
         alike = dict.fromkeys((name, *chain.from_iterable(others)))
-        judgements = [self._isolated_as(samples, name, other) for other in alike]
+        judgements = [self._judge_as_tensor(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
-    def _isolated_as(
+    def _judge_as_tensor(
         self, samples: Sequence[MatchedSample], name: str, meant: str
     ) -> Judgement | None:
         """What was matched to one tensor, judged as another one: the best of all recorded forms.
@@ -408,13 +408,13 @@ class _Judging:
             return None
         judgements = []
         for tried in _iter_forms(samples, (*region.inputs, name)):
-            judged = self._isolated_from(tried, name, meant, region)
+            judged = self._judge_recorded(tried, name, meant, region)
             judgements += [judged] if judged else []
             if judged is None or judged.agrees:
                 break
         return min(judgements, key=gravity, default=None)
 
-    def _isolated_from(
+    def _judge_recorded(
         self, samples: Sequence[MatchedSample], name: str, meant: str, region: Region
     ) -> Judgement | None:
         """The same, of these samples."""
@@ -440,7 +440,7 @@ class _Judging:
         model = self.judge.model
         graph = model.graph
         reference = outputs[meant].array()
-        value, _ = match.compared(reference)
+        value, _ = match.to_reference_form(reference)
         # noise around the device's own values
         records = {**model.values.records[k], **feeds, **outputs}
         around = (model.reference, records, model.scratch)

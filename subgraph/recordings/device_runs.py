@@ -232,7 +232,7 @@ def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str)
     narrow = claim.dtype if claim.narrow else ""
     hints = replace(recording.find_hints(graph, layout), flat_if_misfit=True, narrow=narrow)
     recorded = recording.open(folder, options.format, hints)
-    recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
+    recorded = recorded.join_parts((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
     for entry in recorded:
         guessed = entry.guessed or entry.shape is None

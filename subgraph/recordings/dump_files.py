@@ -83,12 +83,14 @@ class Files:
             raise InputError(f"no file {name} in {self.root}", hint, code="recording.file-missing")
         return self.root / name
 
-    def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
+    def make_error(self, name: str, why: object, hint: str = HINT) -> InputError:
         """The error for a file that contradicts its format."""
         what = f"cannot read {self.root / name}: {why}"
         error = DamagedFile(what, hint, code="recording.damaged")
         error.file = name
         return error
+
+    damaged = make_error  # its name in formats of users
 
     @contextmanager
     def reading(self, name: str, what: str = "", hint: str = HINT) -> Iterator[None]:
@@ -97,7 +99,7 @@ class Files:
             yield
         except FORMAT_ERRORS as e:
             why = str(e) if isinstance(e, ValueError) else f"{type(e).__name__} {e}"
-            raise self.damaged(name, f"{what}{why}", hint) from e
+            raise self.make_error(name, f"{what}{why}", hint) from e
 
     def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
         """The first bytes."""
@@ -119,9 +121,9 @@ class Files:
                 file.seek(offset)
                 data = file.read(count)
         except OSError as e:
-            raise self.damaged(name, e.strerror or e) from e
+            raise self.make_error(name, e.strerror or e) from e
         if len(data) != count:
-            raise self.damaged(name, "it became shorter while it was read")
+            raise self.make_error(name, "it became shorter while it was read")
         return data
 
     def text(self, name: str) -> str:
@@ -131,7 +133,7 @@ class Files:
             InputError: it is too large, or not UTF-8.
         """
         if self.sizes.get(name, 0) > MAX_TEXT:
-            raise self.damaged(name, f"{self.sizes[name]} bytes are too many for a list", "")
+            raise self.make_error(name, f"{self.sizes[name]} bytes are too many for a list", "")
         with self.reading(name):
             return self.read(name).decode("utf-8-sig")
 
@@ -149,7 +151,7 @@ class Files:
         except (ValueError, RecursionError):
             return None
 
-    def shaped(self, name: str, array: Array, shape: Shape) -> Array:
+    def reshape(self, name: str, array: Array, shape: Shape) -> Array:
         """A file's values, of the right number, in this shape.
 
         Raises:
@@ -157,19 +159,21 @@ class Files:
                 size), or the file holds another number of values.
         """
         if not is_possible_shape(shape):
-            raise self.damaged(name, f"no tensor has the shape {list(shape)}")
+            raise self.make_error(name, f"no tensor has the shape {list(shape)}")
         if array.size != math.prod(shape):
-            raise self.damaged(name, f"{array.size} values do not fill {list(shape)}")
+            raise self.make_error(name, f"{array.size} values do not fill {list(shape)}")
         return array.reshape(shape)
 
     def _require_part(self, name: str, offset: int, count: int) -> Path:
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
             why = f"it has {self.sizes[name]} bytes where {offset + count} should be"
-            raise self.damaged(name, why)
+            raise self.make_error(name, why)
         return path
 
-    def mapped(self, name: str, offset: int, count: int) -> Array:
+    shaped = reshape  # its name in formats of users
+
+    def map_part(self, name: str, offset: int, count: int) -> Array:
         """A part of a file, memory-mapped if it is large; writing to it does not change the file.
 
         A map keeps its file open until it is freed, so only large parts are mapped: few of them fit

@@ -51,7 +51,7 @@ class Forms:
     own: Mapping[str, TensorFormat] = field(default_factory=dict)
     scales: Mapping[str, tuple[Scale, str]] = field(default_factory=dict)
 
-    def of(self, name: str, dtype: str) -> TensorFormat:
+    def find_format(self, name: str, dtype: str) -> TensorFormat:
         """The form of a tensor that has this element type now."""
         rest = self.rest
         fitting = (form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob))
@@ -237,7 +237,7 @@ def _export(
     if entry.dtype == "string":
         left_out.append(f"{entry.name}: texts have no other form")
         return
-    form = forms.of(entry.name, entry.dtype)
+    form = forms.find_format(entry.name, entry.dtype)
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
     stored = entry.load()
     scale = form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)

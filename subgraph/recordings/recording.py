@@ -71,7 +71,7 @@ class Recording:
         """Does the tool compute floats in float16, whatever it writes?"""
         return bool(getattr(_load_format(self.format), "HALF", False))
 
-    def joined(self, names: Iterable[str]) -> Recording:
+    def join_parts(self, names: Iterable[str]) -> Recording:
         """Return the recording with folders as a part of names, if the joined path is one of these.
 
         Tools write a name with `/` in it as folders; such a folder is no run. A folder that is a

@@ -149,7 +149,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
     first_bad = first.first_bad[0] if first else next(iter(failing), None)
     status = comparison.status
     graph = judge.model.graph
-    left = comparison.left_out(*Reason)
+    left = comparison.list_left_out(*Reason)
     lost = [UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in left]
     return RunSummary(
         name=run.name,
@@ -166,7 +166,7 @@ def _summarize_run(judge: Judge, comparison: RunComparison, complete: bool) -> R
             matched=comparison.matched[0].summary() if comparison.matched else "",
             lost=lost,
             left_out=_count_left_out(comparison),
-            unread=len(comparison.left_out(Reason.UNREADABLE)),
+            unread=len(comparison.list_left_out(Reason.UNREADABLE)),
         ),
         tensors=RunTensors(
             wrong=len(failing),
@@ -183,7 +183,7 @@ def _explain_unresolved(comparison: RunComparison) -> str:
     no_node = NO_NODE if comparison.failing else ""
     if why := comparison.run.missing or comparison.too_few or no_node or comparison.silence:
         return why
-    broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
+    broken = [one.entry.file for one in comparison.list_left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     if not broken:
         return "not all that was recorded was compared"
@@ -191,7 +191,7 @@ def _explain_unresolved(comparison: RunComparison) -> str:
 
 
 def _count_left_out(comparison: RunComparison) -> list[LeftOutReason]:
-    names = group_values((one.reason, one.entry.name) for one in comparison.left_out(*Reason))
+    names = group_values((one.reason, one.entry.name) for one in comparison.list_left_out(*Reason))
     found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
     files = comparison.run.recording.left_out if comparison.run.recording else {}
     found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]

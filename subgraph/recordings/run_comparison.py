@@ -139,14 +139,16 @@ class RunComparison:
         """The inputs that were recorded with other values than the reference was fed."""
         return [name for name, row in self.inputs.items() if row.failing]
 
-    def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
+    def list_left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared, for one of these reasons; of all samples."""
-        return list(chain.from_iterable(matched.left_out_as(*reasons) for matched in self.matched))
+        return list(
+            chain.from_iterable(matched.list_left_out(*reasons) for matched in self.matched)
+        )
 
     @property
     def unlike(self) -> int:
         """How many entries have a name and a value that the model has not."""
-        return sum(left.strange for left in self.left_out(*Reason))
+        return sum(left.strange for left in self.list_left_out(*Reason))
 
     def needing(self, names: Sequence[str]) -> RunComparison:
         """Return the comparison that agrees only if all these tensors were compared."""
@@ -168,7 +170,7 @@ class RunComparison:
         if self.failing:
             return Status.UNRESOLVED
         rows = self.rows.values()
-        broken = self.unlike or self.left_out(Reason.UNREADABLE)
+        broken = self.unlike or self.list_left_out(Reason.UNREADABLE)
         broken = broken or any(row.in_place is None for row in rows)
         tells = any(row.agreeing and not row.mute for row in rows)
         return Status.AGREE if tells and not broken and not self.too_few else Status.UNRESOLVED
@@ -211,7 +213,9 @@ class RunComparison:
         matches = sum(len(m.matches) for m in self.matched)
         others = self.run.recording.left_out if self.run.recording else {}
         files = sum(n for end, n in others.items() if end.lower() not in IMAGES)
-        return matches, matches + len(self.left_out(Reason.UNREADABLE, Reason.UNMATCHED)) + files
+        return matches, matches + len(
+            self.list_left_out(Reason.UNREADABLE, Reason.UNMATCHED)
+        ) + files
 
     @property
     def notes(self) -> list[str]:
@@ -245,7 +249,7 @@ class RunComparison:
         if run.recording and run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
             yield f"files of other kinds were left out: {kinds}"
-        if unread := self.left_out(Reason.UNREADABLE):
+        if unread := self.list_left_out(Reason.UNREADABLE):
             first = unread[0]
             files = sum(len(sample) for sample in run.samples)
             why = first.why if first.entry.file in first.why else f"{first.entry.file}: {first.why}"
@@ -302,7 +306,7 @@ def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterato
             if name not in matched.matches or reference is None:
                 continue
             try:
-                value, _ = matched.matches[name].compared(reference)
+                value, _ = matched.matches[name].to_reference_form(reference)
             except InputError:  # its row says why
                 value = None
             yield ValuePair(name, labels[matched.k], comparison.run.name, reference, value)

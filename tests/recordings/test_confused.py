@@ -452,7 +452,7 @@ def test_weights_without_names_are_no_tensors(dump: Path) -> None:
         np.save(dump / f"t{number}.npy", value)
     found, _ = compared(dump)
     assert {row.match.how for row in found.rows.values()} == {"order"}
-    assert [left.detail for left in found.left_out(Reason.NOTHING)] == [
+    assert [left.detail for left in found.list_left_out(Reason.NOTHING)] == [
         "the weight codes",
         "the weight few",
     ]

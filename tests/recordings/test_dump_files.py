@@ -39,7 +39,7 @@ def test_no_more_memory_than_the_file() -> None:
         with pytest.raises(InputError):
             files.bytes("x", offset, count)
         with pytest.raises(InputError):
-            files.mapped("x", offset, count)
+            files.map_part("x", offset, count)
     with raises(InputError, "recording.file-missing"):
         files.path("../README.md")
     with pytest.raises(_npy.BadHeader):

@@ -208,7 +208,7 @@ def test_additional_files_of_a_tool_are_ignored(
     helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
     found = compared(written(tmp_path / "dump", values | saved | helpers))
     run = found.run
-    assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {
+    assert {left.detail for left in run.list_left_out(Reason.NOTHING)} >= {
         f"the weight {n}" for n in weights if weights[n].ndim == 4
     }
     assert not run.notes and found.exit_code == 0
@@ -289,7 +289,7 @@ def test_one_value_under_two_names(
     value = values["/stem/Conv_output_0"]
     found = compared(written(tmp_path / "dump", {"q1": value, "q2": value}))
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
-    (left,) = found.run.left_out(Reason.NOTHING)
+    (left,) = found.run.list_left_out(Reason.NOTHING)
     assert has_line(left.why, "copy", "/stem/Conv_output_0")
     assert found.exit_code == 5 and "1 of 29 tensors" in found.run.notes[0]
 

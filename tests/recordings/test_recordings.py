@@ -741,8 +741,8 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     assert (code, places) == (5, [])
     assert found.rows["t0"].agreeing
     assert has_line(found.rows["sum"].why, "random")
-    assert {left.entry.name for left in found.left_out(Reason.NOTHING)} == {"drawn", "c"}
-    assert not found.left_out(Reason.UNMATCHED) and not found.notes
+    assert {left.entry.name for left in found.list_left_out(Reason.NOTHING)} == {"drawn", "c"}
+    assert not found.list_left_out(Reason.UNMATCHED) and not found.notes
 
 
 # ------------------------------------------------------------ what cannot be read
@@ -780,7 +780,7 @@ def test_unreadable_tensor_is_not_right(names: str, tmp_path: Path, reference: R
     lost = tmp_path / "dump" / ("t1.npy" if names == "known" else "blob.npy")
     (tmp_path / "dump" / "t1.npy").rename(lost)
     found, code, _ = seen_in(reference, model, tmp_path, before=lost.unlink)
-    assert (code, len(found.left_out(Reason.UNREADABLE)), len(found.failing)) == (5, 1, 0)
+    assert (code, len(found.list_left_out(Reason.UNREADABLE)), len(found.failing)) == (5, 1, 0)
     (note,) = found.notes
     assert re.match(r"1 of 4 .*(t1|blob).npy: ", note)
 

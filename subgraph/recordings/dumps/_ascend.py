@@ -127,7 +127,7 @@ class Origin:
     shape: Shape | None
     layout: str
 
-    def of(self, entry: DumpEntry) -> DumpEntry:
+    def apply_to(self, entry: DumpEntry) -> DumpEntry:
         """The entry with the nodes of the model that it is."""
         originals = (self.name,) if self.name else ()
         return replace(entry, originals=originals, original_index=self.index, fused=self.fused)

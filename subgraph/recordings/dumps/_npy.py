@@ -95,7 +95,7 @@ def make_loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
 
     def load() -> Array:
         header = read_header(files, name)
-        data = files.mapped(name, header.offset, header.nbytes)
+        data = files.map_part(name, header.offset, header.nbytes)
         return convert_to_native(header.array(data), dtype)
 
     return load

@@ -37,9 +37,9 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
         InputError: the file does not have as many bytes.
     """
     count = math.prod(shape)
-    data = files.mapped(name, offset, count_bytes(dtype, count))
+    data = files.map_part(name, offset, count_bytes(dtype, count))
     flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))
-    return files.shaped(name, flat, shape)
+    return files.reshape(name, flat, shape)
 
 
 def make_entry(
@@ -126,7 +126,9 @@ def _make_padded_entry(
     def load() -> Array:
         pairs = zip_longest(aligned, shape, fillvalue=-1)
         if not all(a >= d >= 0 for a, d in pairs):
-            raise files.damaged(name, f"{list(shape)} is not part of the aligned {list(aligned)}")
+            raise files.make_error(
+                name, f"{list(shape)} is not part of the aligned {list(aligned)}"
+            )
         padded = read(files, name, spec.dtype, aligned, spec.offset)
         return padded[tuple(map(slice, shape))]
 

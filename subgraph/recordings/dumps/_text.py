@@ -44,7 +44,7 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
         rest = block[cut:]
         pieces.append(parse_numbers(files, name, block[:cut], dtype))
         if not cut:
-            raise files.damaged(name, "a word of it is not a number")
+            raise files.make_error(name, "a word of it is not a number")
     pieces.append(parse_numbers(files, name, rest, dtype))
     return np.concatenate(pieces)
 
@@ -67,7 +67,7 @@ def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     if not words:
         return np.empty(0, wanted_dtype)
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
-        raise files.damaged(name, "a word of it is not a number")
+        raise files.make_error(name, "a word of it is not a number")
     with files.reading(name, f"a word of it is not {dtype}: "):
         return _parse_words(words, wanted_dtype)
 
@@ -136,9 +136,9 @@ def make_loader(
     def load() -> Array:
         size = files.sizes[name]
         if shape is not None and math.prod(shape) > size:  # a value takes a digit at least
-            raise files.damaged(name, f"{size} bytes do not fill {list(shape)} values")
+            raise files.make_error(name, f"{size} bytes do not fill {list(shape)} values")
         flat = read_values(files, name, dtype, skip)
-        return flat if shape is None else files.shaped(name, flat, shape)
+        return flat if shape is None else files.reshape(name, flat, shape)
 
     return load
 

@@ -86,7 +86,9 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
         last += sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
     is_inside = count <= flat.size and 0 <= last < max(flat.size, 1)
     if not is_inside or min(tensor.offset, *strides, 0) < 0:
-        raise files.damaged(name, f"its storage of {flat.size} values does not fill {list(shape)}")
+        raise files.make_error(
+            name, f"its storage of {flat.size} values does not fill {list(shape)}"
+        )
     steps = [s * flat.itemsize for s in strides]
     view = np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps)
     return np.ascontiguousarray(view)

@@ -77,20 +77,20 @@ def _read_head(files: Files, file: str) -> tuple[Any, int]:
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
         hint = "convert it with msaccucmp convert -t npy"
-        raise files.damaged(file, "a nano dump, which is not read", hint)
+        raise files.make_error(file, "a nano dump, which is not read", hint)
     length = int.from_bytes(files.head(file, 8), "little")
     if not 0 < length <= min(size - 8, MAX_HEADER):
-        raise files.damaged(file, f"no dump: its header would have {length} bytes")
+        raise files.make_error(file, f"no dump: its header would have {length} bytes")
     try:
         head = _ascend.make_message_class().FromString(files.bytes(file, 8, length))
     except (DecodeError, UnicodeDecodeError) as e:
-        raise files.damaged(file, f"its header is not a DumpData: {e}") from e
+        raise files.make_error(file, f"its header is not a DumpData: {e}") from e
     blobs = (*head.input, *head.output, *head.buffer, *head.space)
     end = 8 + length + sum(int(blob.size) for blob in blobs)
     if end > size:
-        raise files.damaged(file, f"its header says {end} bytes; it has {size}")
+        raise files.make_error(file, f"its header says {end} bytes; it has {size}")
     if not head.version or not (head.output or head.input):
-        raise files.damaged(file, "its header is not a DumpData with tensors")
+        raise files.make_error(file, "its header is not a DumpData with tensors")
     return head, 8 + length
 
 
@@ -145,7 +145,7 @@ def _add_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> Dum
             original_layout=_ascend.FORMATS[op.format] if op.name and op.format == 1 else "",
         )
     return replace(
-        origin.of(entry),
+        origin.apply_to(entry),
         original_shape=entry.original_shape or origin.shape,
         original_layout=origin.layout if origin.layout in OTHER_ORDERS else "",
         note="" if origin.fused else "inserted by the compiler",

@@ -128,4 +128,4 @@ def _make_entry(
     if not origin or name.role == "input":
         return entry
     shape = origin.shape if name.layout in layouts.BLOCKED else None
-    return replace(origin.of(entry), original_shape=shape or None)
+    return replace(origin.apply_to(entry), original_shape=shape or None)

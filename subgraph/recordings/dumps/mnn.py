@@ -91,7 +91,7 @@ def _iter_listed(
             continue
         spec = TensorSpec("float32", inputs[name]) if name in inputs else hints.find(name, plain)
         if min(spec.closed_shape or (), default=0) < 0:
-            raise files.damaged(f"{folder}{LIST}", f"{name} has shape {list(spec.shape or ())}")
+            raise files.make_error(f"{folder}{LIST}", f"{name} has shape {list(spec.shape or ())}")
         yield _text.make_entry(
             files,
             file,

@@ -53,7 +53,7 @@ def _split_channels(files: Files, name: str) -> list[bytes]:
     """
     *channels, rest = files.text(name).encode().replace(b"\r", b"").split(_RULE + b"\n")
     if rest.strip():
-        raise files.damaged(name, "its last channel has no end")
+        raise files.make_error(name, "its last channel has no end")
     return channels
 
 
@@ -72,7 +72,7 @@ def _find_shape(files: Files, name: str) -> Shape:
     columns = set(chain.from_iterable(slices))
     heights = {len(rows) for rows in slices}
     if len(sizes) != 1 or len(columns) != 1 or len(heights) != 1:
-        raise files.damaged(name, "its channels or rows are of different sizes")
+        raise files.make_error(name, "its channels or rows are of different sizes")
     depth = [len(slices)] if len(slices) > 1 else []
     return (len(channels), *depth, heights.pop(), columns.pop())
 
@@ -83,4 +83,4 @@ def _count_columns(slice_: bytes) -> Iterator[int]:
 
 def _read(files: Files, name: str, shape: Shape) -> Array:
     flat = _text.parse_numbers(files, name, b"".join(_split_channels(files, name)), "float32")
-    return files.shaped(name, flat, shape)
+    return files.reshape(name, flat, shape)

@@ -74,11 +74,11 @@ def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
     try:
         tensor: protobuf.TensorProto = protobuf.protos().TensorProto.FromString(files.read(file))
     except DecodeError as e:
-        raise files.damaged(file, f"no ONNX tensor: {e}") from e
+        raise files.make_error(file, f"no ONNX tensor: {e}") from e
     if protobuf.on_disk(tensor) or tensor.external_data:
-        raise files.damaged(file, "its values lie in another file, which is not read", "")
+        raise files.make_error(file, "its values lie in another file, which is not read", "")
     if tensor.data_type not in dtypes.TYPES or any(d < 0 for d in tensor.dims):
-        raise files.damaged(file, f"element type {tensor.data_type}, shape {list(tensor.dims)}")
+        raise files.make_error(file, f"element type {tensor.data_type}, shape {list(tensor.dims)}")
     return tensor
 
 
@@ -88,7 +88,7 @@ def _read_array(files: Files, file: str) -> Array:
     tensor = _parse_tensor(files, file)
     # a byte holds at most four values, of 2 bits each
     if math.prod(tensor.dims) > 4 * files.sizes[file]:
-        raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
+        raise files.make_error(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     with files.reading(file):
         array: Array = numpy_helper.to_array(tensor)
     return array

@@ -91,7 +91,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             load = _text.make_loader(files, file, dtype, shape, 1)
             entry = DumpEntry(file, load, dtype, shape, step=TEXT_STEP, missing=missing)
         else:
-            raise files.damaged(file, "it has no header of an .ieb")
+            raise files.make_error(file, "it has no header of an .ieb")
         yield _add_names(entry, hints)
 
 
@@ -120,18 +120,18 @@ def _read_header(files: Files, file: str) -> Header:
     """The header of a blob. Raises InputError: it is damaged."""
     short = _HEADER.size + _SHORT_PLACES.size
     if files.sizes[file] < short:
-        raise files.damaged(file, "it ends within its header")
+        raise files.make_error(file, "it ends within its header")
     _, version, precision, rank, *dims, _ = _HEADER.unpack(files.bytes(file, 0, _HEADER.size))
     if version != 256 or rank > 7:
-        raise files.damaged(file, f"version {version}, {rank} dimensions")
+        raise files.make_error(file, f"version {version}, {rank} dimensions")
     offset, size, *_ = _SHORT_PLACES.unpack(files.bytes(file, _HEADER.size, _SHORT_PLACES.size))
     if offset != short:
         if files.sizes[file] < _HEADER.size + _PLACES.size:
-            raise files.damaged(file, "it ends within its header")
+            raise files.make_error(file, "it ends within its header")
         offset, size, *_ = _PLACES.unpack(files.bytes(file, _HEADER.size, _PLACES.size))
     if offset + size > files.sizes[file]:
         held = files.sizes[file]
-        raise files.damaged(file, f"its header says {size} bytes at {offset}; it has {held}")
+        raise files.make_error(file, f"its header says {size} bytes at {offset}; it has {held}")
     return precision, tuple(dims[:rank]), offset, size
 
 

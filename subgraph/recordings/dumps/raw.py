@@ -61,5 +61,5 @@ def make_listed_entry(files: Files, file: str, name: str, spec: TensorSpec) -> D
         return _npy.make_entry(files, file, hints, node="", scale=spec.scale, **fields)
     entry = _raw.make_entry(files, file, spec, DumpHints(), **fields)
     if entry.missing:
-        raise files.damaged(file, entry.missing)
+        raise files.make_error(file, entry.missing)
     return entry

@@ -40,11 +40,11 @@ def _read_header(files: Files, file: str) -> tuple[int, JsonObject]:
     """(offset of the values, the header). Raises InputError: it is damaged."""
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):
-        raise files.damaged(file, f"its header says {size} bytes")
+        raise files.make_error(file, f"its header says {size} bytes")
     with files.reading(file, "its header is not JSON: "):
         header = json.loads(files.bytes(file, 8, size))
     if not isinstance(header, dict):
-        raise files.damaged(file, "its header lists no tensors")
+        raise files.make_error(file, "its header lists no tensors")
     return 8 + size, header
 
 
@@ -57,7 +57,7 @@ def _make_entry(files: Files, file: str, name: str, item: Any, start: int) -> Du
     missing = "" if dtype else f"element type {word}"
     count = math.prod(shape) if is_possible_shape(shape) else -1
     if not missing and (count < 0 or begin < 0 or _raw.count_bytes(dtype, count) != end - begin):
-        raise files.damaged(
+        raise files.make_error(
             file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes"
         )
     load = partial(_raw.read, files, file, dtype, shape, start + begin)

@@ -60,7 +60,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 missing = "fixed point without type and scale; set debug_level to 4"
                 yield entry(dtype="", missing=missing)
         elif 4 * math.prod(shape) != files.sizes[file]:
-            raise files.damaged(
+            raise files.make_error(
                 file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes"
             )
         elif m["core"] and any(

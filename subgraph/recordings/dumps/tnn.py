@@ -97,7 +97,7 @@ def _iter_tensors(files: Files, file: str) -> Iterator[DumpEntry]:
             name, shape, dtype = _parse_header(data[at].split())
         count = math.prod(shape)
         if at + 1 + count > len(data):
-            raise files.damaged(
+            raise files.make_error(
                 file, f"{name}: {len(data) - at - 1} lines are not {list(shape)} values"
             )
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
@@ -113,4 +113,4 @@ def _iter_tensors(files: Files, file: str) -> Iterator[DumpEntry]:
 def _read_values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: Shape) -> Array:
     data = files.read(file).split(b"\n")[part[0] : part[0] + part[1]]
     flat = _text.parse_numbers(files, file, b"\n".join(data), dtype)
-    return files.shaped(file, flat, shape)
+    return files.reshape(file, flat, shape)

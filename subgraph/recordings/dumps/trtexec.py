@@ -30,7 +30,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             continue
         items = files.maybe_json(file)
         if not isinstance(items, list):
-            raise files.damaged(file, "it is not JSON, or too large for one")
+            raise files.make_error(file, "it is not JSON, or too large for one")
         for item in items:
             yield _make_entry(files, file, item)
 
@@ -49,4 +49,4 @@ def _make_entry(files: Files, file: str, item: Any) -> DumpEntry:
 
 def _make_array(files: Files, file: str, values: list[Any], dtype: str, shape: Shape) -> Array:
     with files.reading(file, f"its values do not fill {list(shape)}: "):
-        return files.shaped(file, np.array(values, dtype), shape)
+        return files.reshape(file, np.array(values, dtype), shape)

@@ -94,7 +94,7 @@ class _Matching:
 
     def run_all(self) -> MatchedSample:
         self._take_given()
-        named, nameless = self._by_name({m.entry for m in self.matches.values()})
+        named, nameless = self._group_by_name({m.entry for m in self.matches.values()})
         for tensor in self.matches.keys() & named.keys():
             for entry in (e for e in named.pop(tensor) if e.role == "output"):
                 why = f"{self.matches[tensor].entry.name} is said to hold {tensor}"
@@ -107,7 +107,7 @@ class _Matching:
         for tensor, entries in named.items():
             free = [n for n in others[tensor] if n not in self.matches and n not in named]
             if nearest := self._nearest(tensor, entries, free):
-                match = self._corrected(nearest, free)
+                match = self._correct(nearest, free)
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=get_distance)
         self._separate()
@@ -124,7 +124,7 @@ class _Matching:
             self.matches |= unnamed.pair_in_order(self._floats(self.tensors), self.matches)
             self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
         if fused:
-            self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
+            self.matches = {n: self._add_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
         return MatchedSample(self.judge, self.k, self.matches, left_out, self._fit.channels_last)
 
@@ -154,12 +154,12 @@ class _Matching:
         capture_tensors(self.judge.model, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
-                match = self._fit.aligned(entry, said[entry])
+                match = self._fit.align(entry, said[entry])
                 self.matches[said[entry]] = replace(match, how="map")
             elif other := self._fit.as_other(entry, others[entry]):
                 self.matches.setdefault(other.tensor, other)
 
-    def _by_name(
+    def _group_by_name(
         self, given: Container[DumpEntry]
     ) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
         """Return entries by the tensor that their name says, and entries of unknown names.
@@ -208,10 +208,10 @@ class _Matching:
         What the readers read counts where it is clearly nearer: the exact name may hold what a
         dropped activation read.
         """
-        matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
+        matches = [self._fit.align(entry, tensor) for entry in filter(self._is_read, entries)]
         read = self._read.get(tensor)
         if read:
-            others = [self._corrected(m, free) for m in matches if m.entry is not read]
+            others = [self._correct(m, free) for m in matches if m.entry is not read]
             moved = {m.entry: m for m in others if m.tensor != tensor}
             self.matches |= {m.tensor: m for m in moved.values()}
             matches = [m for m in matches if m.entry not in moved]
@@ -228,11 +228,11 @@ class _Matching:
         ) or (None,)
         return replace(best, forms=tuple(m for m in forms if m.alignment)) if best else None
 
-    def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
+    def _correct(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""
         if match.distance <= EXACT:
             return match
-        others = (self._fit.aligned(match.entry, n) for n in later)
+        others = (self._fit.align(match.entry, n) for n in later)
         best = min(others, key=get_distance, default=match)
         if best.distance <= NEAR and best.distance * CLEARER < match.distance:
             return replace(best, name_says=match.tensor)
@@ -264,7 +264,7 @@ class _Matching:
         sums = BlockSums((n, a) for n, a in self._floats((*far, *lacking)) if is_varied(a))
         for tensor, match in far.items():
             names = sums.near(self._fit.value(match.entry), NEAR)
-            near = (self._fit.aligned(match.entry, n) for n in names)
+            near = (self._fit.align(match.entry, n) for n in names)
             held = min(near, key=get_distance, default=match)
             if held.distance <= NEAR:
                 self.matches[tensor] = replace(match, holds=held.tensor)
@@ -276,7 +276,7 @@ class _Matching:
             if value is not None and (value.dtype.kind == "f" or value.dtype.name in CODES):
                 yield name, value
 
-    def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
+    def _add_alternatives(self, match: TensorMatch) -> TensorMatch:
         """After fusion, an unconfirmed value may be that of a later tensor of its shape."""
         certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
         reference = self._fit.reference(match.tensor)

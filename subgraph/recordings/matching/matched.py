@@ -171,7 +171,7 @@ class TensorMatch:
             raise InputError(what, code="recording.no-scale")
         return convert_to_reference_type(self.alignment.apply(array), reference, self.scale)
 
-    def compared(self, reference: Array) -> tuple[Array, str]:
+    def to_reference_form(self, reference: Array) -> tuple[Array, str]:
         """Return the value, or the reference's if rounding explains it; and a remark."""
         value = self.value(reference)
         if not self.scale:
@@ -201,7 +201,7 @@ class MatchedSample:
     left_out: tuple[LeftOutEntry, ...] = ()
     channels_last: bool = False
 
-    def left_out_as(self, *reasons: Reason) -> list[LeftOutEntry]:
+    def list_left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
         """The entries that are not compared for one of these reasons."""
         return [left for left in self.left_out if left.reason in reasons]
 
@@ -237,7 +237,7 @@ class MatchedSample:
     def unsure(self) -> bool:
         """Is there an entry whose value confirms no match?"""
         is_near = all(match.distance <= NEAR for match in self.matches.values())
-        return not is_near or bool(self.left_out_as(Reason.UNMATCHED))
+        return not is_near or bool(self.list_left_out(Reason.UNMATCHED))
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -245,8 +245,8 @@ class MatchedSample:
         corrected = sum(bool(m.name_says) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
-        unmatched = len(self.left_out_as(Reason.UNMATCHED))
-        unread = len(self.left_out_as(Reason.UNREADABLE))
+        unmatched = len(self.list_left_out(Reason.UNMATCHED))
+        unread = len(self.list_left_out(Reason.UNREADABLE))
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
@@ -322,7 +322,7 @@ class Fit:
         self._held.move_to_end(entry)
         return self._held[entry]
 
-    def aligned(self, entry: DumpEntry, tensor: str, reference: Array | None = None) -> TensorMatch:
+    def align(self, entry: DumpEntry, tensor: str, reference: Array | None = None) -> TensorMatch:
         """Return the entry as this tensor, in the alignment that brings it nearest to a value."""
         reference = self.reference(tensor) if reference is None else reference
         if reference is None:

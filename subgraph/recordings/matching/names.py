@@ -87,9 +87,9 @@ class ModelNames:
             if form != self._plain(recorded):
                 found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
             found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
-        return tuple(dict.fromkeys((*found, *self._joined(self._plain(recorded)))))
+        return tuple(dict.fromkeys((*found, *self._join_files(self._plain(recorded)))))
 
-    def _joined(self, name: str) -> list[str]:
+    def _join_files(self, name: str) -> list[str]:
         """Return the tensor of the last of several nodes whose joined names are this name."""
         lengths = sorted({len(n) for n in self._nodes}, reverse=True)
         ends = {0: ""}  # position -> the last node up to there

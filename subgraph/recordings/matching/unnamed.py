@@ -141,7 +141,7 @@ class Unnamed:
 
     def _find_nearest(self, entries: Iterable[DumpEntry], name: str) -> TensorMatch | None:
         """Return the entry that is clearly nearer to a tensor's value than the others."""
-        matches = [self.fit.aligned(entry, name) for entry in entries]
+        matches = [self.fit.align(entry, name) for entry in entries]
         best = min(matches, key=get_distance, default=None)
         rivals = (match for match in matches if match is not best)
         return best if best and all(is_clearer(best, match) for match in rivals) else None
@@ -160,7 +160,7 @@ class Unnamed:
             meant = [e for e in self.pool if name in self._likely[e]]
             for entry in dict.fromkeys((*meant, *self._sums.near(value, limit))):
                 if entry in self.pool:
-                    match = self.fit.aligned(entry, name, value)
+                    match = self.fit.align(entry, name, value)
                     if match.distance <= (NEAR if entry in meant else limit):
                         found.setdefault(entry, []).append(match)
         return found
@@ -322,7 +322,7 @@ class _Following:
             match = find(tensor)
             reference = self.fit.reference(tensor)
             if match and reference is not None:
-                distance = self.fit.aligned(match.entry, tensor).distance
+                distance = self.fit.align(match.entry, tensor).distance
                 self.unnamed.pool.pop(match.entry, None)
                 self.matches[tensor] = replace(
                     match, distance=distance, how="node", is_order_unknown=False
@@ -347,7 +347,7 @@ class _Following:
         if not 0 < len(fitting) <= MAX_TRIED:
             return None
         copies = self.unnamed.find_copies(self.matches)
-        matches = [self.fit.aligned(e, tensor) for e in fitting if e not in copies]
+        matches = [self.fit.align(e, tensor) for e in fitting if e not in copies]
         found = [m for m in matches if m.alignment and self._is_read(m)]
         return replace(found[0], is_read=True) if len(found) == 1 else None
 
@@ -364,9 +364,7 @@ class _Following:
             if value is None or not is_varied(value):
                 continue
             held = (
-                self.fit.aligned(known.entry, name, value)
-                if known
-                else self._find_held(name, value)
+                self.fit.align(known.entry, name, value) if known else self._find_held(name, value)
             )
             if not held or held.distance > self.computed or held.entry == match.entry:
                 continue
@@ -374,7 +372,7 @@ class _Following:
                 return True
             if not known:
                 continue
-            before = self.fit.aligned(known.entry, name, self._compute(name))
+            before = self.fit.align(known.entry, name, self._compute(name))
             if is_clearer(held, before):
                 return True
         return False
