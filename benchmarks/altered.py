@@ -21,8 +21,7 @@ from onnx import TensorProto, helper
 from subgraph.errors import Refused, SubcutError
 from subgraph.graph import region as regions
 from subgraph.graph.cut import cut_region
-from subgraph.graph.graph import Graph
-from subgraph.graph.graph import load as load_graph
+from subgraph.graph.graph import Graph, load as load_graph
 from subgraph.storage.tensors import Value
 
 TYPES = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}

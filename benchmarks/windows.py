@@ -26,8 +26,7 @@ from subgraph.comparison import ROUNDING_ALONE, STEPS
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import json_key
 from subgraph.graph import region as regions
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph
-from subgraph.graph.graph import load as load_graph
+from subgraph.graph.graph import CONSTANT, SHAPE, Graph, load as load_graph
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding

@@ -8,5 +8,4 @@ Then run `subcut compare model.onnx --recorded dump`. The user installs PyTorch;
 bring it.
 """
 
-from subgraph.origins.torch.record import TorchRecording as TorchRecording
-from subgraph.origins.torch.record import record as record
+from subgraph.origins.torch.record import TorchRecording as TorchRecording, record as record

@@ -11,8 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from subgraph.documents import (
     Number,

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker

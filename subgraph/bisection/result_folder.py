@@ -33,8 +33,7 @@ from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.region import Region, build_region
 from subgraph.log import log
 from subgraph.origins import load
-from subgraph.reports import add_answer, listed
-from subgraph.reports import region as describe_region
+from subgraph.reports import add_answer, listed, region as describe_region
 from subgraph.results.bisect import BisectDocument, FindingDocument, SmallInput
 from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding

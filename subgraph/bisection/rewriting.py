@@ -23,8 +23,7 @@ from subgraph.bisection.error_shares import answer_of
 from subgraph.bisection.items import NodeItems
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.errors import ModelError
-from subgraph.graph.graph import VALUE as GIVEN
-from subgraph.graph.graph import load
+from subgraph.graph.graph import VALUE as GIVEN, load
 from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.reach import invert

@@ -7,8 +7,7 @@ tool's own; `made`, `skip` and `samples` as in `Making`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
+from importlib.metadata import PackageNotFoundError, version as version_of
 from pathlib import Path
 from typing import Any
 

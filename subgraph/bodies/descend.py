@@ -11,8 +11,7 @@ from pathlib import Path
 from subgraph.bodies.iterations import Iteration, iterations
 from subgraph.bodies.model import Body, BodyName, iterates, open_body, split
 from subgraph.errors import UsageError
-from subgraph.graph import graph as graphs
-from subgraph.graph import protobuf
+from subgraph.graph import graph as graphs, protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.value_types import common_type

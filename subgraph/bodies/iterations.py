@@ -28,8 +28,7 @@ from subgraph.bodies.truncated import (
     truncate_loop,
 )
 from subgraph.errors import InputError, ModelError
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of

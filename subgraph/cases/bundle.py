@@ -332,7 +332,7 @@ def _find_secrets(evidence: EvidenceRequest | None) -> list[str]:
 def _iter_suspicious(top: str, files: PackedFiles, redactor: Redactor) -> Iterator[str]:
     """Yield private details in names, and in models and scripts, which are packed unchanged."""
     if kinds := redactor.leaks(top.encode(), words=True):
-        yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
+        yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip sets another"
     for name, source in sorted(files.items()):
         text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
         kinds = redactor.leaks(name.encode(), words=True)
@@ -372,7 +372,7 @@ def unpack(path: Path, place: Path) -> bool:
                 return False
             raise ResultExists(
                 f"{place} is in the way: it is not what {path.name} holds",
-                f"-o DIR unpacks elsewhere; subcut replay {place} runs what stands there",
+                f"-o DIR unpacks elsewhere; subcut replay {place} runs its present contents",
                 code="output.exists",
             )
         _require_disk_space(place, archive.total)
@@ -402,7 +402,7 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
         BundleList,
         document,
         f"{archive.path}: its {BUNDLE_LIST}",
-        "get it anew; nothing was unpacked",
+        "get it again; nothing was unpacked",
     )
     checksums = {name: checksum for name, checksum in listed.files.items() if name != BUNDLE_LIST}
     for name in checksums:

@@ -401,7 +401,7 @@ def free_place(place: ResultPlace, source: ModelSource, reads: Sequence[Path] = 
                 )
             return numbered
     raise ResultExists(
-        f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results",
+        f"{place.path} and {MAX_NUMBER - 1} folders next to it hold results",
         "remove some, or -o DIR",
         code="output.too-many-results",
     )
@@ -498,7 +498,7 @@ def read_plain_manifest(path: Path) -> JsonObject | None:
         or not str(data["schema"]).startswith("subcut.")
     ):
         return None
-    hint = f"make {clean(str(path))} anew; move the damaged one away first"
+    hint = f"make {clean(str(path))} again; move the damaged one away first"
     manifest = from_json(Manifest, data, str(file), hint)
     if manifest.names_candidate:
         from_json(EvidenceRequest, manifest.request, f"{file}: the request", hint)

@@ -71,7 +71,9 @@ def check(
             for file in record.files:
                 (folder / file).unlink()
     if not differences:
-        return CheckResult("identical", f"the cut alone gives {expected}: bit-identical", 0.0, ())
+        return CheckResult(
+            "identical", f"the cut alone computes {expected}: bit-identical", 0.0, ()
+        )
     worst = max(differences, key=lambda d: _restore_infinity(d.relative))
     error = _restore_infinity(worst.max_abs)
     how = f"'{worst.name}' differs by {error:.1e} of {_restore_infinity(worst.scale):.3g}"
@@ -89,11 +91,11 @@ def check(
     if not _repeats(samples, folders, rerun):
         return CheckResult(
             "unrepeatable",
-            f"{how}: the reference itself gives other values each time",
+            f"{how}: the reference itself computes other values each time",
             0.0,
             differences,
         )
-    return CheckResult("different", f"{how}: the cut does NOT give {expected}", 0.0, differences)
+    return CheckResult("different", f"{how}: the cut does NOT compute {expected}", 0.0, differences)
 
 
 def _restore_infinity(value: float | None) -> float:

@@ -97,7 +97,7 @@ def find_files(folder: Path) -> CaseFiles:
     if not folder.is_dir():
         raise UsageError(
             f"no folder {folder}",
-            "name a case that cut or bisect left behind",
+            "name a case that cut or bisect wrote",
             code="folder.not-found",
         )
     folder = result_in(folder)
@@ -134,7 +134,7 @@ def _make_hint(folder: Path) -> str:
     ]
     if inside:
         return f"name one of the folders in it: {', '.join(map(clean, inside))}"
-    return "name a folder that cut, bisect or sweep left behind"
+    return "name a folder that cut, bisect or sweep wrote"
 
 
 def _iter_later(folder: Path) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _find_file(folder: Path, name: str) -> Path:
     if why := name_problem(name):
         raise InputError(
             f"{folder} lists '{name}', which cannot be sent: {why}",
-            "make the case anew",
+            "make the case again",
             code="bundle.unsafe-name",
         )
     parts = (PurePosixPath(name), *PurePosixPath(name).parents)
@@ -169,7 +169,7 @@ def _find_file(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise InputError(
             f"{folder} lacks {name}, which its manifest lists",
-            "make the case anew",
+            "make the case again",
             code="case.file-missing",
         )
     return path
@@ -188,7 +188,7 @@ def _find_cases(folder: Path, files: Mapping[str, Path], manifest: Manifest) -> 
     if not cases:
         raise UsageError(
             f"{folder} holds no case",
-            "name the folder of a finding; if there is none, send report.md and the model",
+            "name the folder of a finding; without a case, send report.md and the model",
             code="case.none-found",
         )
     for name in cases:
@@ -249,7 +249,7 @@ def redact_files(
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
-            hint = "make the case anew"
+            hint = "make the case again"
             document = read_json(path, hint)
             if path.name in (RUN_JSON, SWEEP_JSON):  # results are read from it
                 schema: Any = document.get("schema") if isinstance(document, dict) else None

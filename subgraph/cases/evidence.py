@@ -204,7 +204,7 @@ def add_candidate(
         sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
     ):
         copy_tensors(tensors, folders.safe_names(tensors), into)
-    manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case anew")
+    manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case again")
     case.write_manifest(replace(manifest, found=outcome), case_folder)
 
 

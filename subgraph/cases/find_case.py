@@ -102,7 +102,7 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
     if not folder.is_dir():
         raise UsageError(
             f"no folder {folder}",
-            "name a case: what cut or bisect left behind",
+            "name a case that cut or bisect wrote",
             code="folder.not-found",
         )
     place, around = _locate(folder)
@@ -119,7 +119,7 @@ def find_case(folder: Path, *, small: bool = False) -> FoundCase:
             code="case.not-a-case",
         )
     what = f"the manifest of the case {place}"
-    hint = "make the case anew, or run the repro.py in it"
+    hint = "make the case again, or run the repro.py in it"
     try:
         inputs, outputs = (
             {t.name: _make_records(place, t, len(manifest.samples)) for t in tensors or ()}
@@ -226,7 +226,7 @@ def _locate(folder: Path) -> tuple[Path, object]:
 
 
 def _read_bundle_list(bundle: Path) -> BundleList:
-    hint = "unpack the bundle anew"
+    hint = "unpack the bundle again"
     listed = read_document(bundle / BUNDLE_LIST, BundleList, hint)
     if listed.schema != BUNDLE_SCHEMA:
         raise InputError(
@@ -280,7 +280,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         place = system.quote(str(found.place))
         compare = (
             f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges"
-            " what it gives"
+            " its outputs"
         )
         raise UsageError(
             f"{described.candidate} was {how}: subcut cannot run it",
@@ -313,7 +313,7 @@ def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
         raise UsageError(
             f"words of candidate {candidate.name} were removed when the bundle was made",
-            "-c SPEC says what is to run this case",
+            "-c SPEC names another candidate",
             code="case.candidate-incomplete",
         )
 
@@ -338,7 +338,7 @@ def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     if backend.endswith(".py") and not Path(backend).is_file():
         raise UsageError(
             f"the candidate's file {Path(backend).name} is not in the bundle",
-            "-c SPEC says what is to run this case",
+            "-c SPEC names another candidate",
             code="case.candidate-incomplete",
         )
     return replace(

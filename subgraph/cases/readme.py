@@ -17,12 +17,12 @@ ENVIRONMENT = "environment.json"
 NAME_WIDTH = 28  # of the column with file names
 MAX_CASES = 12  # that are named
 FILE_KINDS = {
-    "model.onnx": "the piece as a model of its own",
-    "model.tflite": "the same in TensorFlow Lite's own format",
-    "model.prototxt": "the same in Caffe's own form, with model.caffemodel",
-    "inputs/": "what is to be fed: .npy, and .bin without a header",
-    "outputs/": "what is right for these inputs: the reference's values",
-    "candidate/": "what came instead",
+    "model.onnx": "the piece as a standalone model",
+    "model.tflite": "the same in the format of TensorFlow Lite",
+    "model.prototxt": "the same in Caffe's form, with model.caffemodel",
+    "inputs/": "the input values: .npy, and .bin without a header",
+    "outputs/": "the right outputs for these inputs: the reference's values",
+    "candidate/": "the outputs of the candidate",
     "small/": "a case with the smallest input that fails in the same way",
     "cure.onnx": "the full model, rewritten so that the candidate is right",
     "repro.py": "runs the model and compares; needs onnxruntime and numpy",
@@ -88,10 +88,10 @@ def readme(data: ReadmeData, *, lacks_words: bool) -> str:
     title = clean(data.name)
     sections = {
         "Files": files,
-        "What it says of the sender's candidate": list(map(clean, data.unchanged)),
+        "About the sender's candidate": list(map(clean, data.unchanged)),
         "Run it without subcut": alone,
         "Run it with subcut (pip install .)": _list_replays(data, has_tflite=has_tflite),
-        "With a runtime or device of your own": elsewhere,
+        "With another runtime or device": elsewhere,
     }
     parts = [[title, "=" * len(title), "", *_iter_problem(data, lacks_words=lacks_words)]]
     parts += [[head, *(f"  {line}" for line in lines)] for head, lines in sections.items() if lines]
@@ -118,11 +118,10 @@ def _iter_problem(data: ReadmeData, *, lacks_words: bool) -> Iterator[str]:
     if data.evidence and data.evidence.candidate:
         yield f"candidate: {shorten(clean(data.evidence.candidate))}"
     elif not verdict:
-        yield "with the inputs and the right outputs; nothing here says that it goes wrong anywhere"
+        yield "with the inputs and the right outputs; no run in it is wrong"
     if lacks_words:
         yield (
-            f"{REMOVED} stands where the command had words that may be private: give your own"
-            " with -c"
+            f"{REMOVED} replaces words of the command that may be private: give your own with -c"
         )
 
 

@@ -30,8 +30,7 @@ from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_pro
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import json_key, part, to_json
 from subgraph.errors import ModelError
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -48,7 +47,7 @@ from subgraph.types import StringMap, Strings, frozen
 from subgraph.version import __version__
 
 OF_MODEL = "the full model's values"
-OF_RECORDING = "what the reference makes of the recorded inputs"
+OF_RECORDING = "the reference's outputs for the recorded inputs"
 
 
 @frozen

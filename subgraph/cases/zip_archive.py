@@ -264,11 +264,11 @@ class Archive:
         for chunk in self._chunks(name):
             size += len(chunk)
             if size > checksum.bytes:
-                raise make_damage_error(self.path, f"{name} is larger than its list says")
+                raise make_damage_error(self.path, f"{name} is larger than in its list")
             hashed.update(chunk)
             out.write(chunk)
         if Checksum(size, hashed.hexdigest()) != checksum:
-            raise make_damage_error(self.path, f"{name} is not what its list says")
+            raise make_damage_error(self.path, f"{name} differs from its entry in the list")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
         try:
@@ -304,7 +304,7 @@ def make_damage_error(path: Path, why: str) -> InputError:
     """The error for a bundle whose contents are not those that it lists."""
     return InputError(
         f"{clean(str(path))} is damaged: {why}",
-        "get it anew; nothing was unpacked",
+        "get it again; nothing was unpacked",
         code="bundle.damaged",
     )
 

@@ -86,7 +86,7 @@ def bisect(
     loop: Text = option(
         "--loop",
         "FILE",
-        "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.",
+        "Step by step: outputs become the next inputs, by the table in FILE (loop.toml).",
     ),
     keep_input: bool = option(
         "--keep-input",
@@ -101,9 +101,9 @@ def bisect(
     """Find the smallest piece that a candidate computes wrong.
 
     With --loop, a decoder runs token by token, and the search is in the first
-    step that goes wrong. With --recorded and no candidate, the answer is between
-    which tensors a device's recording goes wrong. With both, the recording says
-    where to look first. A search that was stopped goes on with the same command.
+    wrong step. With --recorded and no candidate, the answer is the tensors
+    between which a device's recording becomes wrong. With both, the search
+    begins there. A search that was stopped goes on with the same command.
 
     Examples:
       subcut bisect model.onnx -c wrong.py
@@ -341,7 +341,7 @@ def bisect_loop(
             try:
                 document = _search_inside(search, document, limits, begin, force=force)
             except OutOfTime as e:
-                why = f"{e} before it was known whether each step is off by rounding"
+                why = f"{e} before it was known whether each step deviates by rounding"
                 document = _leave_unresolved(document, why)
     document = save(
         replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line()
@@ -364,7 +364,7 @@ def _search_inside(
     k = search.step_beyond_rounding(document.found.seen)
     if k is None:
         return document
-    log.info("step %d is off by more than rounding: looking inside", k)
+    log.info("step %d deviates by more than rounding: looking inside", k)
     at = replace(document.settle(outcome=LoopOutcome.STEP, first_wrong=k, since=k), exit_code=1)
     searched = _search(search, at, limits, begin, force=force)
     k = searched.found.first_wrong
@@ -374,7 +374,7 @@ def _search_inside(
     if found and found.exit_code == 1:
         why = "by rounding alone; the steps before are within what approximate kernels may do"
         return searched.settle(why=why)
-    why = f"step {k} is off by more than rounding, and it is not known why"
+    why = f"step {k} deviates by more than rounding, and it is not known why"
     return _leave_unresolved(searched, searched.found.why or why)
 
 

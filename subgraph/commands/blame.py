@@ -40,17 +40,17 @@ def blame(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL|CASE|BUNDLE.zip", help="A model, or what bisect or cut left behind."
+            metavar="MODEL|CASE|BUNDLE.zip", help="A model, or a folder that bisect or cut wrote."
         ),
     ] = None,
     candidate: options.CandidateSpec = None,
     versions: Text = option(
-        "--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all."
+        "--versions", "1.19..1.32|A,B", "Also try these releases of the runtime; `..` means all."
     ),
     made_by: Text = option(
         "--made-by",
         "TOOL",
-        "Make the candidate's model by a tool, and say which of its steps breaks it:"
+        "Make the candidate's model by a tool, and find the step of it that breaks the model:"
         " onnxoptimizer, onnxsim, onnxslim, onnxscript, ort, quantize_static,"
         " quantize_dynamic, a Python file, or a command: './make.sh {model} {made} {skip:A,B}'.",
     ),
@@ -66,7 +66,7 @@ def blame(
     """Say which pass, option or release is to blame, and what cures it.
 
     The search names the region first. Then passes of the optimizer and the candidate's options are
-    turned off, and with --versions other releases are installed apart and asked. Each possible cure
+    turned off, and with --versions other releases are installed apart and tried. Each possible cure
     runs on the whole model, on all samples and on three more inputs drawn like them: only what
     agrees there is proven. With --made-by a tool makes the candidate's model, and its steps
     are left out in turn.
@@ -76,7 +76,8 @@ def blame(
       subcut blame model.onnx -c ort --versions 1.30..1.32
       subcut blame model.onnx --made-by onnxoptimizer
 
-    Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
+    Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be
+    established.
     """
     releases = _parse_releases(versions, index_url, find_links)
     limit = parse_seconds(max_time)
@@ -147,8 +148,8 @@ def _parse_releases(
     sources = pip_sources(index_url, find_links or ())
     if sources and not versions:
         raise UsageError(
-            "--index-url and --find-links say where releases come from",
-            "--versions .. asks all",
+            "--index-url and --find-links name the source of releases",
+            "--versions .. tries all",
             code="option.requires",
         )
     if versions is None:

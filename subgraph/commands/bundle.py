@@ -224,7 +224,7 @@ def open_folder(path: Path, output: str | None) -> Path:
         if output is not None:
             raise UsageError(
                 f"-o {output} is for a bundle",
-                f"{path} is none; leave -o out",
+                f"{path} is not a bundle; leave -o out",
                 code="option.conflict",
             )
         return path

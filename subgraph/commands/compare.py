@@ -47,7 +47,7 @@ SEVERITY = ("", "agree", "unresolved", "fail")
 
 @frozen
 class PartOptions:
-    """What is compared of the model; without these, every tensor in place and alone."""
+    """The tensors to compare; by default every tensor in place and alone."""
 
     at: Texts = option(
         "--at",
@@ -113,7 +113,7 @@ def compare(
 ) -> Result:
     """Compare every tensor of a model on a candidate with the reference.
 
-    Each tensor is compared in a run of the whole model, and each node as a model of its own. With
+    Each tensor is compared in a run of the whole model, and each node as a separate model. With
     --recorded, the tensors are those that a device has written.
 
     Examples:

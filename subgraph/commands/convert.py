@@ -49,7 +49,7 @@ def convert(
         "CMD",
         "Another converter: a command in which {model} and {output} are filled in.",
     ),
-    yes: bool = option("--yes -y", None, "Install what the converter needs without asking."),
+    yes: bool = option("--yes -y", None, "Install the converter without a question."),
     index_url: Text = option("--index-url", "URL", "Where packages come from, as for pip."),
     find_links: options.FindLinks = None,
     weights: options.Weights = None,
@@ -67,7 +67,7 @@ def convert(
 ) -> Result:
     """Convert a model to ONNX, and compare the two.
 
-    The converter is installed into an environment of its own, after it was shown. Then both models
+    The converter is installed into a separate environment, after it was shown. Then both models
     run on the same inputs: the original by the runtime that it was made for.
 
     Examples:
@@ -178,7 +178,7 @@ def _find_converter(source: Path) -> tuple[str, Converter]:
         " CMD names yours"
     )
     raise UsageError(
-        f"{source} is none of the formats that subcut converts",
+        f"{source} has a format that subcut does not convert",
         known,
         code="convert.unknown-format",
     )
@@ -251,7 +251,7 @@ def find_python(
     if not yes:
         if not can_ask():
             raise UsageError(
-                "nothing was installed: there is nobody to ask",
+                "nothing was installed: nobody can confirm it here",
                 "--yes agrees; --with CMD names your own",
                 code="convert.not-confirmed",
             )

@@ -43,7 +43,7 @@ MAX_NEWER = 6  # nodes that are listed
 ASCEND = ("ascend", "ascend-converted")
 AIPP = (
     "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs"
-    " are what AIPP gave"
+    " are the outputs of AIPP"
 )
 
 
@@ -156,7 +156,7 @@ def cut(
     if tensor_map and not recorded:
         raise UsageError(
             "--map goes with --recorded",
-            "it says what the recording calls tensors of MODEL",
+            "it maps names of the recording to tensors of MODEL",
             code="option.requires",
         )
     # The process that runs the reference starts before the model is read.
@@ -344,10 +344,10 @@ def _describe_changes(region: RegionEntry) -> list[str]:
     if region.pulled:
         names = list_some([clean(n.name) for n in region.pulled], 4)
         pulled = count(len(region.pulled), "node")
-        lines.append(f"        and {pulled} that make constants: {names}")
+        lines.append(f"        and {pulled} that compute constants: {names}")
     if region.random:
         names = ", ".join(clean(n.name) for n in region.random)
-        lines.append(f"        without {names}: random values are captured, not made anew")
+        lines.append(f"        without {names}: random values are captured, not drawn again")
     if region.frozen:
         lines.append(
             f"frozen  {', '.join(map(clean, region.frozen))}: shapes, now constants (--no-freeze"

@@ -31,7 +31,7 @@ LIMITS = (1, 100_000)  # pixels, levels, hops
 
 @frozen
 class ShownOptions:
-    """What is shown."""
+    """The part of the model that is shown."""
 
     around: Text = option(
         "--around", "NODE", "Only this node and those near it.", options.complete_nodes
@@ -52,7 +52,7 @@ class ShownOptions:
 
 @frozen
 class MarkOptions:
-    """What is marked."""
+    """The nodes that are marked."""
 
     start: options.Start = None
     end: options.End = None
@@ -286,7 +286,7 @@ def _read_values(path: Path, graph: Graph) -> tuple[dict[str, float], set[str], 
         )
     if any(not 0 <= i < len(graph.nodes) for i in wrong):
         raise UsageError(
-            f"{path} tells of nodes that {graph.path.name} does not have",
+            f"{path} has nodes that {graph.path.name} lacks",
             "draw the model that was bisected",
             code="result.other-model",
         )

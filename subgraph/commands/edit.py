@@ -41,7 +41,7 @@ TensorMap = Annotated[
     declare(
         "--map",
         "OURS=THEIRS",
-        "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable.",
+        "The name of a tensor in the other model; or a file of lines `OURS THEIRS`. Repeatable.",
     ),
 ]
 
@@ -176,19 +176,17 @@ def replace(
     weights: options.Weights = None,
     start: options.Start = None,
     end: options.End = None,
-    by: Text = option(
-        "--by", "PIECE", "What comes in their place: a model, or the folder of a cut."
-    ),
+    by: Text = option("--by", "PIECE", "The new piece: a model, or the folder of a cut."),
     tensor_map: TensorMap = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
     trust: options.Trust = False,
 ) -> Result:
-    """Put an edited piece in the place of the nodes between two nodes.
+    """Replace the nodes between two nodes by an edited piece.
 
     The piece's inputs and outputs are joined by name, or by --map. The reference runs the model
-    before and after, and says what changed at the outputs. A piece may also lie in a body: --start
+    before and after, and the changes of the outputs are shown. A piece may be in a body: --start
     loop1/body/conv.
 
     Examples:
@@ -201,7 +199,7 @@ def replace(
 
     if not by:
         raise UsageError(
-            "replace by what? name a model",
+            "replace needs a model to insert",
             "subcut replace MODEL --start A --end B --by piece.onnx",
             code="argument.missing",
         )
@@ -254,7 +252,10 @@ def merge(
         str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")
     ],
     other: Annotated[
-        str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")
+        str,
+        typer.Argument(
+            metavar="MODEL2", help="The second model: a reader of the first one, or independent."
+        ),
     ],
     tensor_map: TensorMap = None,
     file: FileOptions,
@@ -321,7 +322,7 @@ def remove(
     tail: Text = option(
         "--tail",
         "FILE",
-        "Where to keep what --from drops; default: -tail beside the new model.",
+        "Where to keep what --from drops; default: -tail next to the new model.",
     ),
     file: FileOptions,
     inputs: options.InputOptions,

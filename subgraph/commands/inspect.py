@@ -85,7 +85,7 @@ def inspect(
     trust: options.Trust = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
-    no_run: bool = option("--no-run", None, "Only what the file says; run nothing."),
+    no_run: bool = option("--no-run", None, "Only the contents of the file; run nothing."),
     every: bool = option("--all", None, "Each node, also constants, with whole names and sizes."),
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
@@ -101,7 +101,7 @@ def inspect(
       subcut inspect model.onnx --all
       subcut inspect model.onnx --start stem/pad --end stem/pool
 
-    Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
+    Exit code 0: the model is valid; 3: it is not, and the message names the node and the mistake.
     """
     settings = project.load()
     model, node = _split_words(model, node, settings)
@@ -177,7 +177,7 @@ def _make_document(
                 there, node, begin, () if node else last, feeding if fed else None, runtime
             )
     except (NotRun, ModelError) as e:
-        log.warning("%s; only what the file says is shown", e.what)
+        log.warning("%s; only the contents of the file are shown", e.what)
         return _make_document(graph, node, start, end, None, runtime)
 
 

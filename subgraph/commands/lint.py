@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph import known as entries_of
-from subgraph import plugins, project
+from subgraph import known as entries_of, plugins, project
 from subgraph.commands import Result, options, require_utf8
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked, parse_candidate
@@ -295,7 +294,7 @@ def release_of(candidate: Candidate) -> str:
 
 
 def _hold_against(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
-    """Return the context with what is known of a candidate's runtime."""
+    """Return the context with the known entries of a candidate's runtime."""
     return replace(
         context,
         runtime=entries_of.runtime_of(candidate.backend, candidate.device),
@@ -331,7 +330,7 @@ def _describe_entry(entry: Entry) -> str:
         ("cure", entry.cure),
         ("thread", entry.thread),
         ("tests", ", ".join(entry.tests)),
-        ("case", "a model of its own, below" if entry.case else ""),
+        ("case", "a standalone model, below" if entry.case else ""),
         ("tried", entry.date),
         ("here", entry.command),
     ]

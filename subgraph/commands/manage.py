@@ -59,7 +59,7 @@ FAILS = "fails"  # it does not start
 def doctor() -> Result:
     """Say which backends work on this machine, and what the others lack.
 
-    Each backend is started in a process of its own; devices and candidates of the project file are
+    Each backend is started in a separate process; devices and candidates of the project file are
     not run.
 
     Exit code 0: onnxruntime, which everything needs, works; 4: it does not.
@@ -185,7 +185,7 @@ def backends() -> Result:
         if own:
             cells.append(("", f"options: {', '.join(own)}"))
     last = (
-        "a Python file with load(model, options) is one as well; `subcut doctor` says what each"
+        "a Python file with load(model, options) is one as well; `subcut doctor` shows what each"
         " lacks"
     )
     return Result(BackendsResult(backends=rows), "\n".join([*align_columns(cells), last]))
@@ -221,7 +221,7 @@ def demo(
     """Write a small model with a planted fault, to try subcut on.
 
     In the folder are a model, an input, and a candidate in Python that computes two of the nodes
-    wrong; the text says what to type next. The same command again restores files that are missing;
+    wrong; the text lists the next commands. The same command again restores files that are missing;
     a file that was changed stays.
 
     Examples:

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 BATCHES = (1, MAX_BATCH)
 HELP = """Find the wrong piece on a device that you operate by hand.
 
-The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
+The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the
+outputs that you bring back.
 
 Examples:
   subcut manual start model.onnx
-"""  # noqa: E501
+"""
 
 Numbers = Annotated[
     list[str] | None,
@@ -76,13 +77,12 @@ def start(
     """Begin: write the folders to run first.
 
     Without --precision, the device is assumed to compute in the type of the exported inputs. Where
-    the device has left layer dumps, `subcut bisect --recorded` says what to type here.
+    the device has left layer dumps, `subcut bisect --recorded` prints the command to type here.
 
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance
-    from subgraph.bisection.manual import manual_session as sessions
+    from subgraph.bisection.manual import advance, manual_session as sessions
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
     from subgraph.trials.open_trials import open_trials
@@ -141,7 +141,7 @@ def next_(
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
-    """Show what to run; write missing files anew."""
+    """Show the open tasks; write missing files again."""
     with _open_session(output) as manual:
         return _continue(manual, trust)
 
@@ -279,7 +279,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
     "start": start,
     "next": next_,
     "good": _make_answer("good", "Answer: the device's outputs are right."),
-    "bad": _make_answer("bad", "Answer: the device's outputs are wrong (`take` tells how wrong)."),
+    "bad": _make_answer("bad", "Answer: the device's outputs are wrong (`take` measures it)."),
     "skip": _make_answer("skip", "Answer: the device cannot run this piece, or the whole model."),
     "take": take,
     "log": log_,
@@ -333,7 +333,7 @@ def _continue(manual: Session, trust: bool) -> Result:
         if advance.model_digest(graph) != manual.model.digest:
             raise UsageError(
                 f"{path.name} has changed since this session began",
-                "put the old one back; or subcut manual start --force begins anew with this one",
+                "put the old one back; or subcut manual start --force starts again with this one",
                 code="model.changed",
             )
         with open_trials(graph, advance.options_of(manual).setup, reference) as trials:

@@ -358,7 +358,7 @@ Weights = Annotated[
     declare(
         "--weights",
         "FILE",
-        "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one beside it.",
+        "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one next to it.",
     ),
 ]
 Start = Annotated[
@@ -420,7 +420,7 @@ MaxTime = Annotated[
     declare(
         "--max-time",
         "2h",
-        "End within this time (90s, 30m), with what is known by then; runs are ended.",
+        "End within this time (90s, 30m) with the answer known by then; runs are ended.",
         refused_beside="--recorded",
     ),
 ]
@@ -439,7 +439,7 @@ FindLinks = Annotated[Texts, declare("--find-links", "DIR", "Where else they may
 
 @frozen
 class InputOptions:
-    """What the model is fed."""
+    """The inputs of the model."""
 
     inputs: Texts = option(
         "--input -i",
@@ -478,7 +478,7 @@ class CandidateOptions:
 
 @frozen
 class CriterionOptions:
-    """What counts as agreement."""
+    """The rule of agreement."""
 
     criterion: Text = option(
         "--criterion",
@@ -493,7 +493,7 @@ class CriterionOptions:
 
 @frozen
 class OutputOptions:
-    """What of the outputs is compared."""
+    """The part of the outputs that is compared."""
 
     ignore: Texts = option(
         "--ignore",
@@ -522,17 +522,17 @@ class ScoreOptions:
     score: Text = option(
         "--score",
         "FILE:FUNCTION",
-        "What counts: top1, top5, iou, miou, cer, wer, sqnr, or your own function.",
+        "The score of the task: top1, top5, iou, miou, cer, wer, sqnr, or your own function.",
         refused_beside="--recorded",
     )
     drop: Text = option(
-        "--drop", "0.5%", "By how much the score may fall: a share of it, or a number."
+        "--drop", "0.5%", "The largest accepted drop of the score: a share of it, or a number."
     )
     at_least: Text = option("--at-least", "X", "The least score that is accepted.")
     labels: Text = option(
         "--labels",
         "FILE",
-        "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per class.",
+        "The truth of each sample: .npy, .csv of LABEL, or a folder with a folder per class.",
     )
 
 
@@ -541,7 +541,7 @@ class RuntimeOptions:
     """How candidate and reference run."""
 
     precision: Text = option(
-        "--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8."
+        "--precision", "fp16", "Precision of the candidate: fp32, tf32, fp16, bf16 or int8."
     )
     reference: Text = option(
         "--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate."
@@ -558,7 +558,7 @@ class RuntimeOptions:
     memory: Text = option(
         "--memory",
         "4G",
-        "What each of subcut's own processes may use; larger models run in stretches.",
+        "Limit of each of subcut's own processes; larger models run in stretches.",
     )
     memory_limit: Text = option(
         "--memory-limit", "8G", "Limit of the candidate and all processes that it starts."

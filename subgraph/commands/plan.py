@@ -39,7 +39,7 @@ def plan(
     unit: Text = option(
         "--unit",
         "UNIT",
-        "What is kept as one: node (default), block, operator, scale.",
+        "The kind of a place: node (default), block, operator, scale.",
         words=UNITS,
     ),
     gears: Text = option(
@@ -62,7 +62,7 @@ def plan(
 ) -> Result:
     """Find what must stay in float so that a quantized model is right.
 
-    The lowered model is --candidate-model, or is made by --to. The plan is the smallest set of
+    The lowered model is --candidate-model, or --to writes it. The plan is the smallest set of
     places that is kept: with any one of them lowered again, the model is refused.
 
     Examples:

@@ -46,7 +46,7 @@ def report(
     output: Text = option(
         "--output -o",
         "DIR",
-        "Folder for the files; - shows one format. Default: beside run.json.",
+        "Folder for the files; - shows one format. Default: the folder of run.json.",
     ),
 ) -> Result:
     """Write a result as HTML, Markdown or another form.

@@ -290,8 +290,8 @@ class Asked:
         if model and is_of_tflite(model) and is_own and not takes_tflite:
             raise UsageError(
                 f"{candidate.backend} takes ONNX; {model.name} has TensorFlow Lite's operators",
-                "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside"
-                " {model}",
+                "leave -c out: LiteRT runs it; or a command, which finds model.tflite in the"
+                " folder of {model}",
                 code="candidate.other-format",
             )
         require_trust(candidate.code, self.result.trust)
@@ -484,7 +484,7 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
         log.info("%s runs: %s", code.role, shown)
     if not code.complete:
         log.info(
-            "%s: not all code beside it is watched for changes, there is too much: --fresh after a"
+            "%s: not all code around it is watched for changes, there is too much: --fresh after a"
             " change",
             code.role,
         )
@@ -501,7 +501,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     if tensor_map and not model:
         raise UsageError(
             "--map goes with --candidate-model or --recorded",
-            "it says which tensor there is which of MODEL's",
+            "it maps tensors there to those of MODEL",
             code="option.requires",
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):

@@ -77,7 +77,7 @@ def sweep(
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(
-            f"--candidate {twice[0]} is given twice", "say it once", code="option.repeated"
+            f"--candidate {twice[0]} is given twice", "give it once", code="option.repeated"
         )
     places = [
         result_folder.choose_place(c, only or (), parent, force=result.force) for c in candidates

@@ -75,8 +75,7 @@ def render_comparison(
         csv_file: Where `--csv` writes the table; None for nowhere.
         every_row: Show the table whole, not only what does not agree.
     """
-    from subgraph.reports import csv as csv_form
-    from subgraph.reports import text
+    from subgraph.reports import csv as csv_form, text
 
     rows = csv_form.render_compared(document) if csv_file else ""
     shown = text.render_compared(document, every=every_row).rstrip("\n")

@@ -54,7 +54,7 @@ def export(
     model: Text = option(
         "--model",
         "MODEL",
-        "Model that gives types and shapes of files without a header, and scales of codes.",
+        "Model with the types and shapes of files without a header, and the scales of codes.",
     ),
     tensor: Texts = option(
         "--tensor",
@@ -69,8 +69,8 @@ def export(
 ) -> Result:
     """Convert tensor files: element type, layout, file format.
 
-    Reads a case, dumps of subcut and of other tools, and folders of .npy files. What the conversion
-    loses is counted. Integers with a scale are codes: real = (code - zero) * scale.
+    Reads a case, dumps of subcut and of other tools, and folders of .npy files. The values that the
+    conversion changes are counted. Integers with a scale are codes: real = (code - zero) * scale.
 
     Examples:
       subcut export dumps -o fp16 --format bin --dtype float16
@@ -79,8 +79,7 @@ def export(
     from subgraph.cases.case import ResultPlace
     from subgraph.recordings import recording
     from subgraph.recordings.dumps import DumpHints
-    from subgraph.recordings.export import Forms, find_scales
-    from subgraph.recordings.export import export as write_tensors
+    from subgraph.recordings.export import Forms, export as write_tensors, find_scales
 
     graph = load(model) if model else None
     rest = TensorFormat(form.dtype or "", (form.layout or "").upper())
@@ -131,7 +130,7 @@ def _parse_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
         )
     except (KeyError, ValueError) as e:
         raise UsageError(
-            f"--tensor {words}: scale is a number, zero a whole one beside it",
+            f"--tensor {words}: scale is a number, zero a whole number",
             hint,
             code="option.malformed",
         ) from e
@@ -175,8 +174,7 @@ def dump(
       subcut dump model.onnx stem/pad 'block1/*'
     """
     from subgraph.cases.case import ResultPlace
-    from subgraph.cases.evidence import DumpRequest
-    from subgraph.cases.evidence import dump as write_dump
+    from subgraph.cases.evidence import DumpRequest, dump as write_dump
 
     words = list(names or [])
     if (

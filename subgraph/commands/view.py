@@ -50,7 +50,7 @@ REDIRECT = (
 
 @frozen
 class RunOptions:
-    """What the page may run."""
+    """The candidates that the page may run."""
 
     candidates: Texts = option(
         "--candidate -c",
@@ -62,7 +62,7 @@ class RunOptions:
     criterion: Text = option(
         "--criterion",
         "RULE",
-        "What counts as agreement, as for bisect.",
+        "Rule of agreement, as for bisect.",
         options.complete_plugins("criteria"),
     )
     timeout: options.Timeout = None
@@ -126,7 +126,7 @@ def view(
         if found and found.structure != opened.graph.skeleton.structure:
             raise UsageError(
                 f"{clean(str(model))} is of another model than {opened.graph.path.name}",
-                "stand in the folder of its model",
+                "go to the folder of its model",
                 code="result.other-model",
             )
         session = ViewSession(opened, words, typed)
@@ -241,7 +241,7 @@ def _read_run(place: str | None) -> _FoundRun | None:
         raise InputError(f"{place} is not a bisection", hint, code="document.damaged")
     if isinstance(found, BisectDocument) and found.setup.body:
         raise UsageError(
-            f"{place} is the search inside {found.setup.body}, which is not a model of its own",
+            f"{place} is the search inside {found.setup.body}, which is not a separate model",
             f"open {place}/report.html, or view the bisection of the model, or the case in it",
             code="view.body-run",
         )
@@ -285,7 +285,7 @@ def find_model(file: str, structure: str | None, folder: str) -> str:
                 return str(path)
     raise UsageError(
         f"no model here is the one of {folder}: {file} as it was then",
-        "stand in the folder of its model; one that was exported again is asked about again",
+        "go to the folder of its model; one that was exported again needs a new comparison",
         code="result.model-missing",
     )
 

@@ -44,14 +44,16 @@ from subgraph.types import Array
 
 if TYPE_CHECKING:
     from onnx import onnx_ml_pb2 as onnx_stubs
-    from onnx.onnx_ml_pb2 import AttributeProto as AttributeProto
-    from onnx.onnx_ml_pb2 import FunctionProto as FunctionProto
-    from onnx.onnx_ml_pb2 import GraphProto as GraphProto
-    from onnx.onnx_ml_pb2 import ModelProto as ModelProto
-    from onnx.onnx_ml_pb2 import NodeProto as NodeProto
-    from onnx.onnx_ml_pb2 import TensorProto as TensorProto
-    from onnx.onnx_ml_pb2 import TypeProto as TypeProto
-    from onnx.onnx_ml_pb2 import ValueInfoProto as ValueInfoProto
+    from onnx.onnx_ml_pb2 import (
+        AttributeProto as AttributeProto,
+        FunctionProto as FunctionProto,
+        GraphProto as GraphProto,
+        ModelProto as ModelProto,
+        NodeProto as NodeProto,
+        TensorProto as TensorProto,
+        TypeProto as TypeProto,
+        ValueInfoProto as ValueInfoProto,
+    )
 
 
 WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked

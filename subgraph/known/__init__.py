@@ -97,7 +97,7 @@ class Entry:
         right: Releases in which the tests passed.
         when: Conditions of a node, as `inspection.lint.known` finds them.
         unless: Conditions that make a node harmless.
-        cure: A change that was seen to help.
+        cure: A change with which the results were right.
         thread: Address of a public report.
     """
 

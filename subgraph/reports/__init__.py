@@ -25,33 +25,39 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from subgraph.reports._answer import DEVICES as DEVICES
-from subgraph.reports._answer import add_answer as add_answer
-from subgraph.reports._answer import answer as answer
-from subgraph.reports._answer import evidence as evidence
-from subgraph.reports._answer import replay_words as replay_words
-from subgraph.reports._compared import PINNED_ALONE as PINNED_ALONE
-from subgraph.reports._compared import Compared as Compared
-from subgraph.reports._compared import ComparedDocument as ComparedDocument
-from subgraph.reports._compared import JudgedTensor as JudgedTensor
-from subgraph.reports._compared import Kind as Kind
-from subgraph.reports._compared import ReportedAnswer as ReportedAnswer
-from subgraph.reports._compared import View as View
-from subgraph.reports._compared import list_judged_tensors as list_judged_tensors
-from subgraph.reports._compared import say_precise as say_precise
-from subgraph.reports._compared import view as view
-from subgraph.reports._words import beside as beside
-from subgraph.reports._words import cleaned as cleaned
-from subgraph.reports._words import describe_sweep as describe_sweep
-from subgraph.reports._words import error as error
-from subgraph.reports._words import is_proven as is_proven
-from subgraph.reports._words import join_with_and as join_with_and
-from subgraph.reports._words import listed as listed
-from subgraph.reports._words import percent as percent
-from subgraph.reports._words import region as region
-from subgraph.reports._words import runtime as runtime
-from subgraph.reports._words import seconds as seconds
-from subgraph.reports._words import word as word
+from subgraph.reports._answer import (
+    DEVICES as DEVICES,
+    add_answer as add_answer,
+    answer as answer,
+    evidence as evidence,
+    replay_words as replay_words,
+)
+from subgraph.reports._compared import (
+    PINNED_ALONE as PINNED_ALONE,
+    Compared as Compared,
+    ComparedDocument as ComparedDocument,
+    JudgedTensor as JudgedTensor,
+    Kind as Kind,
+    ReportedAnswer as ReportedAnswer,
+    View as View,
+    list_judged_tensors as list_judged_tensors,
+    say_precise as say_precise,
+    view as view,
+)
+from subgraph.reports._words import (
+    beside as beside,
+    cleaned as cleaned,
+    describe_sweep as describe_sweep,
+    error as error,
+    is_proven as is_proven,
+    join_with_and as join_with_and,
+    listed as listed,
+    percent as percent,
+    region as region,
+    runtime as runtime,
+    seconds as seconds,
+    word as word,
+)
 from subgraph.results import Document
 
 # Function of a form by the schema of a document that it renders.

@@ -112,7 +112,7 @@ def _find_headline(document: BisectDocument) -> ReportedAnswer:
     if document.search.outcome == "pinned":
         return ReportedAnswer(Kind.REFUSED, PINNED_ALONE)
     if document.search.outcome is Outcome.ELSEWHERE:
-        return ReportedAnswer(Kind.WRONG, "not in the region that was asked about")
+        return ReportedAnswer(Kind.WRONG, "not in the region that was searched")
     if document.whole.precise:
         return say_precise(document.setup.candidate.name, document.whole.precise)
     if not findings:

@@ -188,7 +188,7 @@ def _iter_notes(document: SweepDocument) -> Iterator[str]:
     differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
     if differing:
-        parts.append(f"gives other values than expected in {count(len(differing), 'test')}")
+        parts.append(f"computes other values than expected in {count(len(differing), 'test')}")
     if parts:
         is_noise = document.criterion.partition(":")[0] == "noise"
         instead = ": there each test's own tolerance judges" if is_noise else ""

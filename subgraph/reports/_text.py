@@ -323,7 +323,7 @@ def _whole_alone(document: ComparisonDocument, shown: View) -> str:
     if document.whole.looked_at and (others := document.whole.looked_at.others):
         verb = "was" if others == 1 else "were"
         left = f"{count(others, 'other tensor')} {verb} not compared"
-        return f"the whole model is wrong, what was asked about is not: {left}"
+        return f"the full model is wrong, the compared tensors are not: {left}"
     if all(line.cells[-1].status is Status.AGREE for line in shown.lines):
         return (
             "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a"

@@ -173,7 +173,7 @@ def title(finding: FindingDocument) -> str:
     if everywhere(finding):
         nodes = [*finding.nodes, *(finding.place.alike or ())]
         return (
-            f"each of {len(nodes)} nodes, of all kinds, is off alone, so none is the culprit:"
+            f"each of {len(nodes)} nodes, of all kinds, deviates alone, so none is the culprit:"
             f" {listed(nodes)}"
         )
     if finding.cause.rounding:
@@ -291,8 +291,7 @@ def place(finding: IntervalFinding) -> list[str]:
     lines = [f"from {start} to {join_with_and(finding.ends.first_bad)} (wrong)"]
     if finding.ends.adds_an_error is False:
         lines.append(
-            "fed with what was recorded before it, the reference gives the same: the error grew"
-            " above"
+            "for the recorded inputs, the reference computes the same: the error grew upstream"
         )
     suspects = listed(list(map(_describe, finding.place.suspects)))
     lines.append(f"suspects, the likeliest first: {suspects}")
@@ -310,7 +309,7 @@ def _describe(suspect: Suspect) -> str:
 
 def interval_title(finding: IntervalFinding) -> str:
     """Return `at most 3 nodes: conv1, relu1, add1`."""
-    what = "" if finding.ends.first else "behind it, adds an error of its own: "
+    what = "" if finding.ends.first else "downstream, adds another error: "
     return f"{what}at most {count(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
 
 

@@ -289,7 +289,7 @@ def _view(
 ) -> dict[str, object]:
     """Return a finding with the words, drawing and charts of the template."""
     growth = [chart.Point(g.nodes, g.error, "", "") for g in finding.effect.growth or ()]
-    words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
+    words = {"x": "first nodes of the model", "label": "Error after these nodes"}
     return {
         **vars(finding),
         **vars(finding.place),

@@ -48,8 +48,6 @@ from subgraph.rewrites._region_model import (
     Substitution,
     argument,
     each,
-)
-from subgraph.rewrites._region_model import (
     restrict_to as of,
 )
 from subgraph.types import frozen

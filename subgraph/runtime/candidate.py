@@ -31,8 +31,12 @@ from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.devices import DEVICES, FIELD_NAMES, Device, find_by_package
-from subgraph.runtime.executors import Resources, parse_hosts, parse_resources
-from subgraph.runtime.executors import check as check_executor
+from subgraph.runtime.executors import (
+    Resources,
+    check as check_executor,
+    parse_hosts,
+    parse_resources,
+)
 from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_named_as_model, recognize
@@ -453,7 +457,7 @@ def _take_environment(candidate: Candidate) -> Candidate:
     options = dict(candidate.options)
     processor = emulated.find_processor(str(word)) if (word := options.pop("arch", "")) else ""
     if processor and (candidate.can.npm or options.get("python")):
-        what = "an environment of yours" if options.get("python") else candidate.backend
+        what = "your environment" if options.get("python") else candidate.backend
         raise UsageError(
             f"arch={processor}: {what} runs on this machine's own processor",
             "leave one of them out",
@@ -503,7 +507,7 @@ def _check_forms(where: str, forms: StringMap) -> None:
     for key, words in forms.items():
         if key not in FORMS:
             raise UnknownName(
-                f"{where}: '{key}' is no setting of a command",
+                f"{where}: '{key}' is not a setting of a command",
                 nearest=nearest(key, FORMS)[:1],
                 code="candidate.unknown-key",
             )
@@ -560,7 +564,7 @@ def _parse_options(spec: str, text: str, folder: str) -> dict[str, str]:
         if key in options:
             raise UsageError(
                 f"candidate {spec}: '{key}' is given twice",
-                "say it once",
+                "give it once",
                 code="option.repeated",
             )
         path = Path(folder, value)

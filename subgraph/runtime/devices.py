@@ -110,7 +110,7 @@ DEVICES = {
         ),
         Device(
             "ncnn-vulkan",
-            "ncnn by Vulkan, in an environment of its own; on a software renderer where there is no"
+            "ncnn by Vulkan, in a separate environment; on a software renderer where there is no"
             " GPU.",
             "ncnn:vulkan=1",
             "ncnn",

@@ -336,7 +336,8 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
     Only a scalar or a vector takes numbers, and a file of that name comes first.
     """
     name, sign, text = word.rpartition("=")
-    is_text = re.fullmatch(rf"{NUMBER}(?:,{NUMBER})*", text) and not os.path.exists(text)  # noqa: PTH110
+    is_list = re.fullmatch(rf"{NUMBER}(?:,{NUMBER})*", text)
+    is_text = is_list and not os.path.exists(text)  # noqa: PTH110
     if not sign or not is_text or name not in graph.inputs or os.path.exists(word):  # noqa: PTH110
         return None
     if not _takes_numbers(graph, name):
@@ -362,7 +363,8 @@ def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
     before, sep, after = (
         word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
     )
-    name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110
+    is_named = sep and not os.path.exists(word)  # noqa: PTH110
+    name, file = (before, after) if is_named else (None, word)
     if name is not None:
         _require_input(graph, name)
     if not os.path.exists(file):  # noqa: PTH110
@@ -397,7 +399,7 @@ def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
         raise InputError(
             f"{path} is not a regular file",
-            "save what it gives into a file",
+            "save its contents into a file",
             code="file.not-regular",
         )
     if path.suffix.lower() not in ARRAYS | IMAGES:
@@ -425,7 +427,7 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
     twins = [p for p in inside if p.suffix.lower() in RAW and p.with_suffix(".npy") in files]
     is_case = (folder.parent / "manifest.json").is_file()  # in it both are the same tensor
     if twins and not is_case:
-        log.warning("%s is not read: a .npy of the same name lies beside it", clean(str(twins[0])))
+        log.warning("%s is not read: the folder has a .npy of the same name", clean(str(twins[0])))
     if not files:
         raise InputError(
             f"no inputs in folder {folder}",
@@ -439,7 +441,7 @@ def _samples(folder: Path, name: str | None, stems: StringMap) -> list[LabeledFi
             raise InputError(
                 f"{folder} mixes files of {count(len(named), 'input')} with others, such as"
                 f" {other.name}",
-                "put the files of each sample into a folder of its own, each named after its input",
+                "put the files of each sample into a separate folder, each named after its input",
                 code="input.mixed-folder",
             )
         return [(folder.name, [(None, str(f)) for f in files])]

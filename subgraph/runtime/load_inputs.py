@@ -384,7 +384,7 @@ def _load_pb(path: Path) -> dict[str, Array]:
         tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
         if protobuf.on_disk(tensor):
             raise InputError(
-                f"{path}: a tensor whose data lies in another file is not read",
+                f"{path}: a tensor with its data in another file is not read",
                 code="input.external-data",
             )
         return {str(tensor.name): onnx.numpy_helper.to_array(tensor)}

@@ -56,7 +56,7 @@ def process_end(
 class AboutRequest:
     """A request for the properties of the backend, with some options. The reply: `BackendInfo`."""
 
-    task: ClassVar[str] = "say what the backend is"
+    task: ClassVar[str] = "describe the backend"
     options: Fields
     do: Literal["about"] = "about"
 
@@ -77,7 +77,7 @@ class NamesRequest:
     """A request for the names that a function of the backend returns for a model. The reply:
     `Names`."""
 
-    task: ClassVar[str] = "say what it knows of the model"
+    task: ClassVar[str] = "describe the model"
     function: str
     model: Path
     options: Fields
@@ -109,7 +109,7 @@ class RunRequest:
 class SourcesRequest:
     """A request for the Python files that the backend's file has imported. The reply: `Sources`."""
 
-    task: ClassVar[str] = "say what it imported"
+    task: ClassVar[str] = "list its imports"
     do: Literal["sources"] = "sources"
 
 

@@ -99,7 +99,7 @@ def _warn_of_limits() -> None:
     """Log, once, the limits of a function that runs in the user's program."""
     log.warning(
         "the candidate runs in this process: it has no limits, and a hang or a crash of it ends the"
-        " search; a function that can be imported from a module runs in a process of its own"
+        " search; a function that can be imported from a module runs in a separate process"
     )
 
 

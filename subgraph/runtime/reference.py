@@ -381,7 +381,7 @@ class Reference(Closable):
         given = run.by_name
         if missing := [name for name in outputs if name not in given]:
             raise ModelError(
-                f"the reference, {self.backend}, gives no value of '{missing[0]}'",
+                f"the reference, {self.backend}, has no value of '{missing[0]}'",
                 code="reference.no-value",
             )
         return run

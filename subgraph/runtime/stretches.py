@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from subgraph.errors import BackendError, ModelError, OutOfMemory, SubcutError, WorkerDied
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
@@ -210,7 +209,7 @@ class StretchedModel:
         entering = region.entering
         if missing := [n for n in entering if n not in state.records]:
             raise ModelError(
-                f"the reference was given no value of '{missing[0]}'", code="reference.no-value"
+                f"the reference received no value of '{missing[0]}'", code="reference.no-value"
             )
         made = list(graph.iter_outputs(nodes.order[start:end]))
         leaving = [n for n in made if n in nodes.requested or nodes.last_read.get(n, 0) >= end]

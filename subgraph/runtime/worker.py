@@ -26,9 +26,9 @@ from subgraph.errors import (
     InternalError,
     ModelError,
     WorkerDied,
+    from_json as error_from_json,
     name_setting,
 )
-from subgraph.errors import from_json as error_from_json
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
@@ -232,7 +232,7 @@ class Worker(Closable):
         except ValueError:
             document = None
         if document is None or not line.startswith(expected):
-            how = f"wrote into {CHANNEL}: what it says cannot be believed"
+            how = f"wrote into {CHANNEL}: its replies are not reliable"
             raise self.process.end(how, code="worker.wrote-into-pipe")
         try:
             reply = from_json(ErrorReply | InternalReply | kind, document)  # type: ignore[arg-type]

@@ -319,7 +319,7 @@ class Server:
             return function(options) if function else default
 
         with self._guard_backend(
-            BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"
+            BackendError, "fails to describe itself", "correct the file", code="backend.unusable"
         ):
             version: Callable[..., object] = getattr(module, "version", lambda: "")
             takes = getattr(version, "__code__", None)
@@ -404,7 +404,7 @@ class Server:
                 code="plugin.wrong-return",
             )
         with self._guard_backend(
-            ModelError, "gave what cannot be read", code="plugin.wrong-return"
+            ModelError, "returned values that cannot be read", code="plugin.wrong-return"
         ):
             results: Values = dict(returned)
         seconds = time.perf_counter() - begin

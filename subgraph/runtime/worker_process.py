@@ -3,8 +3,8 @@
 The child leads a separate session (process group), so that killing the group kills all that it
 started. It ends when its lifeline or its standard input closes: no child outlives a killed parent,
 even in the middle of a run (`system.posix` explains the lifeline). The parent enforces the limits
-of time and memory. One loop does all the waiting: it sends, receives, keeps the end of the child's
-output, and checks the limits.
+of time and memory. One loop does all the waiting: it sends, receives, keeps the last output of the
+child, and checks the limits.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing, parse_criterion
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
-from subgraph.graph import graph as graphs
-from subgraph.graph import region as regions
+from subgraph.graph import graph as graphs, region as regions
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo

@@ -364,8 +364,8 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 
 
 def at_termination(call: Callable[[], object]) -> None:
-    """Windows asks a process to end by Ctrl-Break, as `interrupt` does: it is a KeyboardInterrupt,
-    as Ctrl-C is."""
+    """Make Ctrl-Break, with which Windows and `interrupt` end a process, a KeyboardInterrupt, as
+    Ctrl-C is."""
     signal.signal(signal.SIGBREAK, signal.default_int_handler)
 
 
@@ -411,8 +411,8 @@ def cores() -> int:
 
 
 def home_folder() -> str:
-    """The user's home folder by the system, whatever else the environment says; "" if it is not
-    there."""
+    """Return the user's home folder by the system, whatever else is in the environment; "" if the
+    system has no home folder."""
     return os.environ.get("USERPROFILE", "")
 
 
@@ -446,8 +446,8 @@ class Lock(HeldFile):
     """The lock of a folder or file: held until `close`, or until this process ends, however it
     ends.
 
-    Of a folder a file beside it is locked, `.NAME.lock`, which goes with the handle: a folder with
-    an open file in it cannot be renamed.
+    For a folder, a file next to it is locked, `.NAME.lock`, which goes with the handle: a folder
+    with an open file in it cannot be renamed.
     """
 
     def __init__(
@@ -610,8 +610,8 @@ def split(line: str) -> list[str]:
 
 
 def program(word: str, folder: str | None) -> str:
-    """The first word of a command that runs in a folder, as `Popen` takes it: from where this
-    process stands."""
+    """Return the first word of a command that runs in a folder, as `Popen` takes it: relative to
+    the folder of this process."""
     return str(Path(folder, word).resolve()) if folder and re.search(r"[\\/]", word) else word
 
 

@@ -19,8 +19,7 @@ import numpy as np
 from subgraph.comparison.float_types import mask_plateau
 from subgraph.documents import read_document
 from subgraph.errors import ModelError, NoRegion, SubcutError
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import (
     Cut,
     boundary_types,

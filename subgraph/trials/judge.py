@@ -18,8 +18,12 @@ import numpy as np
 from subgraph.comparison import CLEAR, CLIPPED
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Rule
 from subgraph.comparison.evidence import explain_mute
-from subgraph.comparison.judge import judge as judge_values
-from subgraph.comparison.judge import judge_missing, judge_nothing, parse_criterion
+from subgraph.comparison.judge import (
+    judge as judge_values,
+    judge_missing,
+    judge_nothing,
+    parse_criterion,
+)
 from subgraph.comparison.noise.noise import BatchNoise, assign_to_sample, make_batch
 from subgraph.comparison.where import limit_to_mask, select_elements
 from subgraph.errors import BackendError, InputError, ModelError

@@ -20,8 +20,7 @@ from subgraph.comparison.evidence import make_other_inputs
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import OutOfTime, SubcutError, WorkerDied
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.region import Region

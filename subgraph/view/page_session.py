@@ -47,8 +47,7 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
-from subgraph.trust import NamedCode
-from subgraph.trust import require as require_trust
+from subgraph.trust import NamedCode, require as require_trust
 from subgraph.types import Fields, JsonObject, Strings, frozen
 from subgraph.view.command_runs import Runs
 from subgraph.view.values import (
@@ -146,7 +145,7 @@ class DroppedInput:
 
 @frozen
 class FedRequest:
-    """The part of a request about what runs, and on which inputs.
+    """The part of a request that names the candidate and the inputs.
 
     Attributes:
         candidate: The name of a candidate; "" for a recording.
@@ -620,7 +619,7 @@ def _find_part(session: ViewSession, names: Sequence[str]) -> tuple[Part, list[s
     if len({part.prefix for part, _ in found}) > 1:
         one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
         raise UsageError(
-            f"the start is in {one}, the end in {other}: a piece lies in one graph",
+            f"the start is in {one}, the end in {other}: a piece is part of one graph",
             code="region.two-graphs",
         )
     return found[0][0], [name for _, name in found]
@@ -654,7 +653,7 @@ def _find_values_in(session: ViewSession, folder: Path, node: int) -> list[Shown
     values = values_of_run(folder, _list_outputs(session, node))
     if not values and folder in session._recorded.values():
         raise UsageError(
-            "the recording holds nothing of what this node makes",
+            "the recording holds no output of this node",
             "choose another node",
             code="view.nothing-recorded",
         )

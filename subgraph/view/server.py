@@ -158,7 +158,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         size = self.headers.get("Content-Length", "")
         limit = MAX_FILE if self.path == "/api/drop" else MAX_JSON
         if not size.isdecimal() or len(size) > 12 or int(size) > limit:
-            self._refuse(413, "the request is too large, or does not tell its size")
+            self._refuse(413, "the request is too large, or does not state its size")
             return
         if self.path == "/api/drop":
             name = unquote(self.headers.get("X-Name", ""))

@@ -158,9 +158,9 @@ def _list_notes(value: ShownValue, reference: Array, given: Array | None) -> lis
     else:
         lack = f"another shape, {shape_text(given.shape)}" * (given.shape != reference.shape)
     if lack:
-        notes.append(f"{value.source} gave {lack}: the reference's stands alone")
+        notes.append(f"{value.source} gave {lack}: only the reference is shown")
     elif given is not None and value.recorded:
-        notes[0] += f": {RECORD}, beside the reference on what the device recorded before it"
+        notes[0] += f": {RECORD}, with the reference for the inputs that the device recorded"
     elif given is not None and value.place:
         notes[0] += f", where {value.source} ran this piece alone"
     return notes

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from benchmarks import bodies as benchmark
 from fixtures import bodies, bodies_wrong

@@ -21,8 +21,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record
-from subgraph.storage.tensors import load as load_value
+from subgraph.storage.tensors import Record, load as load_value
 from tests.helpers import text_models
 from tests.helpers.facts import has_line
 from tests.helpers.refusals import raises

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from subgraph.cases import bundle
 from subgraph.cases.find_case import candidate_of, find_case

@@ -11,8 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from subgraph import results
 from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, leaving_keys, this_machine

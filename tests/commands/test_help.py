@@ -99,7 +99,7 @@ def test_options_stand_in_sections() -> None:
     shown = sections(page("bisect"))
     assert [*shown][:3] == ["Arguments", "Candidate: what is tested", "Options"]
     assert any("--max-trials" in line for line in shown["Options"])
-    assert any("--criterion" in line for line in shown["What counts as agreement"])
+    assert any("--criterion" in line for line in shown["The rule of agreement"])
     assert any(
         "--recorded" in line for line in sections(page("cut"))["Recording: a device's layer dumps"]
     )

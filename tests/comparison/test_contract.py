@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from subgraph.comparison.contract import explain_breach, explain_misread, is_right, keeps_answer
 from subgraph.types import Array

@@ -6,8 +6,7 @@ import math
 import re
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from subgraph.drawing.chart import MAX_LABELS, Point, chart
 

@@ -11,8 +11,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from subgraph.drawing.groups import MAX_FLAT, Tree, topological
 from subgraph.drawing.layered import Edge, Item, place_in_layers

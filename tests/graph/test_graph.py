@@ -8,8 +8,7 @@ import networkx as nx
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import helper, numpy_helper
 
 from fixtures import oracle

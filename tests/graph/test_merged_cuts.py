@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import graphs, oracle

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.graph.graph import Graph, load

@@ -218,7 +218,7 @@ def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
     text_models.save(tmp_path / "m.onnx", net)
     thread = "https://github.com/microsoft/onnxruntime/issues/21957"
     done = subcut("lint", "m.onnx", "-c", "ort==1.19.2", "--only", "known", cwd=tmp_path)
-    assert has_line(done.out, "how it was seen", f"{thread}"), done
+    assert has_line(done.out, "how it was found", f"{thread}"), done
     assert "notes" in done.out or "note" in done.out
     assert thread in subcut("known", "clip-float16-without-max", cwd=tmp_path).out
     assert (

@@ -18,8 +18,7 @@ import networkx as nx
 import numpy as np
 import onnx
 import pytest
-from hypothesis import assume, event, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import assume, event, given, seed, settings, strategies as st
 
 from fixtures import oracle
 from fixtures.dags import random_dag

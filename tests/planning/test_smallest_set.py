@@ -7,8 +7,7 @@ import math
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from subgraph.errors import OutOfTime
 from subgraph.planning.smallest_set import smallest

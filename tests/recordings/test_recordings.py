@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from benchmarks.recorded import tried
 from fixtures import ROOT, device

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fixtures import compared, runs
 from fixtures.compared import COMPARED
@@ -38,8 +37,7 @@ from subgraph.commands import load_module, options
 from subgraph.commands.report import read, report
 from subgraph.documents import from_json, schema, to_json
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import add_answer, answer, cleaned, render_document
-from subgraph.reports import text as text_form
+from subgraph.reports import add_answer, answer, cleaned, render_document, text as text_form
 from subgraph.reports._answer import OF_SEARCH
 from subgraph.reports.text import first_lines
 from subgraph.results import parse, type_of

@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
 from subgraph.search.driver import Driver, Search, SearchStopped, Settings

@@ -7,8 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from subgraph.errors import InputError
 from subgraph.storage import layouts

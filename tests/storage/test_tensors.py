@@ -14,8 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import helper, numpy_helper
 
 from subgraph.documents import from_json, to_json

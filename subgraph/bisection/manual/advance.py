@@ -23,8 +23,7 @@ from subgraph.bisection.manual.manual_session import (
 from subgraph.bisection.manual.tasks import Task, TaskFormat, read_task, span_of
 from subgraph.bisection.options import BisectionOptions
 from subgraph.errors import UsageError
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.graph.graph import Graph
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import BY_HAND, Candidate

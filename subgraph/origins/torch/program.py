@@ -24,8 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from subgraph import children, system
-from subgraph import trust as trusted
+from subgraph import children, system, trust as trusted
 from subgraph.errors import (
     ArgumentTypeError,
     BackendError,

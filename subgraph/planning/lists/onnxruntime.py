@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from subgraph.planning.lists import Kept
-from subgraph.planning.lower import TYPES
-from subgraph.planning.lower import quantize_model as apply
+from subgraph.planning.lower import TYPES, quantize_model as apply
 
 FILE = "onnxruntime.json"
 __all__ = ["FILE", "apply", "is_usable", "render"]

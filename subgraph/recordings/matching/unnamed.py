@@ -14,8 +14,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 
 from subgraph.errors import InputError, ModelError, WorkerDied
-from subgraph.graph import protobuf
-from subgraph.graph import region as regions
+from subgraph.graph import protobuf, region as regions
 from subgraph.precision import Precision
 from subgraph.reach import group_values
 from subgraph.recordings.dumps import DumpEntry

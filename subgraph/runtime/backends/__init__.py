@@ -1,4 +1,5 @@
-"""One file per candidate runtime: its name is the word that the user types, its docstring's first line the help.
+"""One file per candidate runtime. The file name is the word that the user types; the first line of
+its docstring is the help.
 
 To add a backend, write one file here (or anywhere: `-c path/to/file.py`; a package names it under
 the entry point `subcut.backends`). It needs one function:
@@ -17,35 +18,43 @@ if the runtime cannot be used at all.
 Optional names of the module:
 
     MULTI                 True: takes several disconnected pieces in one model
-    RELEASES              (package, its first release that runs with numpy 2, "" if any does, what else must be
-                          installed, where `{date}` is the release's third number): `-c NAME==1.2`
-                          runs one, `-c NAME:arch=aarch64` that of another processor; with NPM =
-                          True, which needs no numpy, the one that runs where none is named
-    version()             the runtime's version, a part of the key of stored results; or version(options)
-    precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
-    caveat(options)       what a user must know before anything runs; "" if nothing
-    exact(options)        the options for full precision, or without optimizations; None if these are
-    switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
+    RELEASES              (package, its first release that runs with numpy 2, "" if any does,
+                          further packages, where `{date}` is the release's third number):
+                          `-c NAME==1.2` runs a release, `-c NAME:arch=aarch64` that of another
+                          processor; with NPM = True, which needs no numpy, the release that runs
+                          by default
+    version()             the runtime's version, a part of the key of stored results; or
+                          version(options)
+    precision(options)    the precision in which it computes: fp32, tf32, fp16, bf16 or int8
+    caveat(options)       a warning before anything runs; "" for none
+    exact(options)        the options for full precision, or without optimizations; None if these
+                          are
+    switches(options)     {feature: the options without it}, of the features that cost accuracy or
+                          may be wrong: {"winograd": {…}}
     PASSES                the option that turns passes of its optimizer off, `A+B`; with
-    passes(model, options)    the names of those that change what it makes of a model
-    computed_by(model, options)   `NAME TENSOR`: the unit that computes the node with this first output
+    passes(model, options)    the names of the passes that change a model
+    computed_by(model, options)   `NAME TENSOR`: the unit that computes the node with this first
+                          output
     warm()                imports the runtime before the first model arrives
-    tensors(model, options)   the tensors of a whole model that it has values of; it is fed and returns only these, and
-                          `model` among the options of `load` is the file; without this function,
-                          any of any model
-    missing()             what it lacks on this machine; "" if nothing
-    OPTIONS               {name: its values}, a literal: () for any value, None for one that names a file or a machine
-                          of the user, which no bundle holds. A name may be a glob: `session.*`
-    DEVICE_LACKS          {pattern: feature}: messages of its runtime about a device that lacks a feature. Such an
-                          error is no result of the model: it ends the command, as `BackendError`
-    error_text(error)     the text of its runtime's error, without noise; else the error's type and text
+    tensors(model, options)   the tensors of a full model of which it has values; it receives and
+                          returns only these, and `model` among the options of `load` is the file;
+                          without this function, any tensor of any model
+    missing()             the part that this machine lacks; "" for none
+    OPTIONS               {name: its values}, a literal: () for any value, None for one that names a
+                          file or a machine of the user, which no bundle holds. A name may be a
+                          glob: `session.*`
+    DEVICE_LACKS          {pattern: feature}: messages of its runtime about a device that lacks a
+                          feature. Such an error is no result of the model: it ends the command, as
+                          `BackendError`
+    error_text(error)     the text of its runtime's error, without noise; else the error's type and
+                          text
 
 and of the function `run`: `outputs`, the type of each output as onnx writes it
 (`seq(tensor(float))`), where an empty sequence must keep its type.
 
 The files in this folder also state the constants that `Capabilities` lists, in capitals, as
 literals: they are read without importing the file. A backend from elsewhere has the defaults.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model declares them.
+"""Shared by the backends: a package that may be missing, options, inputs and outputs as declared.
 
 Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32,
 float16 in float32) is no failure: `as_declared` converts an output to the declared type if that
 changes no value.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     )
     if kind != "tensor_type" or dtype not in types:
         raise Refused(
-            f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'",
+            f"{backend} has no {dtype or 'tensor without a type'}: '{declared.name}'",
             "" if kind == "tensor_type" else "cut between plain tensors",
             code="backend.unsupported-type",
         )
@@ -181,13 +181,12 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
         array = np.asarray(value, order="C")
         if array.dtype != np_dtype(port.dtype):
             raise ModelError(
-                f"input '{port.name}' is {array.dtype}, the model says {port.dtype}",
+                f"input '{port.name}' is {array.dtype} instead of {port.dtype}",
                 code="input.wrong-type",
             )
         if port.dims is not None and not has_dims(array.shape, port.dims):
             raise ModelError(
-                f"input '{port.name}' has shape {list(array.shape)}, the model says"
-                f" {list(port.dims)}",
+                f"input '{port.name}' has shape {list(array.shape)} instead of {list(port.dims)}",
                 code="input.wrong-shape",
             )
         arrays.append(array)

@@ -199,7 +199,7 @@ def _why_not(provider: str) -> str:
                 load_library(name)
         except OSError as e:
             return str(e)
-    return "onnxruntime does not say why"
+    return "onnxruntime has no reason"
 
 
 def _find_plugin_devices(options: Fields) -> list[Any]:

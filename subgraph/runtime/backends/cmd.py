@@ -1,4 +1,4 @@
-"""Your own commands: one that runs, and one that converts before, where conversion is a step of its own.
+"""Your own commands: one that runs, and one that converts before.
 
 Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no
 shell.
@@ -23,7 +23,7 @@ manifest; `outputs` about .bin and .npy files.
 
 Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a
 connection was lost (tried again, then given up); any other: refused in convert, crashed in run.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def load(model: Path, options: Fields) -> Run:
 
     Raises:
         Refused: the model has inputs or outputs other than tensors, or the command ended with an
-            exit code of its own or 125, or wrote nothing.
+            exit code other than 0 or 125, or wrote nothing.
         BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it
             crashed.
     """

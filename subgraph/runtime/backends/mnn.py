@@ -1,4 +1,4 @@
-"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to a server."""  # noqa: E501
+"""MNN on the CPU: converted by its own converter, without the report of its entry point."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class _Module:
         results = self._module.onForward(variables)
         if len(results) != len(self._outputs):  # MNN only prints its error
             raise ModelError(
-                f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs",
+                f"mnn failed while running: {len(results)} of {len(self._outputs)} outputs came",
                 code="backend.run-failed",
             )
         values: Values = {}

@@ -1,4 +1,4 @@
-"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do by default."""  # noqa: E501
+"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or with precision=fp16."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def load(model: Path, options: Fields) -> Run:
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
     if other := next((port for port in outputs if port.dtype not in OUTPUTS), None):
         raise Refused(
-            f"ncnn gives no {other.dtype}: '{other.name}'", code="backend.unsupported-type"
+            f"ncnn outputs no {other.dtype}: '{other.name}'", code="backend.unsupported-type"
         )
     if open_port := next((port for port in inputs if port.dims is None or None in port.dims), None):
         raise Refused(

@@ -1,4 +1,4 @@
-"""onnx's own evaluator, in Python and numpy: slow, independent of every runtime; ignores some RNN inputs."""  # noqa: E501
+"""onnx's own evaluator in Python and numpy: slow, independent of every runtime."""
 
 from __future__ import annotations
 

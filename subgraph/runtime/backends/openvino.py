@@ -1,4 +1,4 @@
-"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default is less."""  # noqa: E501
+"""OpenVINO, on the CPU or another device; precision=f32 computes in float32 everywhere."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def caveat(options: Fields) -> str:
     claim = precision(options)
     option = str(options.get("precision", ""))
     if option and CLAIMS[option] != claim:
-        return f"openvino was asked for {option}, but computes in {claim} on this machine"
+        return f"openvino should compute in {option}, but computes in {claim} on this machine"
     if claim != "fp32" and not option and HINT not in options:
         return (
             f"openvino computes in {claim} by its own default on this machine;"

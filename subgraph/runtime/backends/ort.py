@@ -94,7 +94,7 @@ def switches(options: Fields) -> Switches:
     """Activations in int8 next to 4-bit weights, weights packed ahead, memory that tensors share,
     kernels for int8, and threads, which add up in another order."""
     found = {
-        "int8 activations beside 4-bit weights": {"session.qdq_matmulnbits_accuracy_level": "1"},
+        "int8 activations of 4-bit weights": {"session.qdq_matmulnbits_accuracy_level": "1"},
         "packed weights": {"session.disable_prepacking": "1"},
         "shared memory": {"reuse": "0"},
         "int8 kernels for QDQ": {"session.disable_quant_qdq": "1"},
@@ -332,7 +332,7 @@ class _Session:
         except Exception as e:
             raise ModelError(
                 f"onnxruntime failed while running: {_message(e)}",
-                "check that the inputs are what the model expects",
+                "check that the model takes these inputs",
                 code="backend.run-failed",
             ) from e
         return outputs
@@ -343,7 +343,7 @@ def _wrap(value: Any, type_text: str) -> Any:
     form, dtype = parse_type(type_text)
     if form != "tensor":
         raise ModelError(
-            f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks",
+            f"onnxruntime's Python cannot take {type_text} together with a type that numpy lacks",
             code="backend.unsupported-type",
         )
     if dtype not in NOT_NUMPY:

@@ -1,4 +1,4 @@
-"""PyTorch: the module that the model was exported from; torch:module.py:build names the function that makes it."""  # noqa: E501
+"""PyTorch: the module that was exported; torch:module.py:build names its function."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from subgraph import plugins
 from subgraph.errors import BackendError, InputError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph
-from subgraph.graph.graph import load as load_graph
+from subgraph.graph.graph import Graph, load as load_graph
 from subgraph.graph.value_types import read_type
 from subgraph.lazy import np
 from subgraph.origins.torch import program as programs

@@ -1,4 +1,4 @@
-"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused by name."""  # noqa: E501
+"""tract, an inference engine in Rust for small devices: one thread, float32."""
 
 from __future__ import annotations
 

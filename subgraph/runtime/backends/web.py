@@ -1,9 +1,9 @@
-"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in software without a GPU.
+"""onnxruntime-web in a headless browser: WebAssembly, WebGPU or WebGL.
 
 One page stays open between pieces. A model and values cross as raw bytes, by a server of this
 process; Playwright (an extra) drives a browser that is installed, and npm brings the release, once,
 into the cache; none of its code runs then.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ OPTIONS = {
     "layout": ("NCHW", "NHWC"),
 }
 CHROMIUM = (
-    *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),  # noqa: E501
+    *"chromium chromium-browser google-chrome google-chrome-stable".split(),
+    *"microsoft-edge msedge chrome".split(),
     *(
         f"/Applications/{name}.app/Contents/MacOS/{name}"
         for name in ("Google Chrome", "Microsoft Edge", "Chromium")

@@ -131,7 +131,7 @@ def parse_hosts(where: str, table: Fields, steps: Sequence[str]) -> Strings:
     if hosts and table.get("executor"):
         raise UsageError(
             f"{where} has hosts and an executor",
-            "one of them says where it runs",
+            "keep one of them",
             code="hosts.with-executor",
         )
     return tuple(dict.fromkeys(hosts))

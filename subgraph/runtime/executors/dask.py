@@ -78,7 +78,7 @@ def require_workers(client: Any, address: str, resources: Resources) -> None:
         except TimeoutError as e:
             raise BackendError(
                 f"{place} has had no worker for {WORKER_SECONDS:g} s",
-                f"start some beside the devices: dask worker {address}",
+                f"start some next to the devices: dask worker {address}",
                 code="executor.no-workers",
             ) from e
     # A task of subcut ends a worker that cannot import it, without a reason; `exec` ends none.

@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from subgraph.documents import from_json, to_json
-from subgraph.errors import BackendError, InputError, InternalError, SubcutError, Unreachable
-from subgraph.errors import from_json as error_from_json
+from subgraph.errors import (
+    BackendError,
+    InputError,
+    InternalError,
+    SubcutError,
+    Unreachable,
+    from_json as error_from_json,
+)
 from subgraph.runtime import executors
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.deadline import Deadline
@@ -182,8 +188,8 @@ class RemoteWorkers(Workers):
             raise error
         if isinstance(error, CancelledError) or not connection.alive:
             raise BackendError(
-                f"{spec} does not answer any more",
-                "answers so far are stored: the same command goes on once it is back",
+                f"{spec} no longer answers",
+                "its answers are stored: the same command goes on once it is back",
                 code="executor.no-answer",
             ) from error
         if isinstance(error, ModuleNotFoundError) or "deserializ" in why:

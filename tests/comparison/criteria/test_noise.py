@@ -13,8 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from subgraph.comparison import RANKS
 from subgraph.comparison.criteria import OutputContext, QuantizedValues, Ranking, Ruling, _floats

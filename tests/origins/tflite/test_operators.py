@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import subgraph
 from subgraph.errors import BackendError, SubcutError, UsageError

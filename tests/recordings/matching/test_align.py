@@ -4,8 +4,7 @@ near."""
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from subgraph.recordings.matching import align
 from subgraph.trials.matching.match_tensors import BlockSums
