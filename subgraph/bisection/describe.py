@@ -76,7 +76,7 @@ def describe(
     """The document, as yet without case folders and report. `within`: as the user gave it."""
     trials = oracle.trials
     graph = oracle.graph
-    forms = oracle.trials.ask.forms
+    forms = oracle.trials.runner.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     first = next((s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE), None)
     whole = first if findings.outcome is Outcome.UNRESOLVED else _whole_verdict(steps)
@@ -246,7 +246,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     for finding in findings.findings if oracle.cuts else ():
         if finding.items and oracle.seen.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
-            yield f"not deterministic: {labels} alone gives other values from run to run"
+            yield f"not deterministic: the values of {labels} alone differ from run to run"
 
 
 # ------------------------------------------------------------ steps
@@ -315,7 +315,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
     """Return the form of the model in a step."""
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
-        return trials.ask.form_of(trials.full_model)
+        return trials.runner.form_of(trials.full_model)
     return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
 

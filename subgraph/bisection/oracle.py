@@ -79,7 +79,7 @@ class NodeOracle(NodeItems):
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        pools = self.cuts and self.trials.ask.takes_merged_cuts
+        pools = self.cuts and self.trials.runner.takes_merged_cuts
         settings = replace(settings or Settings(), expect=self.expect, pools=pools)
         with self.ahead:
             return (
@@ -163,7 +163,7 @@ class NodeOracle(NodeItems):
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> Answer:
         """The answer with the region's share of the error, if the full model has one."""
-        if self.whole_agrees or self.trials.ask.too_large(self.trials.full_model):
+        if self.whole_agrees or self.trials.runner.too_large(self.trials.full_model):
             return answer
         share = ErrorShares(self, self.seen).compute_share(query, region, result, answer)
         return replace(answer, detail=share)
@@ -222,7 +222,7 @@ def _log_question(oracle: NodeOracle, queries: Sequence[Query]) -> None:
 def _find_detail_of_whole(
     oracle: NodeOracle, region: Region, verdict: Verdict
 ) -> ClaimedAgreement | ContradictoryRuns | None:
-    if verdict.fails and oracle.trials.ask.contradicts_itself:
+    if verdict.fails and oracle.trials.runner.contradicts_itself:
         names = {j.name for j in verdict.outputs if j.fails}
         oracle.seen.nondeterministic.setdefault(region.nodes, set()).update(names)
         return ContradictoryRuns()

@@ -44,7 +44,7 @@ def stretches_of(oracle: NodeOracle) -> list[Items]:
     everything = tuple(range(len(oracle.groups)))
     weights = trials.graph.weights
     room = trials.runtime.workers.memory
-    if room is None or not trials.ask.too_large(trials.full_model):
+    if room is None or not trials.runner.too_large(trials.full_model):
         return [everything]
     held = {name: compute_held_bytes(weight) for name, weight in weights.items()}
     of_items = [oracle.region([k]).weights for k in everything]
@@ -86,7 +86,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 
     if len(parts) == 1:
         whole = yield from each(oracle.search(settings), number_step)
-        if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.full_model):
+        if whole.stopped or not oracle.trials.runner.too_large(oracle.trials.full_model):
             return whole
         # it was tried, and stopped for its memory
         found = [whole]
@@ -109,7 +109,7 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
     named = tuple(chain.from_iterable(f.findings for f in found if f.outcome is Outcome.DISAGREE))
-    why = f"the whole model: {oracle.trials.ask.too_large(oracle.trials.full_model)}"
+    why = f"the whole model: {oracle.trials.runner.too_large(oracle.trials.full_model)}"
     notes = ((f"{why}; {UNSEEN}", ()), *chain.from_iterable(f.notes for f in found))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:

@@ -292,7 +292,7 @@ class LoopSearch:
         if now != first and now == _digest_step(self, next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
             log.info(
-                "%s gives other results than before: its stored results are no longer used", name
+                "%s returns other results than before: its stored results are no longer used", name
             )
             self.first.processes.runs.candidate_key.discard_results()
         self.walks = walks

@@ -52,7 +52,7 @@ class Ablation:
             trials.runtime.workers.borrow(loads=1) as worker,
         ):
             path = trials.graph.path
-            form = trials.ask.form_of(self.region)
+            form = trials.runner.form_of(self.region)
             if form is not Form.SHIPPED:
                 records = trials.model.sample_groups(self.region)[0][1]
                 trials.writer.write(form, self.region, records, folder)

@@ -498,7 +498,7 @@ def list_names(document: PlanDocument) -> list[str]:
 def _describe_few(document: PlanDocument) -> str:
     score = document.result.score
     if score is None or score.interval is None:
-        return "one sample says nothing of others"
+        return "one sample shows nothing about others"
     low, high = score.interval
     of = "drop by" if score.of == "drop" else "score"
     return (

@@ -3,9 +3,9 @@
 D is the candidate's error at the model's outputs. P is the error that the reference makes there
 when the region's outputs are replaced by the candidate's. The share of D that P accounts for is P·D
 / |D|². A region that fails only when it is cut out has an error that leads nowhere (share near 0)
-or somewhere else (|P| far above |D|). Where that is unclear, the region is put right inside the
-candidate's run: the reference runs the region, the candidate all nodes before and behind it, and
-the part of D that disappears is the *gain*.
+or somewhere else (|P| far above |D|). If that is unclear, the region is put right inside the
+candidate's run: the reference runs the region, the candidate all nodes upstream and downstream of
+it, and the part of D that disappears is the *gain*.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and stri
 
 @frozen
 class Attribution:
-    """Attributes:
-    share: P·D / |D|²; 1 where the region accounts for all of the final error.
-    ratio: |P| / |D|. Beyond `INSIDE` P says nothing about the whole, and `share` holds the gain.
-    gain: part of D that is gone when the region is right inside the candidate's run, negative where
-    D grows; None where
-        it was not computed or cannot be known.
-    made: what the region makes alone, P·D / |D|², where `share` is the gain only because errors are
-    clipped (NaN,
-        infinite): of three nodes that are fused, any two make nothing, and without any one of them
-        all is healed.
+    """The share of the final error for which a region accounts.
+
+    Attributes:
+        share: P·D / |D|²; 1 if the region accounts for all of the final error.
+        ratio: |P| / |D|. Beyond `INSIDE`, P shows nothing about the full model, and `share` is the
+            gain.
+        gain: Part of D that disappears when the region is right inside the candidate's run,
+            negative if D grows. None if it was not computed or cannot be known.
+        made: The part that the region causes alone, P·D / |D|², if `share` is the gain only because
+            errors are clipped (NaN, infinite): of three nodes that are fused, any two cause
+            nothing, and without any one of them all is healed. None otherwise.
     """
 
     share: float
@@ -82,9 +83,9 @@ class Target:
     """The error that is to be explained.
 
     Attributes:
-        values: the model's outputs with that error, per sample; none where the candidate gives no
+        values: The model's outputs with that error, per sample; empty if the candidate returns no
             output.
-        right: nodes that the reference runs, because they are known culprits.
+        right: Nodes that the reference runs, because they are known culprits.
     """
 
     values: Feeds
@@ -156,8 +157,13 @@ def share_of(patched: Array, error: Array) -> float:
 
 
 def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None:
-    """P: the error at the model's outputs when the region has these outputs, and the reference
-    computes all else; None where it gave none."""
+    """Return P: the error at the model's outputs when the region has these outputs.
+
+    The reference computes all other nodes.
+
+    Returns:
+        None if the result is a failure, or the reference cannot compute them.
+    """
     if result.failure:
         return None
     try:

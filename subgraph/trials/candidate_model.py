@@ -1,5 +1,5 @@
-"""A candidate that runs a model of its own: cut at the same boundaries, fed the same values in its
-own form.
+"""A candidate that runs its own model: cut at the same boundaries, fed the same values in the form
+of that model.
 
 `match_tensors` finds the boundary tensors of a region in the candidate's model; the nodes between
 them are the region there. Values are transposed, cast or quantized on the way in and turned back on
@@ -54,7 +54,7 @@ from subgraph.trials.matching.as_quantized import measure_quantized
 from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.types import Array, StringMap, Strings
 
-# in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+# in a case, next to the candidate's model: its `MatchedTensor` for each boundary tensor
 BOUNDARY_MATCHES = "edge.json"
 MIN_NEAREST = 0.9  # of the quantized weights, if a model is judged by its steps alone
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
@@ -63,18 +63,19 @@ QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
 @dataclass
 class CandidateModel:
-    """The candidate's own model, beside the reference's.
+    """The candidate's own model, in addition to the reference's model.
 
     Attributes:
-        reference, graph: the reference's model and the candidate's, prepared.
-        matches: by tensor of the reference's model, where it is in the candidate's.
-        values: onnxruntime's values of the candidate's model without optimizations; None where it
+        reference: The reference's model, prepared.
+        graph: The candidate's model, prepared.
+        matches: The place in the candidate's model of each tensor of the reference's model.
+        values: onnxruntime's values of the candidate's model without optimizations; None if it
             cannot run it.
-        unknown: why there are no values.
-        refuted: names in the reference's model and in the candidate's that mean different tensors.
-        weight_cost: how far the candidate's quantized weights move an output, as a share of its
+        unknown: The reason why there are no values.
+        refuted: Names in the reference's model and in the candidate's that mean different tensors.
+        weight_cost: How far the candidate's quantized weights move an output, as a share of its
             largest value, if the reference takes them (`as_quantized`); else None.
-        nearest: the share of its quantized weights that the reference takes.
+        nearest: The share of its quantized weights that the reference takes.
     """
 
     reference: Graph
@@ -151,8 +152,10 @@ class CandidateModel:
         return _find_narrow_type(self, range(len(self.graph.nodes)))
 
     def precision_of(self, region: Region) -> Precision | None:
-        """The same of a region: where only a part of the model is in float16, its own element
-        types."""
+        """Return the precision of a region.
+
+        If only a part of the model is in float16, it is that of the element types of the region.
+        """
         if not self.precision or not self.precision.narrow or self.problem(region):
             return self.precision
         own = self.region(region)
@@ -326,7 +329,7 @@ def _find_region(other: CandidateModel, region: Region) -> Region:
     if unmatched := [n for n in names if n not in other.matches]:
         raise ModelError(
             f"tensor '{unmatched[0]}' is not in {graph.path.name}",
-            "--map FILE says which one it is",
+            "name it with --map FILE",
             code="pair.unmatched",
         )
     outputs = tuple(dict.fromkeys(other.matches[n].name for n in names))
@@ -358,8 +361,10 @@ def _find_maker(other: CandidateModel, name: str, boundary: set[str]) -> int:
 def _declare_types(
     other: CandidateModel, names: Sequence[str]
 ) -> dict[str, protobuf.ValueInfoProto]:
-    """Declarations by the element types of the matches: onnx infers none behind a contrib
-    operator."""
+    """Return declarations by the element types of the matches.
+
+    onnx infers no types downstream of a contrib operator.
+    """
     infos = {}
     known = other._names
     for name in names:
@@ -377,13 +382,13 @@ def coarsen_inputs(
     claim: Precision,
     new_folder: Callable[[], Path],
 ) -> list[dict[str, Record]]:
-    """Per sample the tensors that enter a region and that the candidate's type cannot hold: its
-    scale clips them, or rounds more coarsely than the claimed precision. Their values are those
+    """Return, per sample, the entering tensors of a region that the candidate's type cannot hold.
+
+    Its scale clips them, or rounds more coarsely than the claimed precision. Their values are those
     that the candidate is fed, in the reference's form.
 
-    Such an error belongs to the node that makes the tensor, not to those that read it. The
-    candidate's own rounding of the model's inputs has no such node: it counts as the
-    candidate's error.
+    Such an error belongs to the producer of the tensor, not to its consumers. The candidate's own
+    rounding of the model's inputs has no producer: it counts as the candidate's error.
     """
     changed: list[dict[str, Record]] = [{} for _ in records]
     own = () if other.is_of_case else other.reference.inputs
@@ -410,7 +415,7 @@ def translate_result(
     reference_values: Feeds,
     new_folder: Callable[[], Path],
 ) -> RunResult:
-    """A result of the candidate's model in the names and forms of the reference's.
+    """Return a result of the candidate's model in the names and forms of the reference's model.
 
     Outputs that depend on shapes alone take the reference's values.
     """
@@ -479,8 +484,10 @@ def describe_matches(other: CandidateModel) -> str:
 
 
 def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:
-    """By output of another element type than the reference's: its type, and that to which it is
-    converted."""
+    """Return the outputs of another element type than the reference's, with two types.
+
+    The types are that of the output, and that to which it is converted.
+    """
     infos = other.reference.value_infos(other.reference.outputs)
     expected = {name: read_type(v.type)[1] for name, v in infos.items() if name in other.matches}
     own = {name: other.matches[name].dtype for name in expected if not other.matches[name].scale}
@@ -488,8 +495,10 @@ def find_other_types(other: CandidateModel) -> dict[str, tuple[str, str]]:
 
 
 def measure_saturation(other: CandidateModel, values: ReferenceValues) -> dict[str, float]:
-    """By tensor that the candidate's model quantizes, the share of its values beyond the type's
-    range."""
+    """Return the share of values beyond the type's range, for tensors that the candidate quantizes.
+
+    The candidate's model has their scales.
+    """
     shares: dict[str, float] = {}
     known = other._names
     for stored, scale in scales_of(other.graph).items():
@@ -519,15 +528,18 @@ def _measure_saturation(
 
 
 def load_own_model(graph: Graph, folder: Path) -> CandidateModel | None:
-    """The candidate's own model in a case's folder; None where it ran the reference's.
+    """Load the candidate's own model from a case's folder.
+
+    Returns:
+        None if the candidate ran the reference's model.
 
     Raises:
-        InputError: the file of matches is damaged.
+        InputError: The file of matches is damaged.
     """
     if not (folder / BOUNDARY_MATCHES).is_file():
         return None
     matches = read_document(
-        folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case anew"
+        folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case again"
     )
     other = load(folder / "model.onnx").prepare()
     share = measure_quantized(graph, other)

@@ -106,7 +106,7 @@ class CandidateKey:
         return digest("candidate", self.identity, self._generation)
 
     def discard_results(self) -> None:
-        """Ignore all results of the candidate that are stored so far, for any model."""
+        """Ignore all stored results of the candidate, for any model."""
         self.store.put(self._entry(self._generation), {}, self.store.new_folder())
 
 
@@ -175,7 +175,7 @@ class FormsTried:
 
 @frozen
 class ShippedModel:
-    """The model whose file is run as the whole: that of the reference, or the candidate's own."""
+    """The model whose file is run as the full model: the reference's, or the candidate's own."""
 
     whole: Region
     graph: Graph
@@ -183,8 +183,7 @@ class ShippedModel:
 
     @cached_property
     def key(self) -> str:
-        """A hash of the bytes of the file and its external data, and of the outputs that are asked
-        for."""
+        """A hash of the bytes of the file and its external data, and of the requested outputs."""
         return digest("shipped/1", model_digest(self.graph), list(self.whole.outputs))
 
     @property
@@ -235,9 +234,12 @@ class ShippedModel:
 def find_shipped_model(
     graph: Graph, whole: Region, candidate_model: CandidateModel | None
 ) -> ShippedModel | None:
-    """The model whose file can be run as the whole; None if there is none.
+    """Find the model whose file can be run as the full model.
 
     Random numbers must be those of the reference, and every input must have a value.
+
+    Returns:
+        None without such a model.
     """
     if candidate_model is None:
         fits = set(whole.inputs) <= graph.inputs.keys() and not whole.shapes
@@ -260,8 +262,8 @@ class ModelWriter:
     """Writes the models that a candidate is given.
 
     Attributes:
-        model: the reference's model, which is cut.
-        runtime: the runtime that reads the files; it may have a model of its own.
+        model: The reference's model, which is cut.
+        runtime: The runtime that reads the files; it may have its own model.
     """
 
     model: ReferenceModel

@@ -1,8 +1,8 @@
 """Every tensor of a model, compared in place and alone -> rows, and the first bad one.
 
-*In place*: all tensors of one run of the whole model, read by making them outputs; that disturbs
-fusion, so it is a hint. *Alone*: each node as a model of its own, fed with reference values. The
-whole model's own outputs come from an undisturbed run.
+*In place*: all tensors of one run of the full model, read by making them outputs; that disturbs
+fusion, so it is a hint. *Alone*: each node as a standalone model, fed with reference values. The
+full model's own outputs come from an undisturbed run.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ from subgraph.verdict import (
 
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
 NODES_NEEDED = (
-    "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
-    "which of the two it is the nodes alone tell: compare all of them"
+    "the outputs deviate by more than rounding, and by no more than approximate kernels may; "
+    "only the nodes alone show which of the two is the reason: compare all of them"
 )
 NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
 MAX_NAMED = 4  # nodes in a headline
@@ -129,13 +129,17 @@ class ComparisonRow:
     """One tensor.
 
     Attributes:
-        index, node, op: the node that makes it.
-        in_place, alone: its worst judgement over all samples; None if it was not judged there.
-        verdict: that of its node alone, which tells why there is no judgement; None if the node was
-            not run.
-        source: module and line of the user's code, where the model tells.
-        computed_by: which of the runtime's providers computes the node in the whole model; "" where
-            it has one.
+        index: The index of its producer.
+        node: The label of its producer.
+        op: The operator of its producer.
+        tensor: Its name.
+        in_place: Its worst judgement over all samples in place; None if it was not judged there.
+        alone: Its worst judgement over all samples alone; None if it was not judged there.
+        verdict: The verdict on its producer alone, with the reason why there is no judgement; None
+            if the node was not run.
+        source: Module and line of the user's code; None if the model does not name them.
+        computed_by: The runtime's provider that computes the node in the full model; "" if the
+            runtime has only one.
         steps: Whether nothing but the steps of quantizers moves it beyond its limit.
     """
 
@@ -168,28 +172,32 @@ class ComparisonRow:
 
 @frozen
 class Comparison:
-    """The tensors of a candidate beside the reference's.
+    """The tensors of a candidate, compared with those of the reference.
 
     Attributes:
-        whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
-        ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over
+        whole: The verdict on the full model, undisturbed.
+        in_place: The verdict on one run with all tensors as outputs.
+        ranking: Top-1 and top-5 agreement by output that looks like class scores, the worst over
             all samples.
-        rows: in topological order; with `stopped`, up to the first bad one.
-        looks_like: what would make the first bad tensor equal, a line each.
-        wrong_input: how an input of the model was misread, if that alone explains the first bad
+        rows: The tensors in topological order; with `stopped`, up to the first bad one.
+        stopped: Whether the comparison stopped at the first bad tensor.
+        looks_like: Changes that would make the first bad tensor equal, a line each.
+        wrong_input: How an input of the model was misread, if that alone explains the first bad
             tensor; else "".
-        notes: on stored answers: from when they are, and whether they were dropped.
-        settlement: what decides where the full model does not.
-        deviating_pieces: the last node of each region between two quantizers that deviates by more
+        notes: Notes on stored answers: their age, and whether they were dropped.
+        settlement: The evidence that decides if the full model does not.
+        deviating_pieces: The last node of each region between two quantizers that deviates by more
             than a step.
-        forms: of the whole model; the others that were tried.
-        disturbance: how far reading the intermediate tensors moved the outputs, relative to their
+        forms: The forms of the full model that were tried.
+        disturbance: How far reading the intermediate tensors moved the outputs, relative to their
             largest value.
-        score: where a score of the task judges the whole.
-        flaky_outputs: outputs that differ in a second run of the full model.
-        precise: the runtime's setting for full precision, if the outputs agree with it alone.
-        own_graph: the candidate's model; None if it runs that of the reference.
-        power: the planted faults that would show; None if they were not asked for.
+        score: The score of the task, if it judges the full model; else None.
+        flaky_outputs: Outputs that differ in a second run of the full model.
+        precise: The runtime's setting for full precision, if the outputs agree with it alone; else
+            None.
+        own_graph: The candidate's model; None if it runs that of the reference.
+        power: The planted faults that would show; None without planted faults.
+        written: The document of the comparison; None before it is complete.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -394,7 +402,7 @@ def _mark_unresolved(whole: Verdict) -> str:
     rows = (j for j in whole.outputs if j.status is whole.status and not is_mute(j))
     unknown = list(dict.fromkeys(j.name for j in rows))
     if not unknown:
-        return "the whole model gave nothing to compare"
+        return "the full model returned nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
     rule = "(--criterion names a rule that needs no noise)"
     return f"{clean(unknown[0])}{more} could not be judged {rule}"
@@ -422,21 +430,28 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, a function `load(path)` that returns
-    `run(feeds)`, or an object that runs the full model: a session, a module, `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
-    `power`: planted faults, of which it is counted how many the outputs would show.
-    `score`: a score of the task judges the full model, as after `--score`: `top1`, `FILE.py:FUNCTION`; with `drop`, such
-    as `"0.5%"`, or `at_least`, and `labels`, a file.
+    Run results are stored in `output`.
+
+    - `candidate`: A SPEC as after `-c`, a `Candidate` with its limits, a function `load(path)` that
+      returns `run(feeds)`, or an object that runs the full model: a session, a module,
+      `run(feeds)`.
+    - `reference`: A SPEC or a `Candidate`.
+    - `inputs`: Files, arrays, name → array, or a list of these.
+    - `at`: Tensors, nodes, or globs of both; empty for all.
+    - `power`: Number of planted faults; the result counts those that the outputs would show.
+    - `score`: A score of the task that judges the full model, as after `--score`: `top1`,
+      `FILE.py:FUNCTION`; with `drop`, such as `"0.5%"`, or `at_least`, and `labels`, a file.
 
     >>> from subgraph import load
-    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
+    >>> inputs = ["demo/input.npy"]
+    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", inputs, at=["stem/*"])
     >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
     ('stem/pool:0', 0.35)
     >>> comparison.result.tensors.first_bad.op, comparison.document["exit_code"]
     ('AveragePool', 1)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
-    """  # noqa: E501
+    """
     graph = as_graph(graph, "compare")
     if power < 0:
         raise UsageError(f"power {power}: expected 0 or more", code="option.out-of-range")
@@ -474,8 +489,8 @@ def compare_tensors(
     Raises:
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
         BackendError: the candidate cannot be used, or its outputs are in another form than the
-            model says.
-        ModelError: the reference cannot give the values.
+            model declares.
+        ModelError: the reference cannot compute the values.
     """
     trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
@@ -608,7 +623,7 @@ def _compare_nodes(
                 ),
             )
         ),
-        forms=trials.ask.forms,
+        forms=trials.runner.forms,
         disturbance=0.0 if flaky else measure_disturbance(whole_result, tapped_result),
         score=score_of(trials.judge, whole_result, whole),
         flaky_outputs=flaky,
@@ -620,12 +635,12 @@ def _compare_nodes(
 
 @frozen
 class _OwnSteps:
-    """The steps of the quantizers of the candidate's own model, which excuse what no node does
-    wrong.
+    """The steps of the quantizers of the candidate's own model, which excuse errors without a
+    culprit.
 
     Attributes:
         graph: The reference's model.
-        exact: Number of nodes that only the step of their own quantizer excuses alone.
+        exact: Number of nodes that, alone, only the step of their quantizer excuses.
         of: Number of nodes.
         clips: Whether a scale that clips is an excuse, too: not where it alone explains that
             outputs of the full model fail.
@@ -700,7 +715,7 @@ def iter_flaky_notes(names: Collection[str], whole: Region) -> Iterator[str]:
     if names:
         of = count(len(whole.outputs), "output")
         yield (
-            "the candidate is not deterministic: it gives other values from run to run"
+            "the candidate is not deterministic: its values differ from run to run"
             f" ({len(names)} of {of})"
         )
 
@@ -713,7 +728,7 @@ def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> li
 
 
 def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) -> Comparison:
-    """The comparison with what would make the first bad tensor equal."""
+    """Return the comparison with the changes that would make the first bad tensor equal."""
     bad = comparison.first_bad
     if bad is None:
         return comparison
@@ -731,7 +746,7 @@ def _add_likeness(trials: Trials, comparison: Comparison, names: Sequence[str]) 
 def _log_progress(
     model: ReferenceModel, verdicts: Iterable[tuple[int, Verdict | None]], of: int
 ) -> Iterator[tuple[int, Verdict | None]]:
-    """The same, logged."""
+    """Yield the verdicts, and log each."""
     for step, (i, verdict) in enumerate(verdicts, 1):
         log.debug(
             "%s alone: %s", model.graph.label(i), verdict.status.value if verdict else "not run"
@@ -749,10 +764,10 @@ def _add_providers(judge: Judge, comparison: Comparison) -> Comparison:
 
 
 def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
-    """Tensors as reference and candidate compute them in the whole model, a pair per sample.
+    """Yield tensors as reference and candidate compute them in the full model, a pair per sample.
 
-    Where the candidate gives no value, the reference's stands alone. After `compare_tensors`,
-    nothing is run anew.
+    If the candidate returns no value, the pair has only that of the reference. After
+    `compare_tensors`, nothing is run again.
     """
     found = trials.run(trials.model.whole(names)).tensors
     for k, expected in enumerate(trials.values.records):
@@ -944,7 +959,7 @@ def document(
 
 
 def add_ranking(whole: Verdict, ranking: Ranking) -> WholeDocument:
-    """The verdict on the whole model, with what became of its classes."""
+    """Return the verdict on the full model, with the agreement of its classes."""
     shares = {name: Agreement(**found) for name, found in ranking.items()}
     mute = find_mute(whole.outputs) or None
     return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)

@@ -19,13 +19,15 @@ FUNCTION = "computed_by"
 
 
 def find_providers(judge: Judge) -> Mapping[int, str]:
-    """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which
-    it is not known."""
+    """Return the provider of each node of the full model, as the candidate runs it: `CUDA`, `CPU`.
+
+    Nodes with an unknown provider are omitted.
+    """
     return _map_to_nodes(judge, judge.model.graph.path)
 
 
 def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
-    """As `find_providers`, of a region alone."""
+    """Return the provider of each node of a region that runs alone, as `find_providers` does."""
     if not _tells(trials.runtime):
         return {}
     with trials.model.temporary_folder() as folder:
@@ -35,8 +37,11 @@ def find_region_providers(trials: Trials, region: Region) -> Mapping[int, str]:
 
 
 def share(judge: Judge, found: Mapping[int, str]) -> str:
-    """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known
-    to."""
+    """Return `31 of 229 nodes fell back to CPU`, a provider that the user did not request.
+
+    Returns:
+        "" if no such node is known.
+    """
     others = [name for name in found.values() if _elsewhere(judge.runtime, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
     return (

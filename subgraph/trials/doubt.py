@@ -10,8 +10,8 @@ are two ways to settle one:
   tensors are judged by rounding alone.
 - *Quantization steps.* The model quantizes itself, and one step changes its outputs so much that
   two correct runtimes may differ as much. The regions between its quantizers decide: nothing
-  amplifies an error there, and each code must be the nearest to what is quantized. So they are
-  asked as well if the outputs agree by such steps.
+  amplifies an error there, and each code must be the nearest to the quantized value. So they are
+  run as well if the outputs agree by such steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MIN_EXACT = 0.8  # of the nodes, if their steps explain the error of the full mo
 class Decision(StrEnum):
     """The evidence that decides whether the candidate is right."""
 
-    FULL_MODEL = "full model"  # there is no doubt: its verdict stands
+    FULL_MODEL = "full model"  # there is no doubt about its verdict
     APPROXIMATE_KERNELS = (  # right: only operators deviate that runtimes approximate
         "approximate kernels"
     )
@@ -82,7 +82,7 @@ class Settlement:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing but the full model has decided so far."""
+        """Whether nothing but the full model has decided."""
         return self.decision is Decision.FULL_MODEL
 
     def labels(self, graph: Graph) -> list[str]:
@@ -282,12 +282,12 @@ DOUBTS: Mapping[Doubt, DoubtCheck] = {
 def find_doubt(
     trials: Trials, reasons: Sequence[Doubt], regions: Sequence[Region] = ()
 ) -> Doubt | None:
-    """Find the first of these reasons to doubt a verdict; None if the verdict stands.
+    """Find the first of these reasons to doubt a verdict; None without a doubt.
 
     Args:
-        trials: the candidate, which is run on the regions.
-        reasons: the reasons that count, the most important one first.
-        regions: the regions that were judged; none for the full model.
+        trials: The candidate, which is run on the regions.
+        reasons: The reasons that count, the most important one first.
+        regions: The regions that were judged; empty for the full model.
     """
     for reason in reasons:
         check = DOUBTS[reason]
@@ -300,7 +300,7 @@ def find_doubt(
 
 
 def error_of(judgement: Judgement | None) -> float:
-    """The relative error of a judgement; 0 if there is none."""
+    """Return the relative error of a judgement; 0 without one."""
     return judgement.errors.get("max_rel", 0.0) if judgement else 0.0
 
 

@@ -81,7 +81,8 @@ def is_in_float(judge: Judge, given: Feeds, names: Collection[str]) -> bool:
 
 
 def _is_near(expected: Array, values: Array, share: float) -> bool:
-    """Return whether no element is off by more than a share of the largest; integers not at all."""
+    """Return whether no element deviates by more than a share of the largest, and no integer at
+    all."""
     if expected.shape != values.shape or expected.dtype.kind not in "fV":
         return np.array_equal(expected, values)
     off = np.abs(differences(expected, values)).max(initial=0.0)

@@ -80,8 +80,8 @@ class Judge:
         criterion: the rule as the user named it.
         score: the task's score, which replaces the rule for the full model; None if only the rule
             decides.
-        needs_evidence: whether outputs that tell nothing about the candidate do not count as right,
-            of the full model and of `scope`.
+        needs_evidence: whether outputs that show nothing about the candidate do not count as right,
+            for the full model and for `scope`.
         scope: the region in question in addition to the full model; None for none.
     """
 
@@ -94,11 +94,11 @@ class Judge:
     scope: Region | None = None
 
     def with_criterion(self, criterion: str) -> Judge:
-        """The judge that applies another criterion to the same results."""
+        """Return the judge that applies another criterion to the same results."""
         return replace(self, criterion=criterion, rule=parse_criterion(criterion))
 
     def ignore_evidence(self) -> Judge:
-        """The judge that accepts outputs that tell nothing about the candidate."""
+        """Return the judge that accepts outputs that show nothing about the candidate."""
         return replace(self, needs_evidence=False)
 
     @cached_property
@@ -128,8 +128,11 @@ class Judge:
         return self._declared is Precision.INT8
 
     def claim(self, region: Region) -> Precision:
-        """The precision that the candidate claims in a region: that of its own model's element
-        types there, unless the user declared one."""
+        """Return the precision that the candidate claims in a region.
+
+        It is the precision that the user declared, or that of the element types there in the model
+        of the candidate.
+        """
         other = self.runtime.own_model
         if not other or self.runtime.candidate.precision or not other.precision:
             return self.precision
@@ -255,7 +258,7 @@ class Judge:
             reference = records[name].value()
             mask = self.mask(name, k, result.tensors[k])
             if mask is not None and not mask.any():
-                yield judge_nothing(name, "no element fulfils what --where asks for", sample)
+                yield judge_nothing(name, "no element meets the condition of --where", sample)
                 continue
             if (
                 mask is not None
@@ -320,7 +323,7 @@ def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterat
     Raises:
         BackendError: the candidate, or another program, has overwritten one of them.
     """
-    hint = "a candidate may write into folders of its own only; what was damaged is made again"
+    hint = "a candidate may write only into its own folders; damaged files are written again"
     try:
         yield
     except InputError as e:  # whatever is read here, subcut has written
@@ -335,8 +338,8 @@ def files_unchanged(judge: Judge, region: Region, *results: RunResult) -> Iterat
     files = (record.files for record in fed if record)
     if file := values.watched.find_change(chain(*files, *(result.files for result in results))):
         what = (
-            f"while the candidate ran, something wrote over {file}: nothing that was compared"
-            " can be believed"
+            f"while the candidate ran, something wrote over {file}: the results of the comparison"
+            " are not reliable"
         )
         raise BackendError(what, hint, code="store.changed")
 
@@ -363,7 +366,7 @@ def _judge_pass(judge: Judge, region: Region, result: RunResult) -> Verdict:
 
 
 def _require_evidence(judge: Judge, region: Region, verdict: Verdict) -> Verdict:
-    """Withdraw an agreement without values if even the reference's own values tell nothing."""
+    """Withdraw an agreement without values if even the reference's own values show nothing."""
     if not verdict.agrees:
         return verdict
     judge.model.capture(region)
@@ -430,8 +433,11 @@ def _doubt_saturated(judge: Judge, given: Feeds, judgement: Judgement) -> Judgem
 
 
 def _explain_mute(judge: Judge, given: Feeds, judgements: Sequence[Judgement]) -> str:
-    """Return the reason why an output tells nothing in any of the samples that agree; "" if it
-    does in one of them."""
+    """Return the reason why an output shows nothing in any of the samples that agree.
+
+    Returns:
+        "" if it shows something in one of them.
+    """
     name = judgements[0].name
     why = ""
     for judgement in judgements:
@@ -486,7 +492,8 @@ def compute_quantizer_values(
 ) -> QuantizedValues:
     """Return the values that a quantizer with one scale rounds, in its steps."""
     limits = np.iinfo(dtype)
-    (step,), (zero,) = scale.step, scale.zero
+    (step,) = scale.step
+    (zero,) = scale.zero
     steps = np.clip(exact.astype(np.float64) / step + zero, limits.min, limits.max)
     return QuantizedValues(steps, step, zero, is_coarse)
 

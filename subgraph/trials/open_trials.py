@@ -49,12 +49,11 @@ class Setup:
     Attributes:
         output: the folder of results; the store lives in it.
         criterion: words as `judge.criterion` takes them.
-        stored: may results of earlier sessions be used?
-        candidate_model: the model that the candidate runs, where it is another one: its file, or
-            the two paired.
-        tensor_map: a file that says which tensor of the candidate's model is which of the
-            reference's.
-        score: what judges the whole model in place of the criterion.
+        stored: whether results of earlier sessions can be used.
+        candidate_model: the model that the candidate runs, if it is another one: its file, or the
+            two paired.
+        tensor_map: a file that pairs tensors of the two models; None without one.
+        score: the score that judges the full model instead of the criterion.
         choice: which outputs of the model are compared, and where.
         needs_evidence: as in `Judge`.
     """
@@ -196,7 +195,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
 def _pair_with(
     graph: Graph, other: Graph, setup: Setup, values: ReferenceValues, stack: ExitStack
 ) -> CandidateModel:
-    """The candidate's own model beside the reference's."""
+    """Return the candidate's own model, paired with the reference's model."""
     runs_other = (
         stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
     )
@@ -253,7 +252,7 @@ def _find_shared_tensors(
 
 
 def with_own_model(trials: Trials, own_model: CandidateModel | None) -> Trials:
-    """The same trials, where the candidate runs another model file, or that of the reference."""
+    """Return trials whose candidate runs another model file, or that of the reference."""
     comparable = own_model.matches if own_model else trials.model.shared_tensors
     model = replace(trials.model, comparable=comparable)
     return trials.with_runtime(replace(trials.runtime, own_model=own_model), model)
@@ -261,13 +260,17 @@ def with_own_model(trials: Trials, own_model: CandidateModel | None) -> Trials:
 
 @contextmanager
 def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
-    """The same trials of another candidate, in processes of its own, until the block ends; results
-    are stored alike.
+    """Open trials of another candidate, in separate processes, until the block ends.
 
-    `name`: of a folder for its files.
+    Results are stored alike.
+
+    Args:
+        trials: The trials.
+        candidate: The other candidate.
+        name: The name of a folder for its files.
 
     Raises:
-        SubcutError: it cannot be used.
+        SubcutError: The candidate cannot be used.
     """
     scratch = trials.model.scratch / name
     scratch.mkdir(exist_ok=True)
@@ -294,8 +297,9 @@ def open_reference(candidate: Candidate) -> Reference:
 
 @contextmanager
 def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
-    """As `open_trials`, with processes of its own; the reference `ort` without options is plain
-    onnxruntime.
+    """Open trials like `open_trials`, with separate processes.
+
+    The reference `ort` without options is plain onnxruntime.
 
     Raises: as `open_trials`.
     """

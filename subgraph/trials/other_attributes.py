@@ -113,7 +113,7 @@ def iter_other_values(present: object) -> Iterator[object]:
 
 
 def read_value(attribute: Any) -> Any:
-    """Return the value of an attribute; None if there is none."""
+    """Return the value of an attribute; None without a value."""
     if attribute is None or not attribute.name:
         return None
     return helper.get_attribute_value(attribute)

@@ -32,7 +32,7 @@ from subgraph.verdict import Verdict
 
 POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
 POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
-# limit of all runs: the longer of a time, and of so many runs of the full model
+# limit of all runs: the longer of a time, and of this number of runs of the full model
 MAX_SECONDS = 60.0
 MAX_WHOLE = 10
 Shown = TypeVar("Shown")
@@ -125,13 +125,15 @@ def run_pieces(
     most: float = math.inf,
     part: float = 1.0,
 ) -> Iterator[Shown | None]:
-    """Judge each region; None where the candidate was not asked.
+    """Judge each region; yield None for a region that the candidate did not run.
 
     Args:
-        judge: turns the result of a region into what it shows.
-        is_conclusive: whether this suffices if the region ran in a pool; otherwise it is run alone.
-        most: number of new runs after which no further one is made.
-        part: share of the time limit that these regions may take.
+        trials: The trials.
+        regions: The regions.
+        judge: Function that judges the result of a region.
+        is_conclusive: Whether this suffices if the region ran in a pool; otherwise it is run alone.
+        most: Number of new runs after which no region is run.
+        part: Share of the time limit that these regions may take.
     """
     whole = trials.verdict(trials.full_model)
     limit = part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
@@ -143,7 +145,7 @@ def run_pieces(
 
     for first in range(0, len(regions), POOL):
         some = regions[first : first + POOL]
-        can_pool = len(some) > 1 and trials.ask.takes_merged_cuts and not is_over()
+        can_pool = len(some) > 1 and trials.runner.takes_merged_cuts and not is_over()
         pooled = _try_pool(trials, some) if can_pool else [None] * len(some)
         for region, result in zip(some, pooled, strict=True):
             try:
@@ -164,8 +166,7 @@ def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult |
 
 
 def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
-    """For each quantizer and each model output, the region that computes it from the quantized
-    values before it.
+    """Return the regions that compute quantizers and model outputs from earlier quantized values.
 
     A region ends with the nodes that dequantize its codes, as runtimes fuse them. Codes that are
     only quantized again have no region: the second quantizer's has both.
@@ -207,8 +208,8 @@ class ParallelRuns:
     """Runs of one candidate, `jobs` at once, first come first served. Use it as a context manager.
 
     There are twice as many threads: the candidate waits for no cut that is being written.
-    What has not begun when the block ends is not run. Where it ends by an error, the runs that go
-    on are ended.
+    A run that has not begun when the block ends is not executed. If the block ends by an error, the
+    runs in progress are ended.
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:

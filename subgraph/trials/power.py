@@ -84,12 +84,12 @@ class PlantedFault:
         region: The node, with the changed tensors as outputs.
         values: The changed tensors, per sample; empty if no value changes, so that this input shows
             no fault of the node.
-        says: The change in words.
+        text: The change in words.
     """
 
     region: Region
     values: Feeds
-    says: str
+    text: str
 
 
 class Planting:
@@ -117,7 +117,7 @@ class Planting:
             planted += fault is not None
             if fault and not self.is_shown(fault):
                 node = fault.region.nodes[0]
-                missed.append(MissedFault(graph.label(node), self._names[k], fault.says))
+                missed.append(MissedFault(graph.label(node), self._names[k], fault.text))
         return PowerDocument(planted, planted - len(missed), self._seed, missed)
 
     def is_shown(self, fault: PlantedFault) -> bool:

@@ -49,7 +49,7 @@ from subgraph.types import Array, Arrays, frozen
 from subgraph.verdict import Signature, Verdict
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
-# The constant `c` tells an input whose axes are exchanged from such an output.
+# The constant `c` distinguishes an input whose axes are exchanged from such an output.
 PROBES = ("y = Relu(x)  z = Add(w, c)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
 EXCHANGED_PROBE = "y = Add(w, c)  z = Relu(x)"
 SHAPE = (1, 3, 8, 8)
@@ -66,9 +66,9 @@ RETURN = (
 def require_usable(trials: Trials, whole: RunResult) -> None:
     """Run the probe if the full model has no output, or if code of the user returned wrong ones.
 
-    A Python file of the user that is right runs the full model once more, fed with another input in
-    between. Otherwise this costs nothing where the full model is right, and one to four small runs
-    in a fresh process where it is not.
+    A Python file of the user that is right runs the full model again, with another input in
+    between. Otherwise this costs nothing if the full model is right, and one to four small runs
+    in a fresh process if it is not.
 
     Raises:
         BackendError: The candidate runs nothing, with its last words; or its outputs break the
@@ -85,7 +85,7 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         return
     if not is_of_tflite(model.path):
         _require_one_operator(trials.judge, whole)
-    shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
+    shipped = trials.runner.forms.verdicts.get(Form.SHIPPED)
     if not shipped or shipped.signature is not Signature.REFUSED:
         return
     name = model.path.name
@@ -149,7 +149,7 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
     Args:
         trials: The trials.
         region: The full model, perhaps with further outputs.
-        result: What the candidate returned for it.
+        result: The candidate's result for it.
     """
     verdict = trials.judge.verdict(region, result)
     breach = NO_BREACH
@@ -180,8 +180,8 @@ class Breach:
         code: The code of the error.
         clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for
             no breach.
-        also: What else the probe shows, if nothing is wrong with it: `ONE_MODEL`, `WIDE`, or the
-            precision of which all its values are numbers.
+        also: Another fact that the probe shows, if nothing is wrong with it: `ONE_MODEL`, `WIDE`,
+            or the precision of which all its values are numbers.
     """
 
     code: str = ""
@@ -199,7 +199,7 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     )
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
-    except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
+    except (OSError, OutputError) as e:  # a full disk shows nothing about the candidate
         log.debug("the contract of the candidate was not looked at: %s", e)
         return NO_BREACH
     return Breach(**document)
@@ -241,7 +241,7 @@ def _round(value: Array) -> Array:
 
 
 def _find_kept_answer(trials: Trials, region: Region) -> Breach:
-    """Find whether another input, in the same session, gives the outputs of the first one."""
+    """Find whether another input, in the same session, has the outputs of the first one."""
     model = trials.model
     others = model.others.outputs_without(0)
     if not others:
@@ -249,7 +249,7 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     sample = {**model.values.records[0]}
     records = [sample, others[0], sample]
     with model.temporary_folder() as folder:
-        feeds, outputs = trials.writer.write(trials.ask.form_of(region), region, records, folder)
+        feeds, outputs = trials.writer.write(trials.runner.form_of(region), region, records, folder)
         result = _run_here(trials.judge, folder, feeds, outputs)
     if result.failure:
         return NO_BREACH
@@ -267,9 +267,7 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
         isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n))
         for n in arrays
     ):
-        clause = (
-            " is flaky: fed with the same input again, after another one, it gives other outputs"
-        )
+        clause = " is flaky: for the same input again, after another one, it returns other outputs"
         return Breach(code="candidate.flaky", clause=clause)
     return NO_BREACH
 
@@ -317,7 +315,8 @@ def _find_wrong_probe(trials: Trials, lacks_output: bool) -> Breach:
         return Breach(also=ONE_MODEL)
     if result.later:
         return Breach(
-            code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run"
+            code="candidate.flaky",
+            clause=" is flaky: the values of one Relu differ from run to run",
         )
     expected = _compute_probe(inputs)
     breach = _find_form(expected, given)

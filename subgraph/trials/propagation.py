@@ -1,11 +1,11 @@
 """The candidate's outputs of a region -> the model's outputs, when the reference computes
 everything else.
 
-Insight: a region that was run on captured values does not know its own error where a path leaves it
-and comes back. To first order errors add: what the region gives at the outputs by itself, and, for
-each such detour, what the reference makes of the error that leaves the region there. This takes no
-run of the candidate. For all nodes but the culprits it is the error that is left once these are
-right (measured: off by 4e-4 of it in the median).
+Insight: a region that was run on captured values lacks its own error where a path leaves it and
+comes back. To first order errors add: the error of the region at the outputs by itself, and, for
+each such detour, the reference's propagation of the error that leaves the region there. This takes
+no run of the candidate. For all nodes but the culprits it is the error that remains once these are
+right (measured deviation: 4e-4 of it in the median).
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
 
 
 def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
-    """The region of some nodes; None if there are none, or only random ones, whose values are the
-    captured ones."""
+    """Return the region of some nodes.
+
+    Returns:
+        None without nodes, or with only random ones, whose values are the captured ones.
+    """
     try:
         return regions.build_region(model.graph, nodes) if nodes else None
     except NoRegion:
@@ -69,7 +72,7 @@ def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
 
 
 def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
-    """All values when the reference runs these nodes on what it is fed."""
+    """Return all values when the reference runs these nodes on the values that it is fed."""
     below = region_of(model, nodes)
     outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
     return model.values_with(feeds, outputs)
@@ -94,7 +97,7 @@ def _add_sent(
     values: Records,
     sent: Records,
 ) -> Records:
-    """The values with what `sent` adds to the model's outputs."""
+    """Return the values with the difference that `sent` adds to the model's outputs."""
     added = {}
     for name in model.graph.outputs:
         if not _equal(known[name], sent[name]):
@@ -130,25 +133,28 @@ def _equal(one: Record, other: Record) -> bool:
 # Nodes that are wrong on their actual inputs: their values in the candidate's full run, against
 # the reference's results for the values that they read there.
 #
-# Everything behind a culprit is wrong, but only culprits, and the last nodes of fusions that are,
-# have an error of their own: this shows all of them at once. It takes no run of the candidate,
-# and one or few of the reference: all nodes in one model, as disconnected pieces.
+# All nodes downstream of a culprit are wrong, but only culprits, and the last nodes of fusions that
+# are culprits, have a local error: this shows all of them at once. It takes no run of the
+# candidate, and one or few of the reference: all nodes in one model, as disconnected pieces.
 
-MAX_REGIONS = (
-    512  # that are looked at: of more, building them takes longer than a few runs of the search
-)
+# Regions that are run. To build more of them takes longer than a few runs of the search.
+MAX_REGIONS = 512
 
 
 def locally_wrong(
     trials: Trials, regions: Sequence[Region], profile: RunResult
 ) -> dict[int, float] | None:
-    """The positions of the regions that are wrong given their actual inputs, with relative errors;
-    None if unknown.
+    """Find the regions that are wrong given their actual inputs.
 
-    `profile`: the candidate's whole run with intermediate tensors as outputs. Unknown where there
-    are many regions, where they need several cuts, where the reference cannot run on the
-    candidate's values, and in low precision, in which most nodes are off and only their noise would
-    tell.
+    Args:
+        trials: The trials.
+        regions: The regions.
+        profile: The candidate's run of the full model with intermediate tensors as outputs.
+
+    Returns:
+        The positions of these regions, with relative errors. None if there are many regions, if
+        they need several cuts, if the reference cannot run on the candidate's values, and in low
+        precision, in which most nodes deviate and only their noise would distinguish them.
     """
     if not regions or len(regions) > MAX_REGIONS or trials.judge.precision is not Precision.FP32:
         return None
@@ -164,7 +170,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     cuts = []
     for region in regions:
         if not has_forms_of(trials.model, values, region.inputs):
-            continue  # behind a wrong shape nothing can be compared
+            continue  # downstream of a wrong shape nothing can be compared
         groups = trials.model.sample_groups(region, values)
         if len(groups) != 1:
             return None
@@ -187,7 +193,7 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
 
 
 def _errors(trials: Trials, region: Region, expected: Records, values: Records) -> list[float]:
-    """The relative errors of the outputs that fail, 0 where there is none to measure."""
+    """Return the relative errors of the outputs that fail; 0 for an error that has no measure."""
     noise = region_noise(trials.model, region, {**values, **expected})
     errors = []
     for name, record in expected.items():

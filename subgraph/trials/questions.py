@@ -1,6 +1,6 @@
 """The questions about the full model that come before a search, in their order.
 
-1. Does the candidate give outputs, and does the code around it keep its contract? `preflight`
+1. Does the candidate return outputs, and does the code around it keep its contract? `preflight`
    raises an error if not.
 2. Does the reference repeat itself if it splits its work in another way? `find_reference_movement`
 3. Do the outputs agree in the runtime's own full precision? `find_precise_setting`
@@ -10,14 +10,14 @@
 
 OpenVINO computes in bfloat16 where the processor has it, GPUs in TF32: one question for the
 setting for full precision costs three runs at most, and a search would end at nodes that are right.
-Code of the user has no such setting: the probe shows what it computes in.
+Code of the user has no such setting: the probe shows its precision.
 A model that finds the scales of its quantized values as it runs returns other values with another
 number of threads, since each thread may have a separate scale: a candidate that differs by no more
 than the reference does from itself is right. Parts of the batch are not tried: if the first axis is
 no batch, they have other outputs, and would excuse any candidate.
 
 The first explanation ends the questions, and no node is searched then. Every verdict on the full
-model also asks whether an agreement was earned (`comparison.evidence`).
+model also requires evidence for an agreement (`comparison.evidence`).
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def find_flaky_outputs(trials: Trials, first: RunResult) -> Strings:
     whole = trials.full_model
     try:
         again = trials.run_extra(whole, repetition=1, fresh=True)
-    except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
+    except (OSError, OutputError) as e:  # a full disk shows nothing about the candidate
         log.debug("the full model does not run again, for a file cannot be written: %s", e)
         return ()
     if again.failure:
         return ()
     with files_unchanged(trials.judge, whole, first, again):
         names = first.differing(again)
-    if trials.ask.contradicts_itself:
+    if trials.runner.contradicts_itself:
         verdicts = [trials.judge.verdict(whole, one) for one in (first, again)]
         judgements = itertools.chain.from_iterable(verdict.outputs for verdict in verdicts)
         names |= {j.name for j in judgements if j.fails}
@@ -105,10 +105,10 @@ def is_flaky(trials: Trials) -> bool:
     with trials.log.count_as_extra(whole):
         again = trials.verdict(whole, repetition=1, fresh=True)
     is_same = (first.status, first.signature) == (again.status, again.signature)
-    return not is_same or trials.ask.contradicts_itself
+    return not is_same or trials.runner.contradicts_itself
 
 
-RUNS = 2  # in processes of their own: a candidate that varies may agree once by chance
+RUNS = 2  # in separate processes: a candidate that varies may agree once by chance
 FOLDER = "precise"
 
 
@@ -117,7 +117,7 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
 
     Args:
         trials: The candidate as the user runs it.
-        result: What it returned for the full model.
+        result: Its result for the full model.
 
     Returns:
         None if the model does not fail by numbers, the runtime has no setting that is more precise
@@ -144,8 +144,11 @@ def find_precise_setting(trials: Trials, result: RunResult) -> PreciseSetting | 
 
 
 def _find_undeclared(trials: Trials, result: RunResult, verdict: Verdict) -> PreciseSetting | None:
-    """Return the precision that code of the user computes in without saying so, if the outputs
-    agree within its rounding."""
+    """Find the undeclared precision of code of the user by whose rounding the outputs agree.
+
+    Returns:
+        None without such a precision.
+    """
     runtime = trials.runtime
     claim = find_narrow_type(trials, verdict)
     if claim is None or claim.eps <= trials.judge.precision.eps:
@@ -176,7 +179,7 @@ class ReferenceMovement:
     """A movement of the reference that explains the candidate's outputs.
 
     Attributes:
-        reason: What moves it, or what the candidate does instead.
+        reason: The cause of the movement, or the computation of the candidate instead.
     """
 
     reason: str
@@ -245,18 +248,18 @@ QUESTIONS: tuple[Question, ...] = (find_reference_movement, find_precise_setting
 
 
 # ------------------------------------------------------------ preparation
-# Before the first question: stored results of another candidate are dropped, and inputs that tell
-# nothing replaced.
+# Before the first question: stored results of another candidate are dropped, and inputs that show
+# nothing are replaced.
 #
-# Only inputs that the user did not give are replaced. Normal noise saturates many trained models;
-# the ways of `runtime.inputs.DRAWS` are tried in their order.
+# Only inputs that the user did not provide are replaced. Normal noise saturates many trained
+# models; the ways of `runtime.inputs.DRAWS` are tried in their order.
 #
-# A key has all that is known of a candidate without running it. What it does not have (a library,
-# a driver, a board's firmware, a server) shows when a run of the full model is repeated, once per
+# A key has all that is known of a candidate without running it. The parts that it lacks (a library,
+# a driver, a board's firmware, a server) show when a run of the full model is repeated, once per
 # command.
 
-KNOWN_RUNS = 8  # of the whole, that may be stored
-OLD = 3600.0  # seconds after which the summary says how old answers are
+KNOWN_RUNS = 8  # of the full model, that may be stored
+OLD = 3600.0  # seconds after which the summary has the age of answers
 
 
 @frozen
@@ -264,7 +267,7 @@ class PreparedTrials:
     """Trials that can answer a question.
 
     Attributes:
-        trials: The trials, on inputs by which the outputs tell something about the candidate if
+        trials: The trials, on inputs by which the outputs show something about the candidate if
             there are such inputs.
         notes: Sentences for the reader: dropped results, and how the inputs are drawn.
     """
@@ -274,7 +277,7 @@ class PreparedTrials:
 
 
 def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
-    """Drop stored results that the candidate no longer gives, and choose the drawn inputs.
+    """Drop stored results that the candidate no longer returns, and choose the drawn inputs.
 
     Args:
         trials: The trials.
@@ -297,7 +300,7 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
 
 
 def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
-    """Draw the inputs in another way if the outputs tell nothing; keep those that the user gave."""
+    """Draw the inputs in another way if the outputs show nothing; keep the inputs of the user."""
     values = trials.values
     whole = trials.full_model
     if trials.runtime.own_model or trials.judge.score or not values.are_drawn:
@@ -311,7 +314,7 @@ def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
         other = trials.with_model(trials.model.with_values(values.redraw(draw))).with_new_session()
         if _is_telling(other):
             note = (
-                f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} tells nothing about {names})"
+                f"the inputs are drawn: {DRAWS[draw]} ({DRAWS[usual]} shows nothing about {names})"
             )
             log.info("%s", note)
             return PreparedTrials(other, (note,))
@@ -329,17 +332,19 @@ def _is_telling(trials: Trials) -> bool:
 
 
 def drop_if_changed(trials: Trials) -> str:
-    """Repeat one stored run of the whole; drop the candidate's stored answers if it gives others
-    now: then say so.
+    """Repeat one stored run of the full model; drop the stored answers of a changed candidate.
 
-    Where the new run equals a stored one bit for bit, nothing has changed. Where none does, the
-    candidate is another one, or is not deterministic: it is not where its stored runs differ among
-    themselves, or a second new run differs from the first. Its answers are kept then, for a
-    difference tells nothing. So this costs one run, and a second one only where the first differs;
-    nothing where nothing is stored.
+    If the new run equals a stored one bit for bit, nothing has changed. If it equals none of them,
+    the candidate is another one, or is not deterministic. It is not deterministic if its stored
+    runs differ among themselves, or a second new run differs from the first. Then its answers are
+    kept, because a difference shows nothing. So this costs one run, and a second one only if the
+    first differs; nothing if nothing is stored.
+
+    Returns:
+        A sentence for the user if the answers were dropped, else "".
 
     Raises:
-        BackendError: the candidate cannot be used.
+        BackendError: The candidate cannot be used.
     """
     whole = trials.full_model
     stored = _list_stored_runs(trials, fresh=True) or _list_stored_runs(trials, fresh=False)
@@ -357,13 +362,13 @@ def drop_if_changed(trials: Trials) -> str:
     trials.processes.runs.candidate_key.discard_results()
     name = clean(trials.runtime.candidate.name)
     return (
-        f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no"
+        f"{name} returns other results than on {_day(stored[0].made)}: its stored results are no"
         " longer used"
     )
 
 
 def _list_stored_runs(trials: Trials, *, fresh: bool) -> list[RunResult]:
-    """The stored runs of the whole."""
+    """Return the stored runs of the full model."""
     loading = trials.processes.only_stored()
     runs: list[RunResult] = []
     with suppress(NotStored):

@@ -1,5 +1,7 @@
-"""A model, and what the reference says of its regions: values, cuts, runs, rounding noise. No
-candidate is run here."""
+"""A model, and the reference's results for its regions: values, cuts, runs, rounding noise.
+
+No candidate is run here.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ class ReferenceModel:
     # ------------------------------------------------------------ variants
 
     def with_values(self, values: ReferenceValues) -> ReferenceModel:
-        """The same model on other inputs."""
+        """Return this model on other inputs."""
         return replace(self, values=values, cache=replace(self.cache, noises={}))
 
     # ------------------------------------------------------------ tensors
@@ -144,7 +146,7 @@ class ReferenceModel:
         self.values.need(list(chain.from_iterable(ends)))
 
     def values_with(self, *feeds: Feeds) -> Feeds:
-        """Per sample all values that are known, those in `feeds` in place of the reference's."""
+        """Return all known values per sample; those in `feeds` replace those of the reference."""
         samples = zip(self.values.records, *feeds, strict=True)
         return [
             dict(chain.from_iterable(tensors.items() for tensors in sample)) for sample in samples
@@ -331,7 +333,7 @@ def run_loaded(
 
 
 # ------------------------------------------------------------ other inputs
-# Reference values -> the outputs for other inputs, which show whether an output tells anything.
+# Reference values -> the outputs for other inputs, which show whether an output is evidence.
 
 MAX_OTHER_SAMPLES = 8  # whose outputs are compared with those of one sample
 

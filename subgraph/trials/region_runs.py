@@ -152,7 +152,7 @@ class RegionRuns:
 
     Attributes:
         writer: writes the models that the candidate is given.
-        log: the runs that were used so far.
+        log: the runs that were used.
         memory: the memory that the candidate may use.
         turns: what each run waits for and holds.
         may_run: whether a result that is not stored is run; otherwise it raises `NotStored`.

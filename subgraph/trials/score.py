@@ -1,8 +1,8 @@
-"""A score of the task, as a judge of the whole model's outputs: how far may it drop?
+"""A score of the task that judges the outputs of the full model, by the limit of its drop.
 
-A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate.
-What is accepted is so on all samples; whether it would be on others is said by the paired
-bootstrap: the same draws of samples, with repetition, of both sides.
+A score runs in a separate process (`score_backend`), a user's with the limits of a candidate.
+The verdict holds for all samples. The paired bootstrap shows whether it would hold for others: it
+takes the same draws of samples, with repetition, of both sides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from subgraph.types import Array, StringMap, Strings, frozen
 from subgraph.verdict import Graded, Judgement, Signature, Status, Verdict
 
 TIMEOUT = 600.0  # seconds for one call of a user's score
-DRAWS = 200  # of samples, with repetition, of which each gives a score: the paired bootstrap
+DRAWS = 200  # of samples, with repetition, each of which has a score: the paired bootstrap
 HOW = "it takes a list of dictionaries, name → array, and returns a number"
 INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
@@ -54,7 +54,10 @@ class Judged(Graded):
 
 
 def not_run(why: str) -> Judged:
-    """Of a model that the candidate does not run: that says nothing about its precision."""
+    """Return the judgement on a model that the candidate does not run.
+
+    That shows nothing about its precision.
+    """
     return Judged(Status.UNRESOLVED, f"it does not run: {why}")
 
 
@@ -63,10 +66,11 @@ class Wanted:
     """A score, and the limit that it must reach.
 
     Attributes:
-        words: as the user says it: `top1`, `score.py:f1`.
-        drop: by how much it may fall; a share of the float model's score where `relative`.
-            at_least: its least value.
-        labels: a file with what is true, per sample.
+        words: The argument of the user: `top1`, `score.py:f1`.
+        drop: The accepted drop; None without one.
+        relative: Whether the drop is a share of the float model's score.
+        at_least: Its least value; None without one.
+        labels: A file with the truth of each sample; None for the float model's outputs.
     """
 
     words: str
@@ -76,7 +80,7 @@ class Wanted:
     labels: Path | None = None
 
     def limit(self, score: float) -> float:
-        """The least score that is accepted, where the float model has this one."""
+        """Return the least score that is accepted, if the float model has this one."""
         if self.at_least is not None:
             return self.at_least
         drop = self.drop or 0.0
@@ -105,10 +109,10 @@ def make_wanted(
     at_least: float | None,
     labels: str | Path | None,
 ) -> Wanted | None:
-    """Return the score that judges, with its limit; None where the criterion does.
+    """Return the score that judges, with its limit; None if the criterion judges.
 
     Raises:
-        UsageError: no limit, or two; a limit cannot be read, or stands without a score.
+        UsageError: There is no limit, or two; a limit cannot be read, or has no score.
     """
     if score is None:
         given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
@@ -129,11 +133,16 @@ def make_wanted(
 
 @dataclass
 class ByScore:
-    """A score that must reach a limit. Several threads may ask at once.
+    """A score that must reach a limit. Several threads may use it at once.
 
     Attributes:
-        float_outputs: the reference's, per sample. float_score: what they are worth.
-        fixed: what else the function is given. identity: of outputs, by their contents.
+        wanted: The score and its limit.
+        worker: The process that runs it.
+        float_outputs: The reference's outputs, per sample.
+        fixed: The other tensors that the function is given.
+        scratch: A folder for its files.
+        identity: Function that returns the identity of outputs, by their contents.
+        float_score: The score of `float_outputs`.
     """
 
     wanted: Wanted
@@ -160,17 +169,21 @@ class ByScore:
             if any(name not in sample for sample in result.tensors)
         ]
         if names:
-            return not_run(f"it gives no output {clean(names[0])}")
+            return not_run(f"it returns no output {clean(names[0])}")
         score = self.compute(result.tensors)[0]
         status = Status.AGREE if score >= self.limit else Status.FAIL
         return Judged(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
 
     def compute(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
-        """The score of these outputs; of each draw of the samples, where some are given.
+        """Return the score of these outputs, or that of each draw of the samples.
+
+        Args:
+            outputs: The outputs, per sample.
+            draws: Indices of samples, a row per draw. None for one score of all samples.
 
         Raises:
-            UsageError: the function fails, or gives no number. NotInstalled: a package that it
-                needs is not there.
+            UsageError: The function fails, or returns no number.
+            NotInstalled: A package that it needs is not installed.
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
         with self._lock:
@@ -276,7 +289,7 @@ def said(score: ScoreDocument) -> str:
     bound = "allowed" if score.of == "drop" else "at least"
     allowed = f"{bound} {limit:.3g}"
     if score.interval is None:
-        return f"{found} ({allowed}); one sample says nothing of others"
+        return f"{found} ({allowed}); one sample shows nothing about others"
     low, high = score.interval
     if score.candidate >= score.limit and not score.sure:
         how = "drop by" if score.of == "drop" else "score"
@@ -291,13 +304,18 @@ def said(score: ScoreDocument) -> str:
 def open_score(
     wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], memory: int | None
 ) -> Iterator[ByScore]:
-    """A score with its process, until the block ends; what the reference gives is scored first.
+    """Open a score with its process, until the block ends; the reference is scored first.
 
-    `memory`: bytes that the process may use.
+    Args:
+        wanted: The score and its limit.
+        model: The reference's model.
+        outputs: The outputs that the function is given.
+        memory: Bytes that the process may use; None for no limit.
 
     Raises:
-        UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the
-            labels do not fit.
+        UnknownName: No score has this name.
+        UsageError: Its file does not exist or fails.
+        InputError: The labels do not fit.
     """
     file, function, is_own = _function(wanted.words)
     model.values.need(outputs)
@@ -331,7 +349,7 @@ def open_score(
 
 
 def _function(words: str) -> tuple[Path, str, bool]:
-    """The file of a score, its function, and whether it is one of ours."""
+    """Return the file of a score, its function, and whether it is built in."""
     path, sep, function = words.rpartition(".py:")
     if sep or words.endswith(".py"):
         file = Path(f"{path}.py" if sep else words)
@@ -346,11 +364,16 @@ def _function(words: str) -> tuple[Path, str, bool]:
 
 
 def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
-    """Per sample, its label; without labels what the float model gives. `is_own`: the score is one
-    of ours.
+    """Return the label of each sample; the outputs of the float model if there are no labels.
+
+    Args:
+        wanted: The score.
+        model: The reference's model.
+        outputs: The outputs of the float model, per sample.
+        is_own: Whether the score is built in.
 
     Raises:
-        InputError: the labels do not fit.
+        InputError: The labels do not fit.
     """
     if wanted.labels is None:
         return outputs
@@ -401,10 +424,10 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
 
 
 def _read_folders(folder: Path, names: Sequence[str]) -> list[Array]:
-    """The class of each sample: the folder that has a file of its name.
+    """Return the class of each sample: the folder that has a file of its name.
 
     Classes count from 0 in the order of their names, as torchvision's ImageFolder counts them;
-    numbers stand for themselves.
+    a folder whose name is a number has this number.
     """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     numbered = all(path.name.isdecimal() for path in classes)

@@ -1,9 +1,9 @@
-"""A user's score as a backend: its file runs in a process of its own, with the limits of a
+"""A user's score as a backend: its file runs in a separate process, with the limits of a
 candidate.
 
-The "model" is the Python file. What it is fed: each output as `o/SAMPLE/NAME`, each input as
-`i/SAMPLE/NAME`, what is true as `t/SAMPLE/NAME`, and `draws` [k, n], indices of samples: a score is
-given for each row.
+The "model" is the Python file. It is fed each output as `o/SAMPLE/NAME`, each input as
+`i/SAMPLE/NAME`, each true value as `t/SAMPLE/NAME`, and `draws` [k, n], indices of samples: it
+returns a score for each row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Output of a region that disagrees -> what would make it equal, by what trials know besides its
-values.
+"""Output of a region that disagrees -> the change that would make it equal.
 
 The candidate may have returned another sample's values, or read an input in another layout:
-then the reference's outputs for the misread input are what it holds.
+then it holds the reference's outputs for the misread input.
 """
 
 from __future__ import annotations
@@ -62,8 +61,10 @@ class MisreadInput:
         return f"the input {self.name} is {self.how}"
 
     def sentence(self, model: ReferenceModel) -> str:
-        """The same of an input of the model, for the user who fed it; `your input` where there is
-        no other."""
+        """Return the text for an input of the model, for the user who fed it.
+
+        It begins with `your input` if the model has no other input.
+        """
         name = f" '{clean(self.name)}'" if len(model.graph.inputs) > 1 else ""
         return f"your input{name} is {self.how}"
 
@@ -97,7 +98,7 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
 
 
 def feed_misread(judge: Judge, misread: MisreadInput) -> Judge:
-    """The same judge for the model that is fed with the misread input."""
+    """Return this judge for the model that is fed with the misread input."""
     values = judge.model.values.replace_input(misread.name, misread.feeds, misread.text)
     return replace(judge, model=judge.model.with_values(values))
 
@@ -155,10 +156,10 @@ class WrongOutput:
 
     @cached_property
     def misread(self) -> list[MisreadInput]:
-        """Inputs of the region that give these values if they are misread so.
+        """Inputs of the region that lead to these values if they are misread so.
 
-        Where the values by themselves look like a change, only inputs of the model are asked about:
-        users feed those.
+        If the values by themselves look like a change, only inputs of the model are tried: users
+        feed those.
         """
         if (
             self.values is None
@@ -178,7 +179,7 @@ class WrongOutput:
 
     @property
     def wrong_input(self) -> str:
-        """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives
+        """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model leads to
         these values."""
         inputs = self.trials.graph.inputs
         return next((m.sentence(self.trials.model) for m in self.misread if m.name in inputs), "")

@@ -195,20 +195,20 @@ def _iter_simple(array: Array) -> Iterator[Array]:
 
 
 # ------------------------------------------------------------ constants
-# The nodes that make constants of a region, such as dequantized weights -> those that its fault
+# The nodes that compute constants of a region, such as dequantized weights -> those that its fault
 # needs.
 #
 # A cut holds these nodes because optimizers look at them, but they are not items of a search: no
-# value of the model's inputs passes through them. So each one is asked for apart: is the fault
-# still there if the constant that it makes replaces it?
+# value of the model's inputs passes through them. So each one is tested separately: does the fault
+# remain if its constant replaces it?
 
-MAX_MAKERS = 32  # nodes that are asked for, with a run each
+MAX_MAKERS = 32  # nodes that are tested, with a run each
 SMALLER = 4.0  # times smaller is another error
 WITH_OUTPUTS = (Signature.MISMATCH, Signature.NAN, Signature.PRECISION, Signature.SHAPE)
 
 
 def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list[int]:
-    """Find the nodes that make constants of a region and without which its fault vanishes.
+    """Find the nodes that compute constants of a region and without which its fault vanishes.
 
     Args:
         trials: the candidate, which runs the region once for each of these nodes.
@@ -216,7 +216,7 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
         verdict: how it fails.
 
     Returns:
-        Their indices in topological order. None if they cannot be asked for one by one.
+        Their indices in topological order. Empty if they cannot be tested one by one.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -228,7 +228,7 @@ def find_needed_makers(trials: Trials, region: Region, verdict: Verdict) -> list
         return []
     needed = []
     folded: set[str] = set()
-    for i in reversed(makers):  # the readers of a constant before the node that makes it
+    for i in reversed(makers):  # the consumers of a constant before its producer
         made = set(graph.makes[i])
         if made.isdisjoint(_read_constants(graph, region, folded)):
             continue  # only a folded constant needs it
@@ -256,7 +256,7 @@ def fails_alike(found: Verdict, verdict: Verdict) -> bool:
 
 
 def _fold_constants(graph: Graph, region: Region, folded: Collection[str]) -> Region:
-    """The region with these constants as values of its cut, without the nodes that make them."""
+    """Return the region with these constants as values of its cut, without their producers."""
     read = _read_constants(graph, region, folded)
     kept = read.difference(folded)
     pulled = tuple(i for i in region.pulled if not kept.isdisjoint(graph.makes[i]))

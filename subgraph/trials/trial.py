@@ -1,7 +1,6 @@
-"""Region -> Verdict: ask the candidate about a region that is fed with reference values, and judge
-its outputs.
+"""Region -> Verdict: run the candidate on a region with reference values, and judge its outputs.
 
-`Trials` joins an `Asker`, which obtains the outputs, and a `Judge`, which compares them.
+`Trials` joins a `Runner`, which obtains the outputs, and a `Judge`, which compares them.
 """
 
 from __future__ import annotations
@@ -27,37 +26,37 @@ from subgraph.verdict import Status, Verdict
 
 @frozen
 class Trials(JudgeProperties):
-    """A candidate that is asked about regions of a model, and a judge. Several threads may share
-    it.
+    """A candidate that runs regions of a model, and a judge. Several threads may share it.
 
     Attributes:
-        ask: obtains the candidate's outputs of a region.
-        judge: compares them with the reference's.
+        runner: Obtains the candidate's outputs of a region.
+        judge: Compares them with the outputs of the reference.
     """
 
-    ask: Asker
+    runner: Runner
     judge: Judge
 
     @property
     def log(self) -> RunLog:
-        """The runs that were used so far."""
-        return self.ask.log
+        """The runs that were used."""
+        return self.runner.log
 
     @property
     def processes(self) -> Processes:
-        """The processes that run the candidate; none exist where a person runs it."""
-        assert isinstance(self.ask, Processes)
-        return self.ask
+        """The processes that run the candidate; none exist if a person runs it."""
+        assert isinstance(self.runner, Processes)
+        return self.runner
 
     # ------------------------------------------------------------ trials
 
     def verdict(self, region: Region, *, repetition: int = 0, fresh: bool = False) -> Verdict:
-        """Whether the candidate agrees with the reference on a region that is fed with reference
-        values.
+        """Return whether the candidate agrees with the reference on a region.
 
-        Args and Raises: as `Asker.run`.
+        The region is fed with reference values. Args and Raises: as `Runner.run`.
         """
-        return self.judge.verdict(region, self.ask.run(region, repetition=repetition, fresh=fresh))
+        return self.judge.verdict(
+            region, self.runner.run(region, repetition=repetition, fresh=fresh)
+        )
 
     def run(
         self,
@@ -67,8 +66,8 @@ class Trials(JudgeProperties):
         repetition: int = 0,
         fresh: bool = False,
     ) -> RunResult:
-        """The candidate's outputs of a region. Args and Raises: as `Asker.run`."""
-        return self.ask.run(region, feeds, repetition=repetition, fresh=fresh)
+        """Return the candidate's outputs of a region. Args and Raises: as `Runner.run`."""
+        return self.runner.run(region, feeds, repetition=repetition, fresh=fresh)
 
     def run_extra(
         self,
@@ -78,53 +77,57 @@ class Trials(JudgeProperties):
         repetition: int = 0,
         fresh: bool = False,
     ) -> RunResult:
-        """The candidate's outputs of a region, for a run that only explains another one: it is no
-        trial."""
+        """Return the candidate's outputs of a region, for a run that only explains another one.
+
+        Such a run is not a trial.
+        """
         with self.log.count_as_extra(region):
-            return self.ask.run(region, feeds, repetition=repetition, fresh=fresh)
+            return self.runner.run(region, feeds, repetition=repetition, fresh=fresh)
 
     # ------------------------------------------------------------ variants
 
     def with_new_session(self) -> Trials:
-        """The same trials in a new session, which has used no runs so far."""
-        return replace(self, ask=self.ask.with_new_session())
+        """Return these trials in a new session, which has used no runs."""
+        return replace(self, runner=self.runner.with_new_session())
 
     def with_jobs(self, jobs: int) -> Trials:
-        """The same trials, of which so many run at once."""
-        return replace(self, ask=self.processes.with_jobs(jobs))
+        """Return these trials, of which at most `jobs` run at once."""
+        return replace(self, runner=self.processes.with_jobs(jobs))
 
     def with_criterion(self, criterion: str) -> Trials:
-        """The same runs, judged by another criterion."""
+        """Return these trials, with another criterion for the same runs."""
         return replace(self, judge=self.judge.with_criterion(criterion))
 
     def with_model(self, model: ReferenceModel) -> Trials:
-        """The same candidate and judge, for another view of the model."""
-        return Trials(self.ask.with_model(model), replace(self.judge, model=model))
+        """Return these trials for another view of the model."""
+        return Trials(self.runner.with_model(model), replace(self.judge, model=model))
 
     def with_candidate(self, candidate: Candidate) -> Trials:
-        """Trials of another candidate, in the same processes."""
+        """Return trials of another candidate, in the same processes."""
         return self.with_runtime(replace(self.runtime, candidate=candidate))
 
     def with_runtime(
         self, runtime: CandidateRuntime, model: ReferenceModel | None = None
     ) -> Trials:
-        """Trials of another runtime on the same model; results are stored alike.
+        """Return trials of another runtime on the same model; results are stored alike.
 
-        `model`: the same model, if its files go to another folder.
+        Args:
+            runtime: The runtime.
+            model: The same model, if its files go to another folder; None otherwise.
         """
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
-        ask = (
-            self.ask.with_runtime(runtime, model)
-            if isinstance(self.ask, Processes)
+        runner = (
+            self.runner.with_runtime(runtime, model)
+            if isinstance(self.runner, Processes)
             else Processes(judge)
         )
-        return Trials(ask, judge)
+        return Trials(runner, judge)
 
 
-# ------------------------------------------------------------ asking
+# ------------------------------------------------------------ runs
 # Region -> RunResult: obtains the candidate's outputs of a region, and judges nothing.
 #
-# `Asker` is the seam: processes run the candidate (`Processes`), also only from stored results,
+# `Runner` is the seam: processes run the candidate (`Processes`), also only from stored results,
 # and a person may run it by hand (`bisection.manual.manual_search.Person`).
 #
 # The store keeps run results, not verdicts: judging by another criterion needs no new run. One
@@ -169,16 +172,16 @@ class FullModelMode:
         self.pass_number = number
 
     def make_fresh(self, form: Form | None = None) -> FullModelMode:
-        """The same mode, without the verdicts; with another form, if one is given."""
+        """Return this mode without the verdicts, in another form if `form` is not None."""
         return FullModelMode(form or self.form, self.pass_number)
 
 
-class Asker(Protocol):
+class Runner(Protocol):
     """Obtains the candidate's outputs of a region."""
 
     @property
     def log(self) -> RunLog:
-        """The runs that were used so far."""
+        """The runs that were used."""
 
     @property
     def forms(self) -> FormsTried:
@@ -196,16 +199,18 @@ class Asker(Protocol):
         repetition: int = 0,
         fresh: bool = False,
     ) -> RunResult:
-        """The candidate's outputs of a region.
+        """Return the candidate's outputs of a region.
 
         Args:
-            feeds: per sample, tensors that replace the reference values which enter the region.
-            repetition: a higher number requests a new run, whatever is stored of lower ones.
-            fresh: run in a process that has run nothing before.
+            region: The region.
+            feeds: Per sample, tensors that replace the reference values which enter the region.
+                None for the reference values.
+            repetition: A higher number requests a new run, whatever is stored for lower ones.
+            fresh: Whether the run takes a process that has run nothing before.
 
         Raises:
-            BackendError: the candidate cannot be used at all. ModelError: the reference cannot
-                provide the values.
+            BackendError: The candidate cannot be used at all.
+            ModelError: The reference cannot provide the values.
         """
 
     @property
@@ -213,31 +218,33 @@ class Asker(Protocol):
         """Whether runs of the full model on the same values contradict each other."""
 
     def form_of(self, region: Region) -> Form:
-        """The form in which the candidate is given a region."""
+        """Return the form in which the candidate is given a region."""
 
     def too_large(self, region: Region) -> str:
         """Return the reason if a region exceeds the candidate's memory and is not run; "" if it is
         run."""
 
-    def with_model(self, model: ReferenceModel) -> Asker:
-        """The asker for another view of the same model, such as one whose shapes are not frozen."""
+    def with_model(self, model: ReferenceModel) -> Runner:
+        """Return the runner for another view of the same model, such as without frozen shapes."""
 
-    def with_new_session(self) -> Asker:
-        """The asker of a new session: it has used no runs, and decided nothing about the full
-        model."""
+    def with_new_session(self) -> Runner:
+        """Return the runner of a new session.
+
+        It has used no runs, and has decided nothing about the full model.
+        """
 
 
 @frozen
 class Processes(JudgeProperties):
-    """Asks the candidate in child processes, and stores the results.
+    """Runs the candidate in child processes, and stores the results.
 
     Attributes:
-        judge: decides, on the first run of the full model, in which mode it is run from then on.
-        log: the runs that were used so far.
-        mode: how the full model is run.
-        outgrown: by a region's nodes, why it is not run again.
-        turns: what each run waits for and holds.
-        may_run: whether a result that is not stored is run; otherwise it raises `NotStored`.
+        judge: Decides, on the first run of the full model, in which mode it is run from then on.
+        log: The runs that were used.
+        mode: The mode of the full model.
+        outgrown: The reason why a region is not run again, by the nodes of the region.
+        turns: The lock that each run waits for and holds.
+        may_run: Whether a result that is not stored is run; otherwise it raises `NotStored`.
     """
 
     judge: Judge
@@ -295,30 +302,32 @@ class Processes(JudgeProperties):
     # ------------------------------------------------------------ variants
 
     def with_model(self, model: ReferenceModel) -> Processes:
-        """The same processes, for another view of the model."""
+        """Return these processes for another view of the model."""
         return replace(self, judge=replace(self.judge, model=model))
 
     def with_runtime(
         self, runtime: CandidateRuntime, model: ReferenceModel | None = None
     ) -> Processes:
-        """Processes of another candidate, which share the results; its extra runs are counted
-        separately."""
+        """Return processes of another candidate, which share the results.
+
+        Its extra runs are counted separately.
+        """
         judge = replace(self.judge, runtime=runtime, model=model or self.model)
         return replace(
             self, judge=judge, log=self.log.with_own_counts(), mode=self.mode.make_fresh()
         )
 
     def with_store(self, store: Store, form: Form | None = None) -> Processes:
-        """The same processes, with other stored results and an empty log."""
+        """Return these processes with other stored results and an empty log."""
         judge = replace(self.judge, model=replace(self.model, store=store))
         return replace(self, judge=judge, log=RunLog(), mode=self.mode.make_fresh(form))
 
     def with_new_session(self) -> Processes:
-        """The same processes in a new session, over the same store."""
+        """Return these processes in a new session, with the same store."""
         return replace(self, log=RunLog(), mode=FullModelMode())
 
     def with_jobs(self, jobs: int) -> Processes:
-        """The same processes, of which so many run at once."""
+        """Return these processes, of which at most `jobs` run at once."""
         return replace(self, turns=Semaphore(jobs))
 
     def only_stored(self) -> Processes:
@@ -338,7 +347,7 @@ class Processes(JudgeProperties):
     ) -> RunResult:
         """The candidate's outputs of a region: run, or loaded from the store.
 
-        Args and Raises: as `Asker.run`.
+        Args and Raises: as `Runner.run`.
         """
         self.model.capture(region)
         if why := self.too_large(region):
@@ -374,8 +383,11 @@ def try_pinned_shapes(processes: Processes) -> bool:
 
 
 def _run_pinned(processes: Processes) -> RunResult | None:
-    """The outputs of the file with pinned shapes; None if that form tells no more than the file
-    as shipped."""
+    """Return the outputs of the file with pinned shapes.
+
+    Returns:
+        None if that form shows no more than the file as shipped.
+    """
     whole = processes.full_model
     shipped = processes.writer.shipped
     if not shipped or not shipped.other_form_tells_more(processes.forms.verdicts[Form.SHIPPED]):

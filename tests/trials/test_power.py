@@ -76,7 +76,7 @@ def test_every_kind_is_planted_and_shown(trials: Trials) -> None:
 def test_attributes_are_changed_to_valid_values(trials: Trials) -> None:
     planting = Planting(trials.judge, 40)
     faults = filter(None, map(planting.plant, range(40)))
-    changes = {fault.says.split("=")[0] for fault in faults if "instead of" in fault.says}
+    changes = {fault.text.split("=")[0] for fault in faults if "instead of" in fault.text}
     assert changes == {"alpha", "axis", "perm"}
 
 

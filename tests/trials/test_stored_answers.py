@@ -98,7 +98,7 @@ def test_answers_of_a_candidate_that_has_changed_are_dropped(board: Board) -> No
     board.command(ask)
     board.firmware = lambda: 2.0
     first, second = board.command(ask)
-    said = rf"board gives other results than on {DAY}: its stored results are no longer used"
+    said = rf"board returns other results than on {DAY}: its stored results are no longer used"
     assert re.fullmatch(said, first) and second == ""
     assert board.runs == ASKED + 2 + ASKED, "the repeated run, a second one, and all anew"
     assert board.command(ask) == ["", ""], "the new ones are stored"

@@ -1,6 +1,6 @@
 """Trials of a candidate with seeded faults: which regions fail, and which runs are repeated.
 
-Covers `trials.trial`, `trials.ask`, `trials.region_runs`,
+Covers `trials.trial`, `trials.region_runs`,
 `trials.model_writer`, `trials.candidate_runtime`, `trials.reference_model`,
 `trials.pooled_runs` and `trials.open_trials`.
 """

@@ -9,7 +9,7 @@ The growth of an error is not measured, and a region that agrees is not examined
 
 Where no cut shows the fault, the tasks are rewritings of the full model (`bisection.rewriting`).
 
-The person is an `Asker`: it returns the recorded results, and raises `Pending` for a missing one.
+The person is a `Runner`: it returns the recorded results, and raises `Pending` for a missing one.
 Manual runs are expensive: nothing is repeated, and a region is run with pinned shapes only.
 """
 
@@ -56,12 +56,12 @@ class ManualOracle(NodeOracle):
     @property
     def person(self) -> Person:
         """The person who runs the candidate."""
-        assert isinstance(self.trials.ask, Person)
-        return self.trials.ask
+        assert isinstance(self.trials.runner, Person)
+        return self.trials.runner
 
     def _variant(self, *, may_ask: bool) -> ManualOracle:
         person = replace(self.person, may_ask=may_ask)
-        return replace(self, trials=replace(self.trials, ask=person))
+        return replace(self, trials=replace(self.trials, runner=person))
 
     def expect(self, ahead: Ahead) -> None:
         """Begin a search."""
@@ -142,7 +142,7 @@ class ManualRewriter(ModelRewriter):
         Raises:
             Pending: it is to be run.
         """
-        person = self.trials.ask
+        person = self.trials.runner
         assert isinstance(person, Person)
         model = self.model
         form = [str(self.means), STRONGEST[model.barrier][0], str(model.copies), model.word]

@@ -27,7 +27,7 @@ MAX_BITS = 8  # of a code; those of biases are so fine that they do not matter
 MAX_STEPS = 0.501  # of an element from its nearest code
 MIN_SHARE = 0.9  # of the elements that are so near
 MAX_LOSS = 0.3  # relative error of a row or column; one of which more is lost is useless
-MIN_SLICE = 8  # elements of a row or column; of fewer, a small one says nothing
+MIN_SLICE = 8  # elements of a row or column; of fewer, a small one shows nothing
 MIN_RANGE = 1 / 8  # of its type's codes that the largest weight takes, else all would be near
 MAX_PROBED = 16  # indices of each axis that are compared before all are
 MAX_ELEMENTS = 1 << 28  # of all weights; larger models are compared as they are
@@ -59,7 +59,7 @@ class _Weight:
     Attributes:
         name: Its name.
         values: Its values, with the factor.
-        factor: What a BatchNormalization that is folded into the weight multiplies it by.
+        factor: The factor of a BatchNormalization that is folded into the weight; 1 without one.
     """
 
     name: str
@@ -181,11 +181,11 @@ def _iter_folded(graph: Graph, weights: Arrays) -> Iterator[_Weight]:
 
 @frozen
 class Fold:
-    """What folds a BatchNormalization into the Conv before it, per channel.
+    """The numbers that fold a BatchNormalization into the Conv before it, per channel.
 
     Attributes:
-        factor: Multiplies the weight and the bias.
-        shift: Is added to the bias.
+        factor: The factor of the weight and the bias.
+        shift: The addend of the bias.
     """
 
     factor: Array
@@ -199,7 +199,7 @@ class Fold:
 
 
 def find_fold(graph: Graph, i: int) -> Fold | None:
-    """Find what folds the BatchNormalization after a Conv into it; None if there is none."""
+    """Find the fold of the BatchNormalization after a Conv into it; None without one."""
     name = graph.makes[i][0]
     readers = graph.readers.get(name, []) if graph.ops[i] == "Conv" else []
     is_inner = len(readers) == 1 and name not in graph.outputs

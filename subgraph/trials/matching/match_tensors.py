@@ -1,10 +1,10 @@
 """Tensors of the reference's model -> the same tensors in the candidate's own model.
 
-By name, as the user says, or by value on one captured sample. Converters keep most names. Where
-they do not (a fused node, another layout, a quantized tensor), the value decides: the same numbers,
-perhaps transposed, cast or quantized. A match by value must be unique both ways and keep the order
-of the graphs, since Identity, or a ReLU of positive values, makes equal tensors. A doubtful tensor
-is not matched, and the regions on its two sides are run as one.
+Tensors are matched by name, by the map of the user, or by value on one captured sample. Converters
+keep most names. If they do not (a fused node, another layout, a quantized tensor), the value
+decides: the same numbers, perhaps transposed, cast or quantized. A match by value must be unique
+both ways and keep the order of the graphs, since Identity, or a ReLU of positive values, outputs
+equal tensors. A doubtful tensor is not matched, and the regions on its two sides are run as one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from subgraph.types import Array, StringMap, frozen
 NEAR = (
     0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
 )
-CLEARER = 4.0  # a match must be so many times nearer than any rival
+CLEARER = 4.0  # a match must be nearer than any rival by this factor
 WORK_OF_QUANTIZERS = frozenset(("Clip", "Relu"))  # if the range of their codes begins at 0
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
@@ -89,7 +89,7 @@ def match_tensors(
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, Axes] = {}
-    shifted = {*misshapen}  # with what nodes that keep the order of axes compute of them
+    shifted = {*misshapen}  # with the outputs that nodes which keep the axes compute of them
     for name in names:
         expected = reference.value(name)
         order = (
@@ -126,7 +126,7 @@ def match_tensors(
                 shifted.add(name)
                 fitted = replace(match.with_type(value.dtype.name), perm=_turn(order))
             is_output = target == name and not is_inside and name in candidate.graph.outputs
-            if fitted or is_output:  # an output is the output, however far off its values are
+            if fitted or is_output:  # an output is the output, however far its values deviate
                 matches[name] = fitted or match
                 break
         if expected is not None and (name in matches or order):
@@ -140,8 +140,10 @@ def match_tensors(
 
 
 def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matches) -> set[str]:
-    """Find tensors of one name whose shapes differ otherwise than by the order of long axes, or by
-    an order in which the values of an intermediate tensor are far off."""
+    """Find tensors of one name whose shapes differ by more than the order of long axes.
+
+    An order in which the values of an intermediate tensor deviate far counts, too.
+    """
     found = set()
     for name in {*value_tensors(reference.graph)}.intersection(value_tensors(candidate.graph)):
         expected = reference.value(name)
@@ -190,13 +192,13 @@ def read_map(path: Path, graph: Graph | None = None) -> StringMap:
 
 
 def _read_report(text: str, path: Path, graph: Graph) -> StringMap:
-    """The pairs of onnx2tf's `model_tensor_correspondence_report.json`.
+    """Return the pairs of onnx2tf's `model_tensor_correspondence_report.json`.
 
-    It writes `conv:0` as `conv__0`, so that the node and the position tell the tensor. Of several
-    tensors that became one, as before a fused activation, the last one has its value.
+    It writes `conv:0` as `conv__0`, so that the node and the position identify the tensor. Of
+    several tensors that became one, as before a fused activation, the last one has its value.
 
     Raises:
-        UsageError: it is another kind of JSON.
+        UsageError: It is another kind of JSON.
     """
     keys = "onnx_output_name onnx_op_name onnx_output_index resolved_tflite_tensor_name".split()
     try:
@@ -379,9 +381,16 @@ def _turn(order: Axes) -> Axes:
 def _fit(
     match: MatchedTensor, expected: Array | None, value: Array | None, likely: Axes = ()
 ) -> MatchedTensor | None:
-    """The match with its type and order of axes; None where the two cannot be the same tensor.
+    """Return the match with its type and order of axes.
 
-    `likely`: the order of axes to take where the values do not tell it.
+    Args:
+        match: The match.
+        expected: The reference's value; None if unknown.
+        value: The candidate's value; None if unknown.
+        likely: The order of axes to take if the values do not determine it.
+
+    Returns:
+        None if the two cannot be the same tensor.
     """
     if value is None or expected is None:
         return match
@@ -397,7 +406,7 @@ def _fit(
     (best, perm), (second, _) = distances[:2]
     if best * CLEARER < second and best <= NEAR:
         return replace(match, perm=perm)
-    # A value that is far off in every order tells nothing about the order.
+    # A value that deviates far in every order shows nothing about the order.
     likely = _turn(likely)
     if likely in perms and (likely or same_shape):
         return replace(match, perm=likely)
@@ -425,7 +434,7 @@ def _near_values(
     free: Iterable[MatchedTensor],
     own: Mapping[str, Scale],
 ) -> dict[str, list[Near]]:
-    """By tensor of the reference's model, the matches whose values are near."""
+    """Return the matches whose values are near, by tensor of the reference's model."""
     known = ((name, reference.value(name)) for name in names)
     floats = ((n, a) for n, a in known if a is not None and a.dtype.kind == "f")
     sums = BlockSums((n, a) for n, a in floats if is_varied(a))
@@ -448,12 +457,12 @@ def is_varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
 
 
 def profile_of(value: Array) -> Array:
-    """A few numbers whose distance from another tensor's is at most that of the two, whatever the
-    order of axes.
+    """Return a few numbers of a tensor, for a lower bound of its distance from another tensor.
 
-    They are the means of runs of the sorted values, and the length of what is left beside them: to
-    sort never takes vectors apart, and these are lengths of parts at right angles. NaN where a
-    value is not finite.
+    The distance of these numbers is at most that of the two tensors, whatever the order of axes.
+    They are the means of runs of the sorted values, and the length of the remainder: to sort never
+    increases the distance of vectors, and these are lengths of parts at right angles. They are NaN
+    if a value is not finite.
     """
     flat = np.sort(value, axis=None).astype(np.float64)
     if not flat.size or not np.all(np.isfinite(flat[[0, -1]])):
@@ -480,7 +489,7 @@ class BlockSums(Generic[Key]):
         }
 
     def near(self, array: Array, share: float) -> list[Key]:
-        """The arrays that may differ from `array` by at most this share of their own length."""
+        """Return the arrays that may differ from `array` by at most this share of their length."""
         keys, profiles = self._rows.get(array.size, ([], None))
         if profiles is None or array.dtype.kind not in "fiubV" or not share:
             return []
@@ -525,7 +534,7 @@ def _mutual(
 
 
 def _original(graph: Graph, name: str) -> str:
-    """The tensor that this one is a copy of; the tensor itself where it is none."""
+    """Return the tensor that this one is a copy of; the tensor itself if it is not a copy."""
     return graph.skip(name, COPIES)
 
 
@@ -553,8 +562,10 @@ def _keeps_order(
 
 
 def _find_relatives(graph: Graph, name: str) -> tuple[set[str], set[str]]:
-    """Tensors made by the ancestors and by the descendants of a tensor's node, both with the node
-    itself."""
+    """Return the outputs of the ancestors and of the descendants of a tensor's producer.
+
+    Both include the outputs of the producer itself.
+    """
     nodes = [graph.maker[name]] if name in graph.maker else []
     above = graph.ancestors(nodes)
     below = graph.descendants(nodes)

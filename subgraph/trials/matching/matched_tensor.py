@@ -23,14 +23,15 @@ class MatchedTensor:
     """The place of a tensor of the reference's model in the candidate's.
 
     Attributes:
-        name: its name there.
-        how: "name", "map", "value", "place" among inputs or outputs, or "use": by what is computed
-            of it.
-        perm: candidate's value = reference's value.transpose(perm); () where the axes are in the
-            same order.
-        dtype: its element type there; "" if unknown.
-        scale: of quantized values there. reference_scale: of the reference's own, where they are
-            quantized otherwise.
+        name: Its name there.
+        how: "name", "map", "value", "place" among inputs or outputs, or "use": by the tensors that
+            are computed of it.
+        perm: Candidate's value = reference's value.transpose(perm); () if the axes are in the same
+            order.
+        dtype: Its element type there; "" if unknown.
+        scale: The scale of quantized values there; None for other values.
+        reference_scale: The scale of the reference's values, if they are quantized otherwise; else
+            None.
     """
 
     name: str = field(metadata={KEY: "other"})
@@ -41,8 +42,10 @@ class MatchedTensor:
     reference_scale: Scale | None = field(default=None, metadata={KEY: "own"})
 
     def with_type(self, dtype: str) -> MatchedTensor:
-        """With its element type; integers without a scale are the reference's own, as far as is
-        known."""
+        """Return the match with its element type.
+
+        Integers without a scale count as the reference's own, if nothing else is known.
+        """
         same = (
             self.reference_scale is not None and self.scale is None and np_dtype(dtype).kind in "iu"
         )
@@ -53,7 +56,7 @@ class MatchedTensor:
         return self.reference_scale.dequantize(value) if self.reference_scale else value
 
     def to_candidate(self, value: Array) -> Array:
-        """A value of the reference's model in the layout and type of the candidate's."""
+        """Return a value of the reference's model in the candidate's layout and type."""
         real = self.reference_real(value)
         turned = real.transpose(self.perm) if self.perm else real
         if self.scale and self.dtype:

@@ -57,8 +57,8 @@ FORMS = (
     NameForm("{node}/fq_output_0", is_read=True),  # OpenVINO's NNCF
     NameForm("{tensor}/fq_output_0", is_read=True),
 )
-# What is appended to a name, also several times: by RKNN (reshaped, transposed, fused), MNN,
-# OpenVINO, onnxruntime's quantizer, tpu-mlir.
+# Endings that are appended to a name, also several times: by RKNN (reshaped, transposed, fused),
+# MNN, OpenVINO, onnxruntime's quantizer, tpu-mlir.
 ENDINGS = (
     "-rs _rs _tp _mm _sw _sdpa _pad _int8 -mul __matmul_converted _raster_0 _WithoutBiases"
     " /WithoutBiases _quantized _QuantizeLinear_Output _DequantizeLinear_Output"

@@ -46,10 +46,10 @@ from subgraph.trials.matching.matched_tensor import MatchedTensor, Matches
 from subgraph.trials.reference_model import run_loaded
 from subgraph.types import Array, Shape, StringMap
 
-MAX_USES = 64  # tests of what two tensors upstream of another one are used for
-MAX_ALIKE = 0.5  # relative l2 distance from which on it tells nothing about such tensors
+MAX_USES = 64  # tests of the use of two tensors upstream of another one
+MAX_ALIKE = 0.5  # relative l2 distance from which on it shows nothing about such tensors
 MAX_UPSTREAM = 8  # tensors of the candidate's model that are tried for that
-MAX_ATTEMPTS = 16  # to match more tensors behind a fault
+MAX_ATTEMPTS = 16  # to match more tensors downstream of a fault
 MAX_BREAKS = 4  # nodes that the reference does not run, after which no more is captured
 MAX_HELD = 128  # tensors in memory while models are matched
 
@@ -66,15 +66,22 @@ def pair_models(
     """Match tensors of the candidate's model `other` on the first sample. One run of each model on
     the reference.
 
-    Behind a fault values are not alike any more. So where some are far off, the candidate's model
-    is run again from the reference's value of each tensor that was matched, until no more are
+    Downstream of a fault values are not alike any more. So if some deviate far, the candidate's
+    model is run again from the reference's value of each tensor that was matched, until no more are
     matched.
 
-    `choice`: the outputs of `graph` that `other` must have.
+    Args:
+        graph: The reference's model.
+        other: The candidate's model.
+        reference: The reference that runs `other`.
+        values: The reference's values of `graph`.
+        scratch: A folder for files.
+        tensor_map: Name in `graph` → name in `other`; None without a map.
+        choice: The outputs of `graph` that `other` must have; None for all.
 
     Raises:
-        UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names
-            no tensor.
+        UsageError: An input or output of `graph` is not in `other`.
+        UnknownName: `tensor_map` names a tensor that does not exist.
     """
     values.need(value_tensors(graph))
     other_values, unknown = _values_of(graph, other, reference, values, scratch)
@@ -185,11 +192,13 @@ def _values_of(
 
 
 def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
-    """Capture the tensors that the reference can compute; return why it cannot compute the first
-    of the others, "" if there is none.
+    """Capture the tensors that the reference can compute.
 
-    `names` are in topological order. Halves are tried where all at once fail, and nothing
-    downstream of a node that fails: one run, or a few per such node.
+    `names` are in topological order. Halves are tried if all at once fail, and nothing downstream
+    of a node that fails: one run, or a few per such node.
+
+    Returns:
+        The reason why it cannot compute the first of the other tensors; "" without other tensors.
     """
     graph = values.graph
     broken = set()
@@ -254,10 +263,10 @@ def _inputs_of(graph: Graph, other: Graph, records: Records, folder: Path) -> li
 
 
 def _perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
-    """The order of axes that gives the declared dimensions; () where the present one does, or none,
-    or several do.
+    """Return the order of axes that leads to the declared dimensions; of several, NHWC.
 
-    Of several, NHWC is taken.
+    Returns:
+        () if the present order does, no order does, or several without NHWC do.
     """
     orders = [] if dims is None else list(iter_axis_orders(shape, dims))
     if not orders or orders[0] == tuple(range(len(shape))):
@@ -269,9 +278,9 @@ def _perm(shape: Shape, dims: Sequence[Any] | None) -> Shape:
 
 
 # ------------------------------------------------------------ meaning
-# Tests of what a tensor of the candidate's model means, on the reference and the first sample.
+# Tests of the meaning of a tensor of the candidate's model, on the reference and the first sample.
 #
-# A name survives what an optimizer does. If BatchNormalization is folded into the Conv before it,
+# A name survives the changes of an optimizer. If BatchNormalization is folded into the Conv before,
 # the name of the Conv's output remains, and its value is that of the normalization. A boundary is
 # a claim, which is tested: if the nodes upstream of the tensor are wrong, and right by far when
 # they are run as one with those downstream of it, the name means another tensor. If they are
@@ -288,7 +297,7 @@ class MeaningTests:
 
     Attributes:
         pair: The two models, their matches, and the reference's values of the candidate's model.
-        values: The reference's values of its own model.
+        values: The reference's values of the reference's model.
         folder: A folder for files; it is created.
     """
 
@@ -311,12 +320,12 @@ class MeaningTests:
 
     @cached_property
     def regions(self) -> dict[str, Region | None]:
-        """By name in the reference's model, the nodes that compute a matched tensor."""
+        """The nodes that compute each matched tensor, by its name in the reference's model."""
         return {name: self._find_region(name) for name in self.pair.matches}
 
     @cached_property
     def fed(self) -> dict[str, Record]:
-        """By name in the candidate's model, the reference's values of the matches in its form."""
+        """The reference's values of the matches in the candidate's form, by its name of them."""
         folder = self._new_folder()
         records = self.values.records[0]
         return {
@@ -329,7 +338,7 @@ class MeaningTests:
         """Find the matches by name that mean another tensor.
 
         One run if a tensor deviates in the full model, and another one if a piece does. A suspect
-        is joined with what reads it, alone and together with all suspects that it is linked with.
+        is joined with its readers, alone and together with all suspects that it is linked with.
         """
         if self.agree_in_place(MIN_DISTANCE):
             return set()
@@ -387,7 +396,7 @@ class MeaningTests:
         return found
 
     def find_by_use(self) -> dict[str, MatchedTensor]:
-        """Match tensors within the pieces that deviate by what is computed of them.
+        """Match tensors within the deviating pieces by the tensors that are computed of them.
 
         A tensor is matched if the candidate's model, fed with the reference's value of it, outputs
         the reference's values. So the fault of a piece is upstream of it.
@@ -410,9 +419,16 @@ class MeaningTests:
     def _find_region(
         self, name: str, without: Collection[str] = (), more: Collection[str] = ()
     ) -> Region | None:
-        """Find the nodes that compute a tensor from all matched tensors but some, and from more
-        tensors of the candidate's model; None if there are none, or if one reads what no node
-        makes."""
+        """Find the nodes that compute a tensor from all matched tensors but some.
+
+        Args:
+            name: The tensor.
+            without: Matched tensors that are not used.
+            more: Further tensors of the candidate's model that are used.
+
+        Returns:
+            None without such nodes, or if one of them reads a tensor without a producer.
+        """
         stops = {*more, *(m.name for n, m in self.pair.matches.items() if n not in without)}
         target = self.pair.matches[name].name
         try:
@@ -563,8 +579,10 @@ def _is_use(tests: MeaningTests, name: str, some: Matches) -> bool:
 
 
 def _rank_use(tests: MeaningTests, match: MatchedTensor, name: str) -> tuple[float, bool]:
-    """Return how far a tensor is from another one in place, as far as that tells anything, and
-    whether another operator computes it."""
+    """Return the distance of a tensor from another in place, and whether their operators differ.
+
+    A distance from `MAX_ALIKE` on counts as `MAX_ALIKE`.
+    """
     models = (tests.pair.reference, name), (tests.pair.graph, match.name)
     operators = {graph.operator(tensor) for graph, tensor in models}
     own = match.to_real(tests.records[match.name].array())
