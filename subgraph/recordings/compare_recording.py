@@ -58,8 +58,8 @@ NOISE_BYTES = 1 << 30
 # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 AS_WRONG = 0.5
 STEPS = 127.0  # of int8, between zero and the largest value
-HIDDEN = 4 / STEPS  # of the largest value; what is more was hidden in place by earlier noise
-MAX_CLIPPED = 0.25  # of the elements, that int8 may clip behind a wrong tensor
+HIDDEN = 4 / STEPS  # of the largest value; earlier noise hid a larger error in place
+MAX_CLIPPED = 0.25  # of the elements, that int8 may clip downstream of a wrong tensor
 MAX_FORMS = 16  # combinations of recorded forms of a node's tensors, that are tried
 
 
@@ -69,7 +69,7 @@ class Choice:
 
     Attributes:
         only: these tensors instead of all.
-        fail_fast: stop behind the first tensor that is wrong.
+        fail_fast: stop after the first tensor that is wrong.
         accuracy: compute msaccucmp's numbers as well.
         earlier: runs of the same model, with the nearest of which each tensor is compared as well.
     """
@@ -156,7 +156,7 @@ def _is_seen(judge: Judge, name: str, recorded: Collection[str]) -> bool:
 
 
 def _is_wrong_first(compared: RunComparison) -> bool:
-    """Is a tensor wrong though none of those recorded before it is?"""
+    """Return whether a tensor is wrong although no tensor recorded before it is wrong."""
     graph = compared.judge.model.graph
     first = (find_first_recorded(graph, name, compared.rows) for name in graph.inputs)
     return any(compared.rows[n].failing for n in chain.from_iterable(first))
@@ -203,10 +203,10 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
 
 
 def _match_with_siblings(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
-    """Match one sample; in doubt, with what values confirm in other runs of the tool.
+    """Match one sample; doubtful names match as values confirm them in other runs of the tool.
 
-    Where a name that both confirm means another tensor there (the board fuses more, say), nothing
-    is carried over.
+    Nothing is carried over from a run in which a name that both confirm means another tensor, for
+    example because the board fuses more.
     """
     matched = match_sample(judge, run, k)
     own = collect_confirmed_names(matched, run.name)
@@ -225,8 +225,9 @@ class _Judging:
     """State shared while the tensors of one run are judged.
 
     Attributes:
-        wrong: Tensors that are wrong in place; behind them int8 clips what is beyond its scales.
-        doubtful: Those of which it is not certain which value the device had there.
+        wrong: Tensors that are wrong in place; downstream of them int8 clips values beyond its
+            scales.
+        doubtful: Tensors whose value on the device is not certain.
     """
 
     judge: Judge
@@ -269,15 +270,15 @@ class _Judging:
         value, remark = match.to_reference_form(reference)
         cast = next((cast for cast, seen in self.judge.model.unrounded.items() if seen == name), "")
         if cast and not remark:
-            told = f"the model casts it to a narrower type ({clean(cast)})"
-            remark = f"{told}, the recording does not"
+            fact = f"the model casts it to a narrower type ({clean(cast)})"
+            remark = f"{fact}, the recording does not"
         match = replace(match, remark=remark)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.fails and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
         if judgement.agrees and is_coarse(reference, match.entry.step):
             steps = f"printed in steps of {match.entry.step:g}"
-            return TensorRow(match, why=f"{steps}: too few digits to say that it agrees")
+            return TensorRow(match, why=f"{steps}: too few digits to show that it agrees")
         before, beside = self._judge_against_earlier(name, reference, value, k)
         may_be_mute = judgement.agrees and name not in self.judge.model.choice.may_be_empty
         mute = explain_mute(reference, value) if may_be_mute else ""
@@ -290,7 +291,7 @@ class _Judging:
     def _judge_against_earlier(
         self, name: str, reference: Array, value: Array, k: int
     ) -> tuple[str, Judgement | None]:
-        """Return the nearest earlier run that tells this tensor, and the judgement against it."""
+        """Return the nearest earlier run that has this tensor, and the judgement against it."""
         earlier = [c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]
         for run in reversed(earlier):
             row = run.rows.get(name)
@@ -305,7 +306,7 @@ class _Judging:
             moved = displace(reference, other, value)
             judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
             if row.failing and measure_remoteness(reference, other, value) <= AS_WRONG:
-                judged = _excuse(judged, "agrees", f"both are off alike: {judged.why}")
+                judged = _excuse(judged, "agrees", f"both deviate alike: {judged.why}")
             return run.run.name, judged
         return "", None
 
@@ -350,7 +351,7 @@ class _Judging:
             and alone.label == "fail"
             and alone.errors.get("max_rel", 0) > HIDDEN
         ):
-            why = f"of what was recorded before it, {alone.why}"
+            why = f"computed from the tensors recorded before it, {alone.why}"
             row = replace(row, in_place=replace(alone, why=why))
         if not row.failing:
             return row
@@ -376,7 +377,7 @@ class _Judging:
     def _alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.
 
-        Where it is not certain which tensor was recorded, the best of those that it may be.
+        If it is not certain which tensor was recorded, the tensor that fits best counts.
         """
         samples = [m for m in self.matched if name in m.matches]
         others = (m.matches[name].alternatives for m in samples)
@@ -387,7 +388,8 @@ class _Judging:
     def _judge_as_tensor(
         self, samples: Sequence[MatchedSample], name: str, meant: str
     ) -> Judgement | None:
-        """What was matched to one tensor, judged as another one: the best of all recorded forms.
+        """Judge the values that were matched to one tensor as another tensor, in the best of all
+        recorded forms.
 
         Returns:
             None if the order of a tensor's axes is not known.
@@ -417,7 +419,11 @@ class _Judging:
     def _judge_recorded(
         self, samples: Sequence[MatchedSample], name: str, meant: str, region: Region
     ) -> Judgement | None:
-        """The same, of these samples."""
+        """Judge the values of these samples, `name` as the tensor `meant`.
+
+        Returns:
+            None if the region cannot be run.
+        """
         try:
             feeds, outputs = run_recorded(samples, region)
         except (InputError, ModelError, WorkerDied) as e:

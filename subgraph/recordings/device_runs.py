@@ -1,6 +1,6 @@
-"""Recording folders -> runs of a device: their samples, and what the device was fed.
+"""Recording folders -> runs of a device: their samples, and the inputs of the device.
 
-A folder may hold several runs: of several tools (golden beside simulator) or of several samples
+A folder can hold several runs: of several tools (golden next to simulator) or of several samples
 (Result_0, Result_1). Runs whose names differ only in the last number are the samples of one run, if
 the reference is fed as many; else the first ones are compared, with a warning.
 """
@@ -46,7 +46,7 @@ from subgraph.types import Array, StringMap, Strings, frozen
 
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
-AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
+AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that values distinguish
 
 
 @frozen
@@ -63,11 +63,12 @@ class RecordingOptions:
     """The user's options about recordings.
 
     Attributes:
-        format, layout: of the dumps; "" to detect the format, and to take the model's layout.
+        format: the format of the dumps; "" to detect it.
+        layout: the layout of the dumps; "" for the model's.
         precision: of the device's arithmetic; None to derive it from the recorded types.
-        seeded: was the device fed subcut's random inputs?
-        tensor_map: by the model's tensor, what the recording calls it: a tensor, a node or a file.
-        choice: which outputs may tell nothing.
+        seeded: whether the device was fed subcut's random inputs.
+        tensor_map: the model's tensor → its name in the recording: of a tensor, a node or a file.
+        choice: the compared outputs, and those that may be no evidence.
     """
 
     folders: tuple[RecordedFolder, ...]
@@ -84,20 +85,20 @@ class RecordingOptions:
 
     @property
     def name(self) -> str:
-        """Of a result about them."""
+        """The name of a result about them."""
         return "+".join(safe_name(path.resolve().name) for path in self.paths)[:FOLDER_NAME_CHARS]
 
 
 @frozen
 class RecordedRun:
-    """What one device, or one tool, recorded.
+    """The recording of one device, or of one tool.
 
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
         precision: that it is judged at; "" for that of the candidate.
         missing: why there is no recording; "" where there is one.
         siblings: other runs of the same folder, whose entries have the same names.
-        layout: that the user says of files that do not store it; "" for none.
+        layout: the user's option for files that do not store it; "" for none.
     """
 
     name: str
@@ -115,12 +116,15 @@ class RecordedRun:
 
     @property
     def has_guessed_shapes(self) -> bool:
-        """Does any file store no shape?"""
+        """Whether any file stores no shape."""
         return any(entry.guessed for entry in chain.from_iterable(self.samples))
 
     @property
     def channels_last(self) -> bool:
-        """Does the user say that headerless files hold channels last? Values may contradict."""
+        """Whether the user's option is that headerless files hold channels last.
+
+        Values can contradict.
+        """
         return self.layout == "NHWC"
 
 
@@ -184,7 +188,7 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
 
     Raises:
         InputError: nothing can be read. UsageError: it is unknown what the device was fed.
-        UnknownName: a name in the map is none of the model, or none of the recordings.
+        UnknownName: a name in the map is not in the model, or not in the recordings.
     """
     runs = load_runs(options, graph)
     if options.tensor_map:
@@ -222,10 +226,16 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
 
 
 def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str) -> Recording:
-    """Read a recording; if the user says its layout, the shapes in it count as their own.
+    """Read a recording; if the user names its layout, the shapes in it count as stored.
 
-    But values decide whether channels come first or last: the user's word counts where they do not
-    tell. `precision`: that the user says; "" for none.
+    But values decide whether channels come first or last: the user's option counts only if they
+    do not decide.
+
+    Args:
+        folder: The recording.
+        graph: The model.
+        options: The user's options.
+        precision: The user's option for this folder; "" for none.
     """
     layout = options.layout
     claim = Precision(precision or Precision.FP32)
@@ -253,7 +263,7 @@ def _choose_names(options: RecordingOptions) -> list[str]:
         names = [folder.label or str(folder.path) for folder in options.folders]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         what = f"--recorded: '{twice}' is given twice"
-        raise UsageError(what, "a label of its own for each: LABEL=DIR", code="option.repeated")
+        raise UsageError(what, "a different label for each: LABEL=DIR", code="option.repeated")
     return names
 
 
@@ -285,7 +295,7 @@ def _apply_map(
 
 
 def _list_names(entry: DumpEntry) -> Strings:
-    """By which a user may call it."""
+    """Return the names by which a user can refer to an entry."""
     names = (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem)
     return tuple(filter(None, names))
 
@@ -339,7 +349,7 @@ def _choose_coarser(one: str, other: str) -> str:
 
 
 def find_claim(run: RecordedRun) -> str:
-    """Find the precision that the recording, its names, or its types say; the coarsest float's."""
+    """Find the precision in the recording, its names, or its types; the coarsest float's."""
     entries = list(chain.from_iterable(run.samples))
     if computed := {entry.computed for entry in entries} - {""}:
         return reduce(_choose_coarser, computed)
@@ -369,7 +379,8 @@ def _make_feeding(
         raise UsageError(what, hint, code="recording.input-missing")
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
-    files = chain.from_iterable(r.files for sample in records for r in sample.values())
+    saved = chain.from_iterable(sample.values() for sample in records)
+    files = chain.from_iterable(record.files for record in saved)
     names = dict.fromkeys(Path(file).name for file in files)
     return replace(feeding, inputs=tuple(names), records=records)
 
@@ -384,7 +395,7 @@ def _find_recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dic
 def _match_inputs(
     run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph
 ) -> dict[str, DumpEntry]:
-    """By name; or by number, as in ONNX's input_0.pb."""
+    """Match the entries of inputs by name, or by number, as in ONNX's input_0.pb."""
     written = WrittenNames(graph.inputs, run.plain)
     forms = iter_spellings(graph, graph.inputs)
     spelled = {run.plain(other): name for name, form, other in forms if not form.is_read}

@@ -26,8 +26,8 @@ from subgraph.types import Array, Shape, Strings, frozen
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
 HEAD_BYTES = 4096  # read to recognize a file
-# Of a file that contradicts its format: a list that lacks a key, text that is no number, an archive
-# that is damaged, encrypted, or of a kind that Python does not read.
+# Errors of a file that contradicts its format: a list that lacks a key, text that is not a number,
+# an archive that is damaged, encrypted, or of a kind that Python does not read.
 FORMAT_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -84,7 +84,7 @@ class Files:
         return self.root / name
 
     def make_error(self, name: str, why: object, hint: str = HINT) -> InputError:
-        """The error for a file that contradicts its format."""
+        """Make the error for a file that contradicts its format."""
         what = f"cannot read {self.root / name}: {why}"
         error = DamagedFile(what, hint, code="recording.damaged")
         error.file = name
@@ -94,7 +94,7 @@ class Files:
 
     @contextmanager
     def reading(self, name: str, what: str = "", hint: str = HINT) -> Iterator[None]:
-        """Turn what goes wrong in the block into the error for a file; `what` begins its text."""
+        """Turn an error of the block into the error for a file; `what` begins its text."""
         try:
             yield
         except FORMAT_ERRORS as e:
@@ -152,7 +152,7 @@ class Files:
             return None
 
     def reshape(self, name: str, array: Array, shape: Shape) -> Array:
-        """A file's values, of the right number, in this shape.
+        """Return a file's values in this shape.
 
         Raises:
             InputError: no array can have it (without values, the other dimensions may be of any
@@ -174,7 +174,9 @@ class Files:
     shaped = reshape  # its name in formats of users
 
     def map_part(self, name: str, offset: int, count: int) -> Array:
-        """A part of a file, memory-mapped if it is large; writing to it does not change the file.
+        """Return a part of a file, memory-mapped if it is large.
+
+        Writing to it does not change the file.
 
         A map keeps its file open until it is freed, so only large parts are mapped: few of them fit
         into a cache.
@@ -201,21 +203,29 @@ def _map(path: Path, offset: int, count: int) -> Array:
 
 
 def is_possible_shape(shape: Sequence[int]) -> bool:
-    """Can a tensor have this shape? numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
+    """Return whether a tensor can have this shape.
 
-    >>> is_possible_shape((0, 1 << 40)), is_possible_shape((0, 1 << 40, 1 << 40)), is_possible_shape((2, -1)), is_possible_shape((1,) * 65)
-    (True, False, False, False)
-    """  # noqa: E501
+    numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
+
+    >>> is_possible_shape((0, 1 << 40)), is_possible_shape((0, 1 << 40, 1 << 40))
+    (True, False)
+    >>> is_possible_shape((2, -1)), is_possible_shape((1,) * 65)
+    (False, False)
+    """
     is_small = len(shape) <= MAX_RANK and math.prod(d or 1 for d in shape) < 1 << 58
     return is_small and min(shape, default=0) >= 0
 
 
 def fill_open_dimension(dims: Sequence[int | None], count: int) -> Shape | None:
-    """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
+    """Return the shape of `count` elements, with its one open dimension filled in.
 
-    >>> fill_open_dimension((2, None), 6), fill_open_dimension((None, None), 6), fill_open_dimension((), 1)
-    ((2, 3), None, ())
-    """  # noqa: E501
+    Returns None if they cannot have the shape.
+
+    >>> fill_open_dimension((2, None), 6), fill_open_dimension((None, None), 6)
+    ((2, 3), None)
+    >>> fill_open_dimension((), 1)
+    ()
+    """
     fixed = math.prod(d for d in dims if d is not None)
     if sum(d is None for d in dims) > (fixed > 0) or (None in dims and count % fixed):
         return None

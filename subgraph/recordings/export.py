@@ -52,7 +52,7 @@ class Forms:
     scales: Mapping[str, tuple[Scale, str]] = field(default_factory=dict)
 
     def find_format(self, name: str, dtype: str) -> TensorFormat:
-        """The form of a tensor that has this element type now."""
+        """Find the form of a tensor that has this element type now."""
         rest = self.rest
         fitting = (form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob))
         own = next(fitting, rest)
@@ -94,9 +94,11 @@ class ExportedFile:
     """One file of the result.
 
     Attributes:
-        layout: "" if the array has none; original_shape: in NCHW, if the layout is padded.
-        loss: what the conversion lost, in words.
-        scale, zero_point: of integer codes, real = (code - zero_point) * scale.
+        layout: "" if the array has none.
+        original_shape: in NCHW, if the layout is padded.
+        loss: a sentence about the loss of the conversion.
+        scale: of integer codes: real = (code - zero_point) * scale.
+        zero_point: of integer codes.
     """
 
     name: str
@@ -139,7 +141,7 @@ def export(
     Raises:
         InputError: `source` holds no tensors. UnknownName: no such dump format, or a glob that no
             tensor matches.
-        ResultExists: another result stands in the way.
+        ResultExists: another result has this name.
     """
     if not os.path.exists(source):  # noqa: PTH110
         raise InputError(f"no folder {source}", KINDS, code="folder.not-found")
@@ -205,10 +207,11 @@ class TensorManifest(case.Manifest):
 def _read_listed(source: Path, document: JsonObject) -> list[DumpEntry]:
     """Read the files that subcut's own manifest lists; of a tensor in several formats, the .npy.
 
-    Raises InputError: there are none; the manifest is damaged, or names files outside its folder.
+    Raises InputError: there is no such file; the manifest is damaged, or names files outside its
+    folder.
     """
     where = str(source / case.MANIFEST)
-    manifest = from_json(TensorManifest, document, where, "make the result anew")
+    manifest = from_json(TensorManifest, document, where, "make the result again")
     files = scan(source)
     specs = raw.read_manifest(files)
     own = (*(manifest.inputs or ()), *manifest.outputs, *manifest.dump_data, *manifest.tensors)

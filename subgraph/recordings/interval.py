@@ -1,9 +1,8 @@
-"""A recorded run -> where it goes wrong: last good and first bad tensors, the nodes between them.
+"""A recorded run -> the place of its fault: last good and first bad tensors, the nodes between.
 
-A recording cannot be queried again, so no region is certified. But the fault lies between tensors
-that agree and the first that does not, whatever the device does inside. Behind the first bad tensor
-every tensor may be wrong; there the isolated judgement says whether a region adds an error of its
-own.
+A recording cannot be queried again, so no region is certified. But the fault is between tensors
+that agree and the first that does not, whatever the device does inside. Downstream of the first bad
+tensor every tensor may be wrong; there the isolated judgement shows whether a region adds an error.
 
 Several recordings are in the order in which the model was changed: as floats, quantized, on the
 board. Each is judged against the reference, and against the nearest recording before it that holds
@@ -42,17 +41,17 @@ SLOW = ("baked-shape", "denormals", "overflow", "underflow")
 
 @frozen
 class Interval:
-    """One place where a recording goes wrong.
+    """One place of a fault in a recording.
 
     Attributes:
         region: the nodes between; its inputs are the last good tensors, or the model's.
         first_bad: the first tensors that are wrong; their regions share nodes.
-        last_good, wrong_before: the recorded tensors that enter it, those that agree and those that
-            do not.
+        last_good: the recorded tensors that enter it and agree.
+        wrong_before: the recorded tensors that enter it and do not agree.
         unseen: tensors inside that were not recorded, or whose match is uncertain.
-        first: is everything before it right? Else it adds an error to an inherited one.
+        first: whether everything before it is right. Else it adds an error to an inherited one.
         suspects: its nodes with their weights, the likeliest first.
-        adds_error: does the isolated judgement of a first bad tensor fail? None: not known.
+        adds_error: whether the isolated judgement of a first bad tensor fails. None if unknown.
     """
 
     region: Region
@@ -68,12 +67,16 @@ class Interval:
 def find_intervals(
     comparison: RunComparison, weights: Mapping[int, float] | None = None
 ) -> list[Interval]:
-    """Find where one run goes wrong, in the order of the model; shared nodes make one interval.
+    """Find the faults of one run, in the order of the model; shared nodes belong to one interval.
 
-    A tensor that adds an error behind a first bad one gets an interval of its own only if its
+    A tensor that adds an error downstream of a first bad one gets a separate interval only if its
     region shares no nodes with those before. Else it is a witness: if two regions that share nodes
-    both fail, the shared nodes are suspect. `weights`: of nodes, from other sources. Complexity:
-    linear in the model for each tensor that is wrong.
+    both fail, the shared nodes are suspect. Complexity: linear in the model for each tensor that is
+    wrong.
+
+    Args:
+        comparison: The run.
+        weights: Weights of nodes from other sources. None without any.
     """
     graph = comparison.judge.model.graph
     rows = comparison.rows
@@ -192,7 +195,7 @@ SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
 def compare_runs(
     judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL
 ) -> list[RunComparison]:
-    """Compare each run beside those before it; of several, one without a match is missing.
+    """Compare each run, also with those before it; one of several without a match is missing.
 
     Raises:
         InputError: no run holds a tensor of this model. ModelError: the reference cannot give the
@@ -213,7 +216,7 @@ def compare_runs(
 
 
 def find_departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
-    """Find the first tensor of each recording at which it goes wrong by itself."""
+    """Find the first tensor of each recording that adds an error to the earlier recordings."""
     found = (_find_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
     return [departure for departure in found if departure]
 
@@ -226,7 +229,7 @@ def choose_run_to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
 
 
 def _find_departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
-    """Where a recording departs from those before it."""
+    """Find the tensor at which a recording departs from those before it."""
     graph = last.judge.model.graph
     names = [c.run.name for c in earlier]
     for name in last.failing:
@@ -285,7 +288,8 @@ def summarize_runs(
 
 
 def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
-    """Tell if a recording that agrees is much farther from the one before than that one is off."""
+    """Describe a recording that agrees, but deviates far more from the recording before than that
+    one from the reference; return "" for other recordings."""
     rows = {c.run.name: c.rows for c in others}
     for tensor, row in comparison.rows.items():
         if row.beside is None or tensor not in rows[row.before]:
@@ -301,13 +305,16 @@ def _describe_drift(comparison: RunComparison, others: Sequence[RunComparison]) 
     return ""
 
 
-def _describe_departure(departure: Departure, is_told: bool) -> str:
-    """`is_told`: is it said already what agrees with the reference?"""
+def _describe_departure(departure: Departure, names_reference: bool) -> str:
+    """Describe a departure.
+
+    `names_reference`: whether the sentence has named the recordings that agree with the reference.
+    """
     before = "the reference" if departure.before == REFERENCE else departure.before
-    whom = "" if is_told and departure.before == REFERENCE else f" from {before}"
-    silent = f", of which {join_with_and(departure.skipped)} tells nothing"
-    place = f"{departure.tensor} ({departure.op})"
-    return f"{departure.run} departs{whom} first at {place}{silent if departure.skipped else ''}"
+    whom = "" if names_reference and departure.before == REFERENCE else f" from {before}"
+    skipped = join_with_and(departure.skipped)
+    silent = f", which {skipped} did not record" if departure.skipped else ""
+    return f"{departure.run} departs{whom} first at {departure.tensor} ({departure.op}){silent}"
 
 
 def _has_other_input(comparison: RunComparison) -> bool:
@@ -315,6 +322,6 @@ def _has_other_input(comparison: RunComparison) -> bool:
 
 
 def _is_inherited(comparison: RunComparison) -> bool:
-    """Is every wrong tensor as wrong in an earlier recording?"""
+    """Return whether every wrong tensor is as wrong in an earlier recording."""
     rows = [comparison.rows[name] for name in comparison.failing]
     return all(row.beside is not None and row.beside.agrees for row in rows)

@@ -34,7 +34,7 @@ ALGORITHMS = tuple(
 COSINE = ALGORITHMS[0]
 REASON = "CompareFailReason"
 NAN = "NaN"
-NO_OP = "*"  # in the place of a name: there is no such op on that side
+NO_OP = "*"  # instead of a name: there is no such op on that side
 # As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and where the
 # golden side is .npy, msaccucmp leaves out the second Address, which is NaN in any case.
 HEAD = (
@@ -63,17 +63,17 @@ NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to 
 
 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
-    """All ten of `ALGORITHMS`, and under `REASON` why there are none, or "".
+    """Measure all ten of `ALGORITHMS`; under `REASON` is the reason why they are NaN, or "".
 
-    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone has NaN or infinity.
-    StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine and golden. Of complex numbers, the real
-    parts.
+    All ten are NaN if the sizes differ, there are no elements or no numbers, or only one side has
+    NaN or infinity. StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine and
+    golden. Only the real parts of complex numbers count.
 
     >>> import numpy as np
     >>> found = measure(np.array([3.0, 4.0]), np.array([3.0, 5.0]))
     >>> found["MaxAbsoluteError"], found["MeanAbsoluteError"], found["StandardDeviation"]
     (1.0, 0.5, '(3.500;0.500),(4.000;1.000)')
-    """  # noqa: E501
+    """
     if why := _explain_incomparable(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
     pair = Pair(_convert_to_float32(golden), _convert_to_float32(mine))
@@ -115,17 +115,21 @@ def _format_spread(values: Array) -> str:
 
 
 def is_precision_error(values: Mapping[str, float | str]) -> bool:
-    """IsPrecisionError: cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error > 1, as printed.
+    """Return IsPrecisionError of printed values.
 
-    NaN as in `_process_is_npu_and_is_precision_error_ops`: where the cosine is NaN or missing, no error, whatever the
-    others say; NaN elsewhere is not beyond its limit. The op types that are never one are `EXEMPT`; `format_cells` knows them.
+    It is true if cosine < 0.99, distance > 0.05, KL > 0.005, RMSE > 1 or mean relative error > 1.
+    NaN counts as in `_process_is_npu_and_is_precision_error_ops`: without a cosine there is no
+    error, whatever the other values are; another NaN is not beyond its limit. The op types that
+    never have an error are `EXEMPT`; `format_cells` applies them.
 
     Raises:
-        ValueError: one of the five is a text and no number.
+        ValueError: one of the five is a text and not a number.
 
-    >>> is_precision_error({"CosineSimilarity": 0.98}), is_precision_error({"CosineSimilarity": 1.0}), is_precision_error({"RootMeanSquareError": 9.0})
-    (True, False, False)
-    """  # noqa: E501
+    >>> is_precision_error({"CosineSimilarity": 0.98}), is_precision_error({"CosineSimilarity": 1})
+    (True, False)
+    >>> is_precision_error({"RootMeanSquareError": 9.0})
+    False
+    """
     # as printed in the CSV, which msprobe reads
     printed = {name: float(_format_number(float(values.get(name, math.nan)))) for name in NUMBERS}
     found = ((limit, printed[METRICS[limit.metric]]) for limit in criterion.LIMITS)
@@ -144,13 +148,13 @@ class AccuracyRow:
 
     Attributes:
         mine: the op's name in the dump; with commas, several.
-        golden: the original op's name; "*" if there is none, as for the NPU's own Cast and
+        golden: the original op's name; "*" without an original op, as for the NPU's own Cast and
             TransData.
         tensor_index: `OP:output:0`.
-        overflow: None where it was not looked for, or the tensor is not a float16.
-        values: as `measure` gives them; empty where not comparable.
+        overflow: None if it was not looked for, or the tensor is not a float16.
+        values: as `measure` returns them; empty if not comparable.
         reason: replaces the one in `values`, if not empty.
-        is_output: the golden op makes an output of the model.
+        is_output: whether the golden op produces an output of the model.
     """
 
     index: int
@@ -168,14 +172,14 @@ class AccuracyRow:
 
 
 def format_cells(row: AccuracyRow) -> list[str]:
-    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all addresses.
+    """Return one row below `HEAD`: six decimals, NaN for missing values and for all addresses.
 
-    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
-    minus; write them as they are, with `csv.writer`.
+    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers
+    can start with a minus; write them as they are, with `csv.writer`.
 
     >>> format_cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
-    """  # noqa: E501
+    """
     wrong = row.op_type not in EXEMPT and is_precision_error(row.values)
     golden = (row.golden, row.golden_dtype, NAN)
     words = (row.op_type, row.mine, row.mine_dtype, NAN, *golden, row.tensor_index)
@@ -196,14 +200,15 @@ def _format_flag(flag: bool) -> str:
 
 
 def has_overflow(array: Array, dtype: str) -> bool:
-    """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False for others.
+    """Return OverFlow: whether max|x| ≥ 65504, the largest float16, in a tensor dumped as float16.
 
-    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere hides an overflow.
+    It is False for tensors of other types. msaccucmp defines a lower bound too, 5.96e-8, but never
+    applies it. As in msaccucmp, a NaN anywhere hides an overflow.
 
     >>> import numpy as np
     >>> has_overflow(np.array([1.0, -np.inf]), "float16"), has_overflow(np.array([1e30]), "float32")
     (True, False)
-    """  # noqa: E501
+    """
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
 
 

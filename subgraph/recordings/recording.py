@@ -1,6 +1,6 @@
 """A folder that a tool or a device left -> its tensors; the format is detected by content.
 
-Every format says how surely a folder is of its kind, and the most specific one wins: a mark that
+Every format returns how surely a folder is of its kind, and the most specific one wins: a mark that
 only one tool leaves (a list, a magic number, a pattern of names) beats files that store type and
 shape, which beat bare numbers.
 """
@@ -36,7 +36,7 @@ MAX_LOST = 0.1  # of the files, that may be damaged
 STATISTICS = frozenset(
     "min max mean std stddev norm variance rmse mean_error max_abs_error l2norm sqnr".split()
 )
-CHOOSE = "say which with --dump-format"
+CHOOSE = "choose one with --dump-format"
 
 # inference starts a process
 _specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()
@@ -68,7 +68,7 @@ class Recording:
 
     @property
     def is_half(self) -> bool:
-        """Does the tool compute floats in float16, whatever it writes?"""
+        """Whether the tool computes floats in float16, whatever it writes."""
         return bool(getattr(_load_format(self.format), "HALF", False))
 
     def join_parts(self, names: Iterable[str]) -> Recording:
@@ -141,7 +141,7 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
 
 
 def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEntry, ...]:
-    """The tensors; of a damaged file an entry that says why, where others can be read without it.
+    """Read the tensors; a damaged file is an entry with the reason if the others can be read.
 
     Raises:
         InputError: most are damaged, or one that lists the others.

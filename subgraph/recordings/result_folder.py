@@ -1,9 +1,9 @@
 """Runs against the reference -> one document, cases with recorded values, and a folder.
 
 The document has a row per tensor, the outlier, and the first bad tensor of each run. The folder has
-a case per interval. In a case, the recorded tensors enter a cut, and are beside it as `dump_data`.
-Its outputs are what the reference computes from those inputs, so the usual self-check of a case
-applies.
+a case per interval. In a case, the recorded tensors enter a cut, and are next to it as `dump_data`.
+Its outputs are those that the reference computes from these inputs, so the usual self-check of a
+case applies.
 
 manifest.json  run.json
 interval/        the first region: model.onnx, inputs/, outputs/ (reference), candidate/, repro.py
@@ -120,7 +120,7 @@ def make_document(
 
 
 def _describe_outcome(run: RunSummary) -> str:
-    """What one run says: `wrong: 22 of 34 recorded tensors, first conv3`."""
+    """Describe the outcome of one run: `wrong: 22 of 34 recorded tensors, first conv3`."""
     if run.mistake:
         return f"wrong: {run.mistake}"
     if run.status is Status.FAIL:
@@ -279,11 +279,11 @@ class RecordedValues:
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """What the reference was fed."""
+        """The samples that the reference was fed."""
         return self.judge.model.values.samples
 
     def copy_to(self, stems: StringMap, folder: Path) -> list[Captured]:
-        """As `ReferenceValues.copy_to`."""
+        """Copy the values, as `ReferenceValues.copy_to` does."""
         self._require_inputs()
         inputs, outputs = run_recorded(self.matched[: len(self.samples)], self.region)
         captured_names = self.judge.model.values.records[0]

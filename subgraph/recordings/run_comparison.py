@@ -1,9 +1,9 @@
-"""One run compared with the reference: a row per tensor, what is doubtful, and a misread input.
+"""One run compared with the reference: a row per tensor, the doubts, and a misread input.
 
-The first recorded tensors downstream of an input tell that. Where they are wrong, the reference is
-run on the input as it is usually misread. One of these misreadings is meant if it brings each of
-them far nearer. All else is then compared with what the reference gives for it, so that a fault
-besides is still found, and no healthy node is blamed.
+The first recorded tensors downstream of an input show whether it was misread. If they are wrong,
+the reference is run on the input as it is usually misread. One of these misreadings is the cause if
+it brings each of the tensors far nearer. All other tensors are then compared with the reference's
+values for the misread input, so that another fault is still found, and no healthy node is blamed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from subgraph.trials.similar_outputs import MisreadInput, feed_misread, misread_
 from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Judgement, Status, explain_silence
 
-FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
+FEW_SHARE = 0.5  # of the model's tensors; if fewer are compared, an agreement reports that
 FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another dump
 NO_NODE = (
     "no node adds an error: int8 clips or rounds what the nodes read, so another calibration, not"
@@ -53,15 +53,16 @@ class TensorRow:
     """One tensor of one run; of several samples the worst.
 
     Attributes:
-        in_place: None where the entry cannot be read or compared; `why` gives the reason.
-        alone: None where it was not needed, or cannot be computed.
-        before: the nearest earlier run of which this tensor was compared; "" where there is none.
-        beside: against what that run recorded; None where there is no such run.
+        in_place: None if the entry cannot be read or compared; `why` is the reason.
+        alone: None if it was not needed, or cannot be computed.
+        before: the nearest earlier run of which this tensor was compared; "" without such a run.
+        beside: the judgement against the value of that run; None without such a run.
         accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
-        overflow: msaccucmp's OverFlow; None where it was not looked for.
-        mute: Why the agreement tells nothing about the device, a constant value for example; "" if
-            it does.
-        rounded: Whether it is wrong, and int8 explains it: its nodes give it of what was recorded.
+        overflow: msaccucmp's OverFlow; None if it was not looked for.
+        mute: Why the agreement is no evidence for the device, a constant value for example; "" if
+            it is.
+        rounded: Whether it is wrong, and int8 explains it: its nodes compute it from the recorded
+            values.
     """
 
     match: TensorMatch
@@ -77,7 +78,7 @@ class TensorRow:
 
     @property
     def failing(self) -> bool:
-        """Is it wrong in place?"""
+        """Whether it is wrong in place."""
         return self.in_place is not None and self.in_place.fails
 
     @property
@@ -87,12 +88,12 @@ class TensorRow:
 
     @property
     def agreeing(self) -> bool:
-        """Is it right in place?"""
+        """Whether it is right in place."""
         return self.in_place is not None and self.in_place.agrees
 
     @property
     def compared(self) -> bool:
-        """Is it either?"""
+        """Whether it is right or wrong in place."""
         return self.failing or self.agreeing
 
     @property
@@ -160,9 +161,9 @@ class RunComparison:
     def status(self) -> Status:
         """The status of the recording: wrong if something disagrees, or other values were fed.
 
-        Unresolved where only the steps of int8 add up, it is missing, nothing that tells something
-        agrees, an entry cannot be compared, the value of one of unknown name fits no tensor, or too
-        little was recorded to say that the model agrees.
+        It is unresolved if only the steps of int8 add up, the recording is missing, no output that
+        is evidence agrees, an entry cannot be compared, the value of an entry of unknown name fits
+        no tensor, or too little was recorded to show that the model agrees.
         """
         is_wrong = bool(self.failing and self.unexplained)
         if is_wrong or self.other_input or self.wrong_input:
@@ -183,7 +184,7 @@ class RunComparison:
 
     @property
     def too_few(self) -> str:
-        """Why the tensors that agree say little of the model; "" where they say enough."""
+        """Why the tensors that agree are too few for the model; "" if they are enough."""
         if self.unseen_outputs and self.tensors:
             seen = f"{sum(row.compared for row in self.rows.values())} of {self.tensors} tensors"
             outputs = ", ".join(self.unseen_outputs)
@@ -219,13 +220,13 @@ class RunComparison:
 
     @property
     def notes(self) -> list[str]:
-        """What makes the recording doubtful as a whole."""
+        """The reasons why the full recording is doubtful."""
         silence = [f"inconclusive: {self.silence}"] if self.silence else []
         on_errors = self._notes_on_errors()
         return [*silence, *self._notes_on_input(), *self._notes_on_files(), *on_errors]
 
     def _notes_on_input(self) -> Iterator[str]:
-        """Was the device fed something else, and is it a dump of this model at all?"""
+        """Yield the notes on other inputs of the device, and on a dump of another model."""
         if self.other_input and not self.wrong_input:
             other = ", ".join(self.other_input)
             yield f"the recording was made with another input: {other} differs"
@@ -298,7 +299,7 @@ def _find_exchanged(holds: StringMap) -> list[list[str]]:
 
 
 def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
-    """Yield what a run recorded of these tensors beside the reference's value, per sample."""
+    """Yield the recorded and the reference's values of these tensors, per sample."""
     labels = comparison.judge.model.values.labels
     for matched in comparison.matched:
         for name in names:
@@ -307,7 +308,7 @@ def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterato
                 continue
             try:
                 value, _ = matched.matches[name].to_reference_form(reference)
-            except InputError:  # its row says why
+            except InputError:  # its row has the reason
                 value = None
             yield ValuePair(name, labels[matched.k], comparison.run.name, reference, value)
 
@@ -315,7 +316,7 @@ def iter_value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterato
 # ------------------------------------------------------------ the input
 
 MAX_SECONDS = 60.0  # that misreadings may take
-FIRST = 8  # tensors behind an input, among which entries of unknown names are looked for
+FIRST = 8  # tensors after an input, among which entries of unknown names are looked for
 
 
 def find_first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
@@ -380,7 +381,7 @@ def _measure_distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry,
 
 
 def _can_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
-    """May one of the entries hold one of the first tensors, in any order of its numbers?"""
+    """Return whether an entry can hold one of the first tensors, in any order of its numbers."""
     first = model.tensors()[:FIRST]
     capture_tensors(model, first)
     values = ((n, read_reference_value(model, n, 0)) for n in first)

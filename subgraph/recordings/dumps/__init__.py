@@ -11,7 +11,7 @@
 
 A format opens files through `Files` only, which stays in the folder and checks sizes before memory
 is taken. A damaged file raises InputError. An entry that cannot be read, because of an unknown type
-for example, says why in `missing`; the others are still read.
+for example, has the reason in `missing`; the others are still read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_SHAPE = "its shape is not known"
 
 @frozen
 class TensorSpec:
-    """What a model or a manifest says of a tensor whose file does not.
+    """Facts from a model or a manifest about a tensor whose file does not store them.
 
     Attributes:
         dtype: numpy's or ml_dtypes' name; "" if unknown.
@@ -71,7 +71,7 @@ class TensorSpec:
 
 
 class WrittenNames:
-    """A model's names, found by what a tool, or subcut, writes for them (`plain`)."""
+    """A model's names, found by the forms in which a tool, or subcut, writes them (`plain`)."""
 
     def __init__(self, names: Iterable[str], plain: Callable[[str], str]) -> None:
         self.names = dict.fromkeys(names)
@@ -82,9 +82,9 @@ class WrittenNames:
                 self._written.setdefault(form, []).append(name)
 
     def find(self, recorded: str) -> list[str]:
-        """The same name; else those that would be written so, in the order of the model.
+        """Find the same name; else the names that have this written form, in the model's order.
 
-        `same~2` is what subcut writes for `same` beside `Same`, which is one file on some systems.
+        subcut writes `same~2` for `same` if there is `Same`: some systems do not distinguish them.
         """
         if recorded in self.names:
             return [recorded]
@@ -96,10 +96,10 @@ class WrittenNames:
         return self._written.get(self.plain(safe_name(name)), [])
 
     def meant_by(self, entry: DumpEntry) -> list[str]:
-        """Return the names that an entry may stand for: of the recording, its tensor, its node.
+        """Return the names that an entry can mean: of the recording, its tensor, its node.
 
-        Inputs of a node stand for nothing unless the tensor is named. After fusion a node may hold
-        another tensor than its name says.
+        Inputs of a node mean nothing unless the tensor is named. After fusion a node can hold
+        another tensor than that of its name.
         """
         originals = [name for name in entry.originals if name in self.names]
         recorded = (entry.tensor, entry.node if entry.role == "output" else "")
@@ -108,13 +108,13 @@ class WrittenNames:
 
 @frozen
 class DumpHints:
-    """What is known of the tensors from elsewhere.
+    """Facts about the tensors from other sources than their files.
 
     Attributes:
         specs: by the model's names.
         layout: of files that do not store it.
-        flat_if_misfit: is a headerless file whose size does not fit its tensor read as a flat
-            array? After fusion it holds another tensor.
+        flat_if_misfit: whether a headerless file whose size does not fit its tensor is read as a
+            flat array. After fusion it holds another tensor.
         narrow: the type of floats in headerless files whose size does not fit the model's type.
     """
 
@@ -149,23 +149,25 @@ class DumpEntry:
         dtype: numpy's or ml_dtypes' name.
         shape: as stored; None if unknown.
         layout: as stored; "" if it is the model's or unknown.
-        tensor, node: the names as the tool spelled them; "" if it names only the other.
-        role, index: "output" or "input" of the node, and which.
-        originals: names in the model, of a tensor or a node, if the recording itself says them.
+        tensor: the tensor's name as the tool spelled it; "" if it names only the node.
+        node: the node's name as the tool spelled it; "" if it names only the tensor.
+        role: "output" or "input" of the node.
+        index: the position among the node's outputs or inputs.
+        originals: names in the model, of a tensor or a node, if the recording itself has them.
         original_index: the output of that node.
         fused: names of all nodes of the model that the device fused into the node.
-        original_shape, original_layout: of the tensor in the model; None and "" if the recording
-            does not say them.
+        original_shape: the tensor's shape in the model; None if the recording does not have it.
+        original_layout: the tensor's layout in the model; "" if the recording does not have it.
         side: which of several recordings in one folder: golden, simulator, a sample, a runner.
-        step: what the last printed digit is worth; 0 if values are exact.
-        scale: of 8-bit codes, if the recording says it.
+        step: the value of one unit of the last printed digit; 0 if values are exact.
+        scale: of 8-bit codes, if the recording has it.
         note: for readers, such as "inserted by the toolkit".
         missing: why it cannot be read; "" if it can.
         stem: of the file that it is converted to.
-        guessed: is the shape a hint? The file stores none.
-        mapped: does the user say `originals`?
-        computed: the precision that the device computed it in, if the file holds another type; ""
-            if `dtype` tells.
+        guessed: whether the shape is a hint because the file stores none.
+        mapped: whether `originals` is the user's option.
+        computed: the precision in which the device computed it, if the file holds another type; ""
+            if it is that of `dtype`.
     """
 
     file: str

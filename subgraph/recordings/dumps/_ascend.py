@@ -115,10 +115,11 @@ class Origin:
     """The tensor of the model that an output on the NPU is.
 
     Attributes:
-        name, index: node of the model and which of its outputs; "" for a tensor inside an op that
-            is several nodes.
-        fused: all nodes of the model that the op is; none if the compiler inserted it.
-        shape, layout: of the tensor in the model; None and "" if the JSON does not say them.
+        name: the node of the model; "" for a tensor inside an op that is several nodes.
+        index: the output of that node.
+        fused: all nodes of the model that the op is; empty if the compiler inserted it.
+        shape: the tensor's shape in the model; None if the JSON does not have it.
+        layout: the tensor's layout in the model; "" if the JSON does not have it.
     """
 
     name: str
@@ -128,7 +129,7 @@ class Origin:
     layout: str
 
     def apply_to(self, entry: DumpEntry) -> DumpEntry:
-        """The entry with the nodes of the model that it is."""
+        """Return the entry with the nodes of the model that it is."""
         originals = (self.name,) if self.name else ()
         return replace(entry, originals=originals, original_index=self.index, fused=self.fused)
 

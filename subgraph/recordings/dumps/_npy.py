@@ -57,8 +57,8 @@ def parse(data: bytes, size: int) -> Header:
     """The header in the first bytes of a .npy of `size` bytes.
 
     Raises:
-        BadHeader: there is none, it holds Python objects, or it promises more bytes than the file
-            has.
+        BadHeader: there is no header, it holds Python objects, or it promises more bytes than the
+            file has.
     """
     file = BytesIO(data)
     try:
@@ -72,11 +72,11 @@ def parse(data: bytes, size: int) -> Header:
     if dtype.hasobject or dtype.names is not None:
         raise BadHeader("it holds Python objects or records, which are not read")
     if not is_possible_shape(shape) or not dtype.itemsize:
-        raise BadHeader(f"its header says shape {list(shape)} of {dtype}")
+        raise BadHeader(f"its header has shape {list(shape)} of {dtype}")
     header = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if header.offset + header.nbytes > size:
         held = size - header.offset
-        raise BadHeader(f"its header says {header.nbytes} bytes of values; it has {held}")
+        raise BadHeader(f"its header promises {header.nbytes} bytes of values; it has {held}")
     return header
 
 
@@ -117,10 +117,10 @@ plain = replace_characters(r"[/\\.: ]", strip=True)  # as several tools name fil
 def make_entry(
     files: Files, name: str, hints: DumpHints, dtype: str = "", **fields: Any
 ) -> DumpEntry:
-    """The entry of a .npy: a golden file names node and output, any other the tensor.
+    """Return the entry of a .npy: a golden file names node and output, any other the tensor.
 
-    `dtype`: the type whose raw bits the file holds; if "", the hints may say it. `fields`: of the
-    entry, that are known.
+    `dtype`: the type whose raw bits the file holds; "" for that of the hints, if they have it.
+    `fields`: of the entry, that are known.
     """
     side, _, base = name[: -len(".npy")].rpartition("/")
     header = read_header(files, name)

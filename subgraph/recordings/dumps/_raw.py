@@ -22,11 +22,11 @@ from subgraph.types import Array, JsonObject, Shape
 MANIFEST = "manifest.json"
 EXPORT = "subcut.export/"  # how the schema of its manifest begins
 BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
-_HINT = "say type and shape in a manifest.json beside it, or give the model"
+_HINT = "name type and shape in a manifest.json next to it, or name the model"
 
 
 def count_bytes(dtype: str, count: int) -> int:
-    """Bytes of so many elements, packed."""
+    """Return the bytes of `count` elements, packed."""
     return math.ceil(count * dtypes.bits_of(dtype) / 8)
 
 
@@ -45,10 +45,9 @@ def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> 
 def make_entry(
     files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = "", **fields: Any
 ) -> DumpEntry:
-    """The entry of a headerless file.
+    """Return the entry of a headerless file.
 
-    `default`: the type that the tool writes if nothing is said. `fields`: of the entry, such as its
-    names.
+    `default`: the type that the tool writes by default. `fields`: of the entry, such as its names.
     """
     entry = _make_entry(files, name, spec, hints, default)
     return replace(entry, **{"scale": spec.scale} | fields)
@@ -155,7 +154,7 @@ def read_manifest(files: Files) -> dict[str, tuple[str, TensorSpec]]:
 def _parse_spec(item: JsonObject) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
-        what = f"{MANIFEST} says element type '{dtype}', which ONNX does not have"
+        what = f"{MANIFEST} has element type '{dtype}', which ONNX does not have"
         raise InputError(what, code="tensor.unsupported-type")
     aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
     shape = None
@@ -175,7 +174,7 @@ def read_exported_scales(files: Files) -> dict[str, Scale | None]:
 
 
 def _parse_exported_spec(item: JsonObject) -> TensorSpec:
-    """As `_parse_spec`, of what `subcut export` wrote, whose shape is that of the file."""
+    """Parse the spec of a file that `subcut export` wrote, whose shape is that of the file."""
     spec = _parse_spec(item)
     if not (stored := spec.closed_shape):
         return spec

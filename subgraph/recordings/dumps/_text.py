@@ -28,7 +28,7 @@ _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"
 
 
 def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
-    """All numbers behind the first `skip` lines, flat.
+    """Read all numbers after the first `skip` lines, flat.
 
     Raises:
         InputError: a word that is not a number of this type.
@@ -50,7 +50,7 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
 
 
 def _find_last_separator(block: bytes) -> int:
-    """Where the last line ends, else the last word; -1 if it is one word."""
+    """Find the end of the last line, else of the last word; -1 if it is one word."""
     line = block.rfind(b"\n")
     return line if line >= 0 else max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
 
@@ -100,7 +100,7 @@ def _read_beginning(files: Files, name: str, skip: int) -> bytes:
 
 
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
-    """Does the beginning of a file hold numbers and nothing else?"""
+    """Return whether the beginning of a file holds numbers and nothing else."""
     head = _read_beginning(files, name, skip)
     words = head.replace(b",", b" ").split()
     if not words or head.translate(None, _LETTERS):
@@ -117,9 +117,10 @@ def is_whole(files: Files, name: str, skip: int = 0) -> bool:
 
 
 def measure_step(files: Files, name: str, skip: int) -> float:
-    """Return what the last digit is worth, if all first numbers have as many behind the point.
+    """Return the value of one unit of the last digit, if all first numbers have equally many digits
+    after the point.
 
-    0 for other numbers (with an exponent, of different lengths): they may be exact.
+    Returns 0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
     words = _read_beginning(files, name, skip).replace(b",", b" ").split()
     found = [_FIXED.fullmatch(word) for word in words]

@@ -1,4 +1,4 @@
-"""A .pt of torch.save -> its tensors, never unpickled: opcodes say where the bytes of each are.
+"""A .pt of torch.save -> its tensors, never unpickled: opcodes locate the bytes of each tensor.
 
 They are those that `torch.load(weights_only=True)` takes for tensors, dicts and lists; no other is
 followed, and no function is called but the three below.
@@ -39,7 +39,7 @@ FOLLOWED = frozenset(
 
 
 class NotRead(ValueError):
-    """An archive that is none of torch's, or holds more than tensors, dicts and lists."""
+    """An archive that torch did not write, or that holds more than tensors, dicts and lists."""
 
 
 class TorchTensor(NamedTuple):
@@ -53,7 +53,7 @@ class TorchTensor(NamedTuple):
 
 
 def read_tensors(files: Files, name: str) -> dict[str, TorchTensor]:
-    """By name; a lone tensor has the name "".
+    """Read the tensors by name; a lone tensor has the name "".
 
     Raises:
         InputError: it is damaged, or not of this kind.
@@ -137,7 +137,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 class _Actions(dict[int, Any]):
-    """What to do for each opcode that is followed."""
+    """The action for each opcode that is followed."""
 
     def __missing__(self, code: int) -> Any:
         raise NotRead(f"it holds more than tensors ({OPCODES.get(code, code)})")

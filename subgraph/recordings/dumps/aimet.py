@@ -29,12 +29,12 @@ _INPUT = re.compile(r"(?P<side>(?:.*/)?)inputs/input_(?P<sample>\d+)(?:/(?P<inde
 
 
 def detect(files: Files) -> int:
-    """By the folders of outputs."""
+    """Detect the format by the folders of outputs."""
     return MARKED if any(map(_OUTPUT.fullmatch, files.ending(".raw"))) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Per sample its inputs, and what the layers gave, in the order of the run if listed."""
+    """Yield inputs and outputs of layers per sample, in the order of the run if it is listed."""
     found = files.ending(".raw")
     for m in filter(None, map(_INPUT.fullmatch, found)):
         index = int(m["index"] or 0)

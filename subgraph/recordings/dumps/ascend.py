@@ -1,4 +1,4 @@
-"""Ascend's NPU dump: one file per op, a protobuf header DumpData and the raw blobs behind it."""
+"""Ascend's NPU dump: one file per op, a protobuf header DumpData and the raw blobs after it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from subgraph.storage import dtypes
 from subgraph.types import Shape, Strings
 
 NANO = b"\x5a\x5a\x5a\x5a"
-# bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
+# bytes after a blob's values: the NPU's memory comes in blocks of 32, with 32 bytes after them
 MAX_PADDING = 64
 MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
-OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, beside NCHW
+OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, in addition to NCHW
 _OVERFLOWS = "Opdebug.Node_OpDebug"
 plain = _ascend.plain
 
 
 def detect(files: Files) -> int:
-    """By files OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a DumpData."""
+    """Detect the format by files OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header
+    is a DumpData."""
     real_names = _ascend.read_real_names(files)
     candidates = [n for n in files.names if _parse_name(n, real_names)][:MAX_TRIED]
     return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
@@ -41,7 +42,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
-    """The parts of a dump's file name; None if it is none."""
+    """Return the parts of a dump's file name; None for other files."""
     base = real_names.get(file, file).rpartition("/")[2]
     return None if base.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(base)
 
@@ -68,9 +69,9 @@ def _is_dump(files: Files, file: str) -> bool:
 
 
 def _read_head(files: Files, file: str) -> tuple[Any, int]:
-    """(the header, behind 8 bytes with its length, the offset of the first blob).
+    """Read the header, which follows 8 bytes with its length, and the offset of the first blob.
 
-    Raises InputError: there is none, or it promises more bytes than the file has.
+    Raises InputError: there is no header, or it promises more bytes than the file has.
     """
     from google.protobuf.message import DecodeError
 
@@ -88,7 +89,7 @@ def _read_head(files: Files, file: str) -> tuple[Any, int]:
     blobs = (*head.input, *head.output, *head.buffer, *head.space)
     end = 8 + length + sum(int(blob.size) for blob in blobs)
     if end > size:
-        raise files.make_error(file, f"its header says {end} bytes; it has {size}")
+        raise files.make_error(file, f"its header promises {end} bytes; it has {size}")
     if not head.version or not (head.output or head.input):
         raise files.make_error(file, "its header is not a DumpData with tensors")
     return head, 8 + length
@@ -136,7 +137,7 @@ def _find_shape(blob: Any, dtype: str) -> tuple[Shape | None, str]:
 
 
 def _add_origin(entry: DumpEntry, op: Any, origin: _ascend.Origin | None) -> DumpEntry:
-    """Return an output with what the header and the JSON say of the tensor in the model."""
+    """Return an output with the facts of the header and the JSON about the tensor in the model."""
     if origin is None:
         return replace(
             entry,

@@ -1,8 +1,8 @@
 """Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, or .bin.
 
 MindSpore names an operator by the cells around it, `Default_layer1-Block_conv1-Conv2d_BiasAdd-op0`,
-`_` for `/`: the last operator that runs in a cell gives the cell's output, whose path
-`layer1.conv1` is what exporters call it.
+`_` for `/`: the last operator that runs in a cell produces the cell's output. Exporters name it by
+the cell's path, `layer1.conv1`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from subgraph.types import JsonObject, Shape, frozen
 plain = _ascend.plain
 _NAME = re.compile(
     r"(?P<dump>.+)\.(?P<role>input|output|in|out)\.(?P<index>\d+)"
-    r"(?:\.(?P<shape>\d+(?:[x_]\d+)*))?(?:\.(?P<first>[A-Za-z][A-Za-z0-9_]*))?(?:\.(?P<second>[A-Za-z][A-Za-z0-9_]*))?\.(?P<end>npy|bin)"
+    r"(?:\.(?P<shape>\d+(?:[x_]\d+)*))?(?:\.(?P<first>[A-Za-z][A-Za-z0-9_]*))?"
+    r"(?:\.(?P<second>[A-Za-z][A-Za-z0-9_]*))?\.(?P<end>npy|bin)"
 )
 
 _SCOPE = re.compile(r"Default_(?P<cells>(?:\w+?-[A-Za-z0-9]+_)+)(?P<op>[A-Za-z0-9]+)-op\d+")
@@ -38,7 +39,7 @@ _CELL = re.compile(r"(\w+?)-[A-Za-z0-9]+_")
 
 @frozen
 class _FileName:
-    """The parts of a file's name, as stored; None and "" if it does not say them."""
+    """The parts of a file's name, as stored; None and "" if it does not have them."""
 
     node: str
     time: int
@@ -50,13 +51,14 @@ class _FileName:
 
 
 def detect(files: Files) -> int:
-    """By names DUMPFILE.output.0 … .npy or .bin, of a DUMPFILE that is an NPU dump's name."""
+    """Detect the format by names DUMPFILE.output.0 … .npy or .bin, of a DUMPFILE that is an NPU
+    dump's name."""
     real_names = _ascend.read_real_names(files)
     return MARKED if any(_parse_name(n, real_names) for n in files.ending(".npy", ".bin")) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
+    """Yield one per file; an `atc` JSON among the files adds origins and shapes in the model."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
     parsed = ((file, _parse_name(file, real_names)) for file in files.ending(".npy", ".bin"))
@@ -72,8 +74,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
     """Find the last operator of the cell of each file, if each kind of operator runs there once.
 
-    Else the cell may have been called several times, and which call an operator is of, its name
-    does not say.
+    Else the cell can have been called several times, and the name of an operator does not identify
+    its call.
     """
     # by folder and cell; those of each kind
     operators: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}
@@ -92,12 +94,12 @@ def _find_cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
 
 
 def _parse_name(file: str, real_names: dict[str, str]) -> _FileName | None:
-    """The parts of a converted file's name; None if it is none."""
+    """Return the parts of a converted file's name; None for other files."""
     name = _NAME.fullmatch(real_names.get(file, file).rpartition("/")[2])
     dump = _ascend.NAME.fullmatch(real_names.get(name["dump"], name["dump"])) if name else None
     if not name or not dump:
         return None
-    # .bin files have the type before the format, MindSpore's behind it
+    # .bin files have the type before the format, MindSpore's after it
     words = [word for word in (name["first"], name["second"]) if word]
     dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
     layout = next((layouts.normalize_name(w) for w in words if w.lower() != dtype), "")

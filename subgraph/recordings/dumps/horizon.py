@@ -20,7 +20,8 @@ from subgraph.types import JsonObject
 
 _OUTPUT = re.compile(r"model_infer_output_(?P<index>\d+)__?(?P<tensor>.+)\.(?P<end>bin|txt)")
 _LAYER = re.compile(
-    r"layer-(?P<layer>\d+)-(?P<op>[^-]+)-(?P<node>.+)-(?P<role>input|output)-(?P<index>\d+)-(?P<tensor>.+)\.(?P<end>bin|txt)"
+    r"layer-(?P<layer>\d+)-(?P<op>[^-]+)-(?P<node>.+)-(?P<role>input|output)-(?P<index>\d+)"
+    r"-(?P<tensor>.+)\.(?P<end>bin|txt)"
 )
 _FLOAT = re.compile(r"(?P<node>.+)_float\.bin")
 STEP = 1e-9  # of --dump_precision 9, its default
@@ -29,7 +30,8 @@ BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
 
 def detect(files: Files) -> int:
-    """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; by the end _float.bin of all."""
+    """Detect the format by names model_infer_output_0_X and layer-0-OP-X-output-0-Y; by the end
+    _float.bin of all."""
     names = [n.rpartition("/")[2] for n in files.ending(".bin", ".txt")]
     if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in names):
         return MARKED

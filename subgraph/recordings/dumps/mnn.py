@@ -25,7 +25,8 @@ _OP = re.compile(r"(?P<fed>Input_)?(?P<node>.+)_(?P<index>\d+)")
 
 
 def detect(files: Files) -> int:
-    """By an input.json with inputs and outputs; by files of numbers Input_OP_0 and OP_0."""
+    """Detect the format by an input.json with inputs and outputs; by files of numbers Input_OP_0
+    and OP_0."""
     if _read_lists(files):
         return MARKED
     ops = [m for m in (_match_op(files, n) for n in files.names) if m]

@@ -24,12 +24,12 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By a dump.json with data, beside a folder dump_tensor_data."""
+    """Detect the format by a dump.json with data, next to a folder dump_tensor_data."""
     return MARKED if _read_lists(files) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs and inputs of the forward pass; `_1` is behind the path of a second call."""
+    """Yield outputs and inputs of the forward pass; `_1` follows the path of a second call."""
     for folder, data in _read_lists(files).items():
         for name, call in data.items():
             module = _MODULE.fullmatch(name)

@@ -1,8 +1,8 @@
 """ncnn: a text file per blob, as the `pretty_print` of its documentation prints one.
 
 Source: docs/Home.md of Tencent/ncnn (three dimensions), and the later form with `m.d`, four
-dimensions and an empty line behind each slice. A blob has no batch; ncnn itself prints six digits
-behind the point.
+dimensions and an empty line after each slice. A blob has no batch; ncnn itself prints six digits
+after the point.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from subgraph.types import Array, Shape
 
 ENDS = (".txt", ".log")
 STEP = 1e-6  # of `%f`
-_RULE = b"-" * 24  # behind each channel
+_RULE = b"-" * 24  # after each channel
 _ROW = re.compile(rb"(?:[-+]?(?:\d+\.\d{6}|nan|inf) )+")
 plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By lines of 24 dashes between rows of numbers."""
+    """Detect the format by lines of 24 dashes between rows of numbers."""
     return MARKED if any(_is_printed(files, name) for name in files.ending(*ENDS)) else NONE
 
 
@@ -49,7 +49,7 @@ def _split_channels(files: Files, name: str) -> list[bytes]:
     """The text of each channel.
 
     Raises:
-        InputError: something stands behind the last rule.
+        InputError: there is text after the last rule.
     """
     *channels, rest = files.text(name).encode().replace(b"\r", b"").split(_RULE + b"\n")
     if rest.strip():

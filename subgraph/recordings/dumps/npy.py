@@ -21,7 +21,7 @@ MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
 
 
 def detect(files: Files) -> int:
-    """By the magic number of .npz files; by the end .npy."""
+    """Detect the format by the magic number of .npz files; by the end .npy."""
     named = files.ending(".npy", ".npz")
     return TYPED if any(n.endswith(".npy") or files.head(n, 4) == ZIP for n in named) else NONE
 
@@ -67,7 +67,7 @@ def _read_member(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> 
 def _open_member(
     files: Files, name: str, info: zipfile.ZipInfo
 ) -> Iterator[tuple[IO[bytes], _npy.Header]]:
-    """Open a member; its sizes are believed only as far as the archive can hold them."""
+    """Open a member; sizes that the archive cannot hold are refused."""
     with files.reading(name):
         if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (
             info.compress_size + 1

@@ -25,7 +25,8 @@ _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 
 def detect(files: Files) -> int:
-    """By the names input_0.pb, output_0.pb, the end .tensorproto, or .pb files that are tensors."""
+    """Detect the format by the names input_0.pb, output_0.pb, the end .tensorproto, or .pb files
+    that are tensors."""
     numbered = (_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb"))
     if files.ending(ORT_END) or any(numbered):
         return MARKED
@@ -41,7 +42,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             tensor = _parse_tensor(files, file)
         except InputError:
             if not numbered and not file.endswith(ORT_END) and not _is_tensor(files, file):
-                continue  # a TensorFlow graph, say
+                continue  # a TensorFlow graph, for example
             raise
         name = str(tensor.name)
         yield DumpEntry(
@@ -58,7 +59,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _is_tensor(files: Files, file: str) -> bool:
-    """Does it begin with dimensions (field 1) or the element type (field 2), and parse?"""
+    """Return whether it parses, and begins with dimensions (field 1) or element type (field 2)."""
     if files.head(file, 1) not in (b"\x08", b"\x0a", b"\x10"):
         return False
     try:
@@ -68,7 +69,10 @@ def _is_tensor(files: Files, file: str) -> bool:
 
 
 def _parse_tensor(files: Files, file: str) -> protobuf.TensorProto:
-    """The message. Raises InputError: it is not a tensor, or its data lies in another file."""
+    """Parse the message.
+
+    Raises InputError: it is not a tensor, or its data is in another file.
+    """
     from google.protobuf.message import DecodeError
 
     try:

@@ -65,7 +65,7 @@ Header = tuple[int, Shape, int, int]  # number of the element type, shape, offse
 
 
 def detect(files: Files) -> int:
-    """By the magic number IEB0, or by the first line of the text form."""
+    """Detect the format by the magic number IEB0, or by the first line of the text form."""
     blobs = files.ending(".ieb")
     found = any(_is_binary(files, name) or _parse_printed_head(files, name) for name in blobs)
     return MARKED if found else NONE
@@ -96,7 +96,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _add_names(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
-    """The entry with the node, role and index that its file name says."""
+    """Return the entry with the node, role and index of its file name."""
     side, _, base = entry.file.rpartition("/")
     name = _NAME.fullmatch(base)
     if not name:
@@ -131,7 +131,7 @@ def _read_header(files: Files, file: str) -> Header:
         offset, size, *_ = _PLACES.unpack(files.bytes(file, _HEADER.size, _PLACES.size))
     if offset + size > files.sizes[file]:
         held = files.sizes[file]
-        raise files.make_error(file, f"its header says {size} bytes at {offset}; it has {held}")
+        raise files.make_error(file, f"its header promises {size} bytes at {offset}; it has {held}")
     return precision, tuple(dims[:rank]), offset, size
 
 
@@ -144,10 +144,9 @@ def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
 
 
 def _choose_numbering(headers: list[Header]) -> Mapping[int, str]:
-    """Choose the numbering that gives the right size most often: 3 was bfloat16, is float16 today.
+    """Choose the numbering with the right size most often: 3 was bfloat16, is float16 today.
 
-    10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has
-    floats.
+    10 is float32 in the oldest, int32 in later ones; if nothing else decides, a network has floats.
     """
 
     def count_fitting(numbering: Mapping[int, str]) -> int:

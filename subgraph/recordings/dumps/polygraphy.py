@@ -35,7 +35,7 @@ class _Row(NamedTuple):
 
 
 def detect(files: Files) -> int:
-    """By JSON that begins with Polygraphy's `lst`, or that names its classes."""
+    """Detect the format by JSON that begins with Polygraphy's `lst`, or that names its classes."""
     return MARKED if any(_is_polygraphy(files, n) for n in files.ending(".json")) else NONE
 
 

@@ -26,7 +26,8 @@ plain = replace_characters(r"[^A-Za-z0-9_-]", strip=True)
 
 
 def detect(files: Files) -> int:
-    """By the ends .bin and .raw; or by one headerless file with a manifest that lists it."""
+    """Detect the format by the ends .bin and .raw; or by one headerless file with a manifest that
+    lists it."""
     listed = any(file in files.sizes for file in _raw.read_manifest(files))
     return BARE if listed or files.ending(*ENDS) else NONE
 

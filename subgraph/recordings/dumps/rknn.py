@@ -27,7 +27,8 @@ INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
 
 
 def detect(files: Files) -> int:
-    """By its list of names and files, or by its error_analysis.txt beside golden/."""
+    """Detect the format by its list of names and files, or by its error_analysis.txt next to
+    golden/."""
     listed = any(n.rpartition("/")[2] == MAP for n in files.names)
     golden = any("golden/" in n for n in files.names)
     return MARKED if listed or (golden and any(n.endswith(ERRORS) for n in files.names)) else NONE
@@ -82,5 +83,5 @@ def _iter_side(
 def _describe_insertion(name: str, names: set[str]) -> str:
     for end in INSERTED:
         if name.endswith(end) and name.removesuffix(end) in names:
-            return f"inserted by the toolkit beside {name.removesuffix(end)}"
+            return f"inserted by the toolkit next to {name.removesuffix(end)}"
     return ""

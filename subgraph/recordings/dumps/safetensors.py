@@ -23,7 +23,7 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By the end .safetensors."""
+    """Detect the format by the end .safetensors."""
     return TYPED if files.ending(".safetensors") else NONE
 
 
@@ -40,7 +40,7 @@ def _read_header(files: Files, file: str) -> tuple[int, JsonObject]:
     """(offset of the values, the header). Raises InputError: it is damaged."""
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):
-        raise files.make_error(file, f"its header says {size} bytes")
+        raise files.make_error(file, f"its header promises {size} bytes")
     with files.reading(file, "its header is not JSON: "):
         header = json.loads(files.bytes(file, 8, size))
     if not isinstance(header, dict):

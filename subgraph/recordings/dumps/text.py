@@ -20,7 +20,8 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By files that begin with numbers and nothing else, but for a title of one word."""
+    """Detect the format by files that begin with numbers and nothing else, but for a title of one
+    word."""
     counts = (_count_title_lines(files, name) for name in files.ending(*ENDS))
     return BARE if any(count is not None for count in counts) else NONE
 

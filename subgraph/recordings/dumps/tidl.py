@@ -5,9 +5,9 @@ dimensions, channels and WIDTHxHEIGHT into a name, and batches, channels, rows a
 file, in float32 what the element, the zero point and the scale make; the documentation of
 TexasInstruments/edgeai-tidl-tools, where older names leave the two dimensions out, or the batches,
 too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite, `tidl_trace` in TIDL-RT by itself,
-or what its user says. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the
-tensor's name in each line, for several cores also the mode before the name; it is to be copied
-beside the traces.
+or a name of its user. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the
+tensor's name in each line, for several cores also the mode before the name. The user must copy it
+to the folder of the traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from subgraph.types import Shape
 
 INFO = "layer_info.txt"
 _TRACE = re.compile(
-    r"(?P<base>(?:C7x_(?P<core>\d+)_)?(?:tidl_trace|.*?_|))(?P<layer>\d{4})_(?P<dims>(?:\d{4}_\d{4}_\d{5}_|\d{5}_)?\d{5})"
+    r"(?P<base>(?:C7x_(?P<core>\d+)_)?(?:tidl_trace|.*?_|))(?P<layer>\d{4})"
+    r"_(?P<dims>(?:\d{4}_\d{4}_\d{5}_|\d{5}_)?\d{5})"
     r"_(?P<width>\d{5,6})x(?P<height>\d{5,6})(?P<form>_float\.bin|\.y)"
 )
 _GRAPH = re.compile(r"subgraph_\d+")
@@ -34,12 +35,12 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By the names of the traces."""
+    """Detect the format by the names of the traces."""
     return MARKED if any(_iter_traces(files)) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale."""
+    """Yield a tensor per layer. A fixed-point trace, `.y`, has neither type nor scale."""
     names = _read_names(files)
     traces = list(_iter_traces(files))
     read = {(side, m["base"], m["layer"]) for side, m, _ in traces if m["form"] != ".y"}
@@ -61,7 +62,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
                 yield entry(dtype="", missing=missing)
         elif 4 * math.prod(shape) != files.sizes[file]:
             raise files.make_error(
-                file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes"
+                file, f"its name has shape {list(shape)}; it has {files.sizes[file]} bytes"
             )
         elif m["core"] and any(
             o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces
@@ -75,7 +76,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _iter_traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
-    """(folder, what the name says, file) of each trace."""
+    """Yield the folder, the parsed name and the file of each trace."""
     for file in files.ending("_float.bin", ".y"):
         side, _, base = file.rpartition("/")
         if trace := _TRACE.fullmatch(base):
@@ -102,7 +103,7 @@ def _find_name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> 
 
 
 def _read_names(files: Files) -> dict[str, dict[int, str]]:
-    """Read the name of each data id by graph, "" if the list's name does not say it."""
+    """Read the name of each data id by graph; "" for a list whose name has no graph."""
     found: dict[str, dict[int, str]] = {}
     for file in files.ending(INFO):
         graph = _GRAPH.search(file.rpartition("/")[2])

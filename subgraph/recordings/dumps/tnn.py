@@ -23,7 +23,8 @@ _MAX_ELEMENTS = 1 << 40  # of one tensor
 
 
 def detect(files: Files) -> int:
-    """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a described text file."""
+    """Detect the format by the names of its dump, by both cpu_*.txt and device_*.txt, or by a
+    described text file."""
     names = [n.rpartition("/")[2] for n in files.ending(".txt")]
     if any(_DUMPED.fullmatch(n) for n in names):
         return MARKED
@@ -89,7 +90,7 @@ def _parse_header(words: list[bytes]) -> tuple[str, Shape, str]:
 
 
 def _iter_tensors(files: Files, file: str) -> Iterator[DumpEntry]:
-    """The tensors of a tensor file; each header says how many lines follow."""
+    """Yield the tensors of a tensor file; each header has the number of lines that follow."""
     data = files.read(file).split(b"\n")
     at = 1
     for _ in range(min(int(data[0]), len(data))):

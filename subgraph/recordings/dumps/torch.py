@@ -15,7 +15,7 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By the end .pt or .pth."""
+    """Detect the format by the end .pt or .pth."""
     return TYPED if files.ending(*ENDS) else NONE
 
 

@@ -19,7 +19,7 @@ _HEAD = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"dimensi
 
 
 def detect(files: Files) -> int:
-    """By JSON that begins with a tensor's name and dimensions."""
+    """Detect the format by JSON that begins with a tensor's name and dimensions."""
     return MARKED if any(_HEAD.match(files.head(n)) for n in files.ending(".json")) else NONE
 
 

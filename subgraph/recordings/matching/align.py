@@ -65,11 +65,15 @@ class Alignment:
 def iter_alignments(
     have: Shape, shape: Shape, guessed: bool = False, channels_last: bool | None = False
 ) -> Iterator[Alignment]:
-    """The ways to give an array of shape `have` a tensor's shape, the likeliest first.
+    """Yield the ways to give an array of shape `have` a tensor's shape, the likeliest first.
 
-    `guessed`: the array's own shape is not from its file. `channels_last`: do the files hold
-    channels last? None: try both. The question arises where the shape cannot tell, as with 1×8×8×8,
-    and only for images: with a True answer, arrays of other ranks are still tried as they are.
+    Args:
+        have: The shape of the array.
+        shape: The shape of the tensor.
+        guessed: Whether the array's own shape is not from its file.
+        channels_last: Whether the files hold channels last. None to try both. It matters only for
+            images whose shape does not decide, such as 1×8×8×8: arrays of other ranks are tried as
+            they are, also if it is True.
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
@@ -113,7 +117,7 @@ def iter_foldings(size: int, shape: Shape) -> Iterator[Alignment]:
 
 
 def _is_blocked(stored: Shape, shape: Shape) -> bool:
-    """Is it NC1HWC0 of an image: channels in blocks, the last one filled up?"""
+    """Return whether it is NC1HWC0 of an image: channels in blocks, the last one filled up."""
     if len(stored) != IMAGE_RANK + 1 or len(shape) != IMAGE_RANK:
         return False
     n, blocks, h, w, c0 = stored
@@ -127,7 +131,7 @@ def _drop_ones(shape: Shape) -> Shape:
 def convert_to_reference_type(array: Array, reference: Array, scale: Scale | None) -> Array:
     """Convert to the reference's element type; values beyond its range become infinite or wrap.
 
-    Codes become the real numbers that they stand for, where the reference holds these. Texts stay.
+    Codes become the real numbers that they represent, if the reference holds these. Texts stay.
     """
     if scale and array.dtype.name in CODES and reference.dtype.kind == "f":
         array = scale.dequantize(array)
@@ -153,7 +157,7 @@ def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Arr
 
 
 def is_coarse(reference: Array, step: float) -> bool:
-    """Does printing hide errors of `COARSE` of the values' size?"""
+    """Return whether printing hides errors of `COARSE` of the values' size."""
     if not step or reference.dtype.kind != "f" or not reference.size:
         return False
     size = float(np.sqrt(np.nanmean(np.square(reference, dtype=np.float64))))
@@ -163,11 +167,12 @@ def is_coarse(reference: Array, step: float) -> bool:
 def absorb_requantization(
     reference: Array, recorded: Array, scale: Scale, dtype: str
 ) -> tuple[Array, str]:
-    """Replace what quantization explains by the reference's value; tell which codes are off by one.
+    """Replace elements that quantization explains by the reference's; return a remark on the codes.
 
-    Both are codes of type `dtype`, or what these stand for. Where the codes are the same,
-    quantization explains what lies between. One code off is requantization, which rounds some
-    elements up and others down: not where most are off, or many in one direction.
+    Both arrays are codes of type `dtype`, or the real numbers that these represent. If the codes
+    are equal, quantization explains the difference. A deviation of one code is requantization,
+    which rounds some elements up and others down. It is not requantization if most elements
+    deviate, or many in one direction.
     """
     if recorded.shape != reference.shape:
         return recorded, ""
@@ -189,7 +194,7 @@ def absorb_requantization(
 
 
 def has_same_numbers(a: Array, b: Array) -> bool:
-    """Do two arrays hold the same numbers in some order?"""
+    """Return whether two arrays hold the same numbers in some order."""
     return a.size == b.size and bool(
         np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0)
     )
@@ -234,8 +239,7 @@ def read_reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | 
     Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
 
     Raises:
-        Inconclusive: it cannot be read back; no fault of the recording's, which InputError would
-            mean.
+        Inconclusive: it cannot be read back; InputError would blame the recording.
     """
     record = model.values.records[k].get(tensor)
     try:
@@ -266,7 +270,7 @@ def displace(reference: Array, before: Array, after: Array) -> Array:
 
 
 def measure_remoteness(reference: Array, before: Array, after: Array) -> float:
-    """Measure how far two recorded values are apart, as a share of how far the first is off."""
+    """Measure the distance of two recorded values, as a share of the error of the first."""
     exact, old, new = (v.astype(np.float64) for v in (reference, before, after))
     finite = np.isfinite(old) & np.isfinite(exact)
     if not np.array_equal(old[~np.isfinite(old)], new[~np.isfinite(old)], equal_nan=True):

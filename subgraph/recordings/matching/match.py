@@ -97,7 +97,7 @@ class _Matching:
         named, nameless = self._group_by_name({m.entry for m in self.matches.values()})
         for tensor in self.matches.keys() & named.keys():
             for entry in (e for e in named.pop(tensor) if e.role == "output"):
-                why = f"{self.matches[tensor].entry.name} is said to hold {tensor}"
+                why = f"{self.matches[tensor].entry.name} is matched to {tensor}"
                 self._leave_out(entry, Reason.NOTHING, why)
         graph = self.graph
         others = {n: (*self._chain(n), *find_dropped_input(graph, n)) for n in named}
@@ -119,7 +119,7 @@ class _Matching:
             found = unnamed.find(self._floats(self.tensors), self.matches)
             self.matches |= found
             self._fit.vote({**named, **{name: [match.entry] for name, match in found.items()}})
-            if self._fit.some_last:  # files whose shapes do not tell it hold channels last as well
+            if self._fit.some_last:  # files whose shapes do not decide hold channels last as well
                 self.matches |= unnamed.find(self._floats(self.tensors), self.matches)
             self.matches |= unnamed.pair_in_order(self._floats(self.tensors), self.matches)
             self.left_out |= {left.entry: left for left in unnamed.explain_left(self.matches)}
@@ -132,7 +132,7 @@ class _Matching:
         self.left_out[entry] = LeftOutEntry(entry, reason, detail)
 
     def _is_read(self, entry: DumpEntry) -> bool:
-        """Can an entry be read? Else it is left out as one that cannot."""
+        """Return whether an entry can be read; else leave it out as one that cannot."""
         try:
             self._fit.value(entry)
         except InputError as e:
@@ -146,25 +146,27 @@ class _Matching:
     # names
 
     def _take_given(self) -> None:
-        """Match what the user says, and what another run of the tool confirms."""
-        mapped = [entry for entry in self.entries if entry.mapped]
-        said = {e: n for e in mapped for n in e.originals if n in self.tensors}
+        """Match the entries that the user maps, and those that another run of the tool confirms."""
+        mapped: dict[DumpEntry, str] = {}
+        for entry in self.entries:
+            for name in filter(self.tensors.__contains__, entry.originals if entry.mapped else ()):
+                mapped[entry] = name
         outputs = (e for e in self.entries if e.role == "output" and e.label in self.confirmed)
         others = {e: self.confirmed[e.label] for e in outputs}
-        capture_tensors(self.judge.model, [*said.values(), *(m.tensor for m in others.values())])
-        for entry in filter(self._is_read, {**others, **said}):
-            if entry in said:
-                match = self._fit.align(entry, said[entry])
-                self.matches[said[entry]] = replace(match, how="map")
+        capture_tensors(self.judge.model, [*mapped.values(), *(m.tensor for m in others.values())])
+        for entry in filter(self._is_read, {**others, **mapped}):
+            if entry in mapped:
+                match = self._fit.align(entry, mapped[entry])
+                self.matches[mapped[entry]] = replace(match, how="map")
             elif other := self._fit.as_other(entry, others[entry]):
                 self.matches.setdefault(other.tensor, other)
 
     def _group_by_name(
         self, given: Container[DumpEntry]
     ) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
-        """Return entries by the tensor that their name says, and entries of unknown names.
+        """Return entries by the tensor of their name, and entries of unknown names.
 
-        `given`: entries to leave out.
+        `given`: entries to omit.
         """
         graph = self.graph
         tensors = self.tensors
@@ -203,10 +205,10 @@ class _Matching:
     def _nearest(
         self, tensor: str, entries: Sequence[DumpEntry], free: Sequence[str]
     ) -> TensorMatch | None:
-        """Of several entries of one name, find the nearest value; outputs of nodes before inputs.
+        """Find the nearest value of several entries of one name; outputs of nodes before inputs.
 
-        What the readers read counts where it is clearly nearer: the exact name may hold what a
-        dropped activation read.
+        The recorded input of a consumer counts if it is clearly nearer: the entry of the exact name
+        can hold the input of a dropped activation.
         """
         matches = [self._fit.align(entry, tensor) for entry in filter(self._is_read, entries)]
         read = self._read.get(tensor)

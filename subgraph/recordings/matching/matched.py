@@ -40,8 +40,8 @@ from subgraph.types import Array, StringMap, Strings, frozen
 
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
 EXACT = 1e-5  # distance up to which no other tensor is considered
-# How a match is found that its name does not tell.
-FOUND = {"value": "by value", "node": "by what nodes compute", "order": "by their order"}
+# How a match is found that has another name.
+FOUND = {"value": "by value", "node": "by results of nodes", "order": "by their order"}
 
 
 class Reason(StrEnum):
@@ -54,7 +54,7 @@ class Reason(StrEnum):
 
 @frozen
 class LeftOutEntry:
-    """An entry that is not compared; `strange`: its name and value are none of the model's."""
+    """An entry that is not compared; `strange`: the model has neither its name nor its value."""
 
     entry: DumpEntry
     reason: Reason
@@ -79,11 +79,11 @@ class TensorMatch:
     Attributes:
         tensor: of the model.
         how: "name", "value", "node" (that computes or reads it), "order" or "map".
-        alignment: how the entry becomes the tensor; None where its shape does not fit.
-        is_order_unknown: Whether its shape admits other alignments, and nothing tells which is
+        alignment: how the entry becomes the tensor; None if its shape does not fit.
+        is_order_unknown: Whether its shape admits other alignments, and nothing decides which is
             meant.
         distance: from the reference's value, |a − b| / |a|; infinite if unknown.
-        name_says: the tensor that the entry's name says, where another one is meant.
+        name_says: the tensor of the entry's name, if another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value
             confirms none.
         twins: later tensors of the same values.
@@ -91,9 +91,9 @@ class TensorMatch:
             one.
         scale: of its codes; None where the entry holds none, or their scale is unknown.
         forms: further entries of the tensor, one of which its readers may have read.
-        holds: the tensor whose value the entry has, where its name says this one.
-        is_read: Whether nodes that read the tensor compute what else was recorded from this entry.
-        remark: what comparing showed, for readers.
+        holds: the tensor whose value the entry has, if its name is that of this tensor.
+        is_read: Whether consumers of the tensor compute other recorded values from this entry.
+        remark: a remark of the comparison, for readers.
     """
 
     entry: DumpEntry
@@ -114,12 +114,12 @@ class TensorMatch:
 
     @property
     def is_by_value(self) -> bool:
-        """Whether nothing but its value tells which tensor an entry holds."""
+        """Whether only its value shows which tensor an entry holds."""
         return self.how in ("value", "node") and not self.is_read
 
     @property
     def note(self) -> str:
-        """What a reader should know of the match; "" where name and value agree."""
+        """The facts about the match for readers; "" if name and value agree."""
         notes = [self._name_note]
         if self.confirmed_in:
             notes.append(f"as in {self.confirmed_in}")
@@ -140,7 +140,7 @@ class TensorMatch:
 
     @property
     def _name_note(self) -> str:
-        """What the recording calls the tensor, if not as the model does."""
+        """The name of the tensor in the recording, if it is not that of the model."""
         if self.name_says:
             return f"the recording calls it {self.name_says}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
@@ -189,10 +189,11 @@ class MatchedSample:
     """One sample of a run, matched to a model.
 
     Attributes:
-        judge, k: that the run is compared with, and which of their samples.
+        judge: the judge of the model.
+        k: the index of the sample.
         matches: by tensor of the model.
         left_out: the entries that are not compared.
-        channels_last: do files hold channels last whose shape does not tell?
+        channels_last: whether files whose shape does not decide hold channels last.
     """
 
     judge: Judge
@@ -235,15 +236,15 @@ class MatchedSample:
 
     @property
     def unsure(self) -> bool:
-        """Is there an entry whose value confirms no match?"""
+        """Whether there is an entry whose value confirms no match."""
         is_near = all(match.distance <= NEAR for match in self.matches.values())
         return not is_near or bool(self.list_left_out(Reason.UNMATCHED))
 
     def summary(self) -> str:
-        """In a few words, for people."""
+        """Return a short summary for people."""
         ways = Counter(m.how for m in self.matches.values())
         corrected = sum(bool(m.name_says) for m in self.matches.values())
-        more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
+        more = [f"{corrected} hold a later tensor than that of their name"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
         unmatched = len(self.list_left_out(Reason.UNMATCHED))
         unread = len(self.list_left_out(Reason.UNREADABLE))
@@ -255,7 +256,7 @@ class MatchedSample:
 def run_recorded(
     samples: Iterable[MatchedSample], region: Region
 ) -> tuple[list[Records], Sequence[Records]]:
-    """Compute the outputs of a region from what was recorded of its inputs, else from its own.
+    """Compute the outputs of a region from its recorded inputs, else from those of the reference.
 
     Raises:
         InputError: A recorded tensor cannot be read, or does not fit. ModelError: The reference
@@ -279,14 +280,14 @@ def get_distance(match: TensorMatch) -> float:
 
 
 def is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
-    """Is a match so much nearer than another one that the two cannot be meant alike?"""
+    """Return whether a match is so much nearer than another one that it is certain."""
     return other.distance > max(best.distance * CLEARER, SURELY)
 
 
 # ------------------------------------------------------------ an entry as one tensor
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
-VOTES = 16  # files that are enough to tell whether channels come last
+VOTES = 16  # files that are enough to decide whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 
 
@@ -295,9 +296,9 @@ class Fit:
     """Fits entries to tensors of sample `k`. The values of as many entries as fit stay in memory.
 
     Attributes:
-        channels_last: do files hold channels last whose shape does not tell?
-        some_last: do any of them?
-        mixed: do others hold channels first?
+        channels_last: whether files whose shape does not decide hold channels last.
+        some_last: whether any of them does.
+        mixed: whether others hold channels first.
     """
 
     judge: Judge
@@ -313,7 +314,7 @@ class Fit:
         return read_reference_value(self.judge.model, tensor, self.k)
 
     def value(self, entry: DumpEntry) -> Array:
-        """As `DumpEntry.read`."""
+        """Return the value of an entry, as `DumpEntry.read`."""
         if entry not in self._held:
             self._held[entry] = entry.read()
             self._room -= self._held[entry].nbytes
@@ -410,11 +411,11 @@ class Fit:
         self.channels_last = self.channels_last if first == last else last > first
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
-        """Do two entries hold the same numbers?"""
+        """Return whether two entries hold the same numbers."""
         a, b = (self.value(each).reshape(-1) for each in (entry, other))
         return relative_l2(a, b) <= SURELY
 
 
 def _measure_distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
-    """Of a value in this alignment from the reference."""
+    """Measure the distance of a value in this alignment from the reference."""
     return relative_l2(reference, convert_to_reference_type(way.apply(value), reference, scale))

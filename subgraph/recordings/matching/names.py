@@ -16,8 +16,8 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.trials.matching.name_forms import NameForm, iter_spellings, list_likely_names
 from subgraph.types import Strings
 
-MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
-_OUTPUT_NUMBER = re.compile(r":\d+$")  # of the node, which OpenVINO writes behind any name
+MAX_FUSED = 6  # nodes that a device may have fused into the node of the name
+_OUTPUT_NUMBER = re.compile(r":\d+$")  # of the node, which OpenVINO writes after any name
 _CALL = re.compile(r"_\d+(?=\.|$)")
 
 
@@ -80,7 +80,8 @@ class ModelNames:
         return next(filter(None, found), None)
 
     def likely(self, recorded: str) -> Strings:
-        """Tensors that a name may mean that is none of the model's, the likeliest first."""
+        """Return the tensors that a name which the model does not have can mean, the likeliest
+        first."""
         found = []
         for stem in list_likely_names(recorded):
             form = self._plain(stem)
@@ -102,7 +103,7 @@ class ModelNames:
 
 
 def find_fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> Strings:
-    """Find what a fused node of this name may hold: results behind it with one reader each."""
+    """Find the tensors that a fused node of this name can hold: later results with one reader."""
     chain: list[str] = []
     name = tensor
     while (

@@ -1,4 +1,4 @@
-"""Entries whose names are none of the model's -> the tensors whose values they hold.
+"""Entries whose names the model does not have -> the tensors whose values they hold.
 
 An entry belongs to a tensor if its value is near the reference's value of this tensor only.
 Downstream of a fault no value is the reference's, so nodes run on recorded values. Then an entry
@@ -47,7 +47,8 @@ from subgraph.types import Array
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
 MIN_WEIGHT = 2  # different numbers in an entry that is called a weight
-# distance of a recorded value from what nodes compute of those before it, in fp32 and below
+# distance of a recorded value from the value that nodes compute from those before it, in fp32 and
+# below
 COMPUTED = 1e-3
 COMPUTED_NARROW = 0.03
 MAX_TRIED = 16  # entries that are tried as one tensor
@@ -146,7 +147,7 @@ class Unnamed:
         return best if best and all(is_clearer(best, match) for match in rivals) else None
 
     def _find_near(self, values: Iterable[tuple[str, Array]]) -> dict[DumpEntry, list[TensorMatch]]:
-        """By entry, the tensors that it may hold by its values."""
+        """Find for each entry the tensors that it can hold by its values."""
         found: dict[DumpEntry, list[TensorMatch]] = {}
         for name, value in values:
             limit = 0.0
@@ -165,10 +166,10 @@ class Unnamed:
         return found
 
     def _choose(self, entry: DumpEntry, near: Sequence[TensorMatch]) -> TensorMatch | None:
-        """The tensor that an entry holds, of those that are near; None where it cannot be told.
+        """Choose the tensor that an entry holds among those that are near; None in doubt.
 
-        Of several of the same value the name decides; else the first in the model, on which the
-        others hang, of those whose axes the entry has.
+        Among several of the same value the name decides; else the first in the model, from which
+        the others are computed, of those whose axes the entry has.
         """
         if not near:
             return None
@@ -250,10 +251,10 @@ class Unnamed:
 
 
 def follow_unnamed(matched: MatchedSample) -> MatchedSample:
-    """The sample with the tensors of those entries without a name that nodes tell.
+    """Return the sample with the tensors of those entries without a name that nodes identify.
 
-    Complexity: a run of a node for each tensor behind the first that is off, and some more for
-    those in doubt.
+    Complexity: a run of a node for each tensor after the first that deviates, and some more runs
+    for those in doubt.
     """
     in_doubt = [one for one in matched.left_out if one.is_in_doubt]
     if len(in_doubt) > MAX_ENTRIES or all(one.reason is Reason.NOTHING for one in in_doubt):
@@ -394,9 +395,9 @@ class _Following:
         return max(counts, default=0) >= MIN_DIFFERENT
 
     def _compute(self, tensor: str, given: TensorMatch | None = None) -> Array | None:
-        """What the reference computes of a tensor from what was recorded before it, and is `given`.
+        """Compute a tensor by the reference from the values recorded before it, and from `given`.
 
-        None where all that is as the reference has it, or where it cannot be computed.
+        Returns None if all of them are the reference's values, or if it cannot be computed.
         """
         known = self.matches | ({given.tensor: given} if given else {})
         region = regions.find_upstream_until(self.graph, [tensor], known.__contains__)
