@@ -195,7 +195,7 @@ def test_a_path_stands_for_a_model_and_results_are_shown_on_one_line(tmp_path: P
     wrong = spec_of(fake_candidate.HERE, add="b:9")
     output = tmp_path / "out"
     search = subgraph.bisect(model, wrong, output=output)
-    assert repr(search) == "Bisection('0 steps so far')"
+    assert repr(search) == "Bisection('0 steps')"
     assert search.result.findings[0].nodes == ["b"], "it runs to its end"
     assert search.result.says in repr(search)
     assert repr(search.result) == f"BisectDocument({search.result.says!r})"

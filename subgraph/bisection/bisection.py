@@ -44,9 +44,8 @@ from subgraph.trials.small_input import MAX_RUNS
 from subgraph.trials.trial import Processes, Trials
 from subgraph.types import JsonObject, Shapes
 
-SEARCH_SHARE = (
-    0.9  # of the time; the explanations of what was found have the remaining one at least
-)
+# Share of the time for the search; the explanations of the findings have at least the rest.
+SEARCH_SHARE = 0.9
 END_SECONDS = 1.5  # of the time, for ending a run that is under way and writing the result
 POWER_SECONDS = 1.0  # that planted faults may take after a right answer
 WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
@@ -55,16 +54,15 @@ NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 @dataclass
 class BisectionProgress:
-    """The results of one pass over a bisection so far; the search itself reads nothing of it but
-    the time.
+    """The present results of one pass over a bisection; the search itself reads only the time.
 
     Attributes:
-        began: when the pass began, by `time.monotonic`.
-        steps: the steps so far.
-        remaining: the suspects and runs that are left.
-        oracle: the oracle of the present search; None before the first.
-        findings: the result of the search, once it has ended.
-        result: the document, once it is written.
+        began: Start of the pass, by `time.monotonic`.
+        steps: The steps that have ended.
+        remaining: The suspects and runs that are left.
+        oracle: The oracle of the present search; None before the first.
+        findings: The result of the search; None before it has ended.
+        result: The document; None before it is written.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -92,11 +90,11 @@ class BisectionProgress:
 class Bisection:
     """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
 
-    Each iteration is a bisection of its own, over the stored results: it takes the same steps.
+    Each iteration is a separate bisection over the stored results: it takes the same steps.
 
     Attributes:
-        trials: the candidate and its judge.
-        options: the options of the bisection.
+        trials: The candidate and its judge.
+        options: The options of the bisection.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"), output="results")
@@ -112,13 +110,16 @@ class Bisection:
         self._progress = BisectionProgress()
 
     def __iter__(self) -> Iterator[Step]:
-        """
+        """Yield a step per answer of the candidate, then write the result.
+
         Raises:
-            BackendError: the candidate cannot be used. ResultExists: another result stands in the
-                way.
-            UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
-            InputError: an input does not fit. ModelError: the reference cannot run the model.
-            OutOfTime: the time was used up before the whole model was judged.
+            BackendError: The candidate cannot be used.
+            ResultExists: Another result exists in the folder.
+            UsageError, UnknownName: `within` names nothing.
+            OutputError: The result cannot be written.
+            InputError: An input does not fit.
+            ModelError: The reference cannot run the model.
+            OutOfTime: The time was used up before the full model was judged.
         """
         assert self.trials
         self._progress = progress = BisectionProgress()
@@ -171,17 +172,17 @@ class Bisection:
     # ------------------------------------------------------------ progress
 
     def __repr__(self) -> str:
-        state = self.finished.says if self.finished else f"{len(self.steps)} steps so far"
+        state = self.finished.says if self.finished else f"{len(self.steps)} steps"
         return f"Bisection({state!r})"
 
     @property
     def steps(self) -> list[Step]:
-        """The steps so far."""
+        """The steps that have ended."""
         return self._progress.steps
 
     @property
     def remaining(self) -> Remaining:
-        """The results of the steps so far."""
+        """The suspects and runs that are left."""
         return self._progress.remaining
 
     @property
@@ -191,7 +192,7 @@ class Bisection:
 
     @property
     def finished(self) -> BisectDocument | None:
-        """The whole result, once the bisection has ended."""
+        """The complete result; None before the bisection has ended."""
         return self._progress.result
 
     @property
@@ -250,12 +251,12 @@ class Bisection:
     def search(
         self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
     ) -> Steps[Interim]:
-        """Search once more with the oracle of `interim`, within what its searches have left of the
-        limits.
+        """Search again with the oracle of `interim`, within the remaining limits.
 
         Args:
-            scope: the suspects; None for those of the options.
-            inside: whether the nodes are searched even if the outputs agree.
+            interim: The present result.
+            scope: The suspects; None for those of the options.
+            inside: Whether the nodes are searched even if the outputs agree.
         """
         oracle = interim.oracle
         before = interim.findings.counts
@@ -355,7 +356,7 @@ def _measure_power(bisection: Bisection, interim: Interim) -> PowerDocument | No
 
 
 def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace) -> list[str]:
-    """A note if an earlier result of the same request says otherwise."""
+    """Return a note if an earlier result of the same request contradicts this one."""
     source = case.source_of(interim.trials.graph)
     if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(
         place, options.request, source
@@ -394,7 +395,7 @@ def _costs_of_own_model(interim: Interim) -> OtherModel | None:
 class _BisectionWithProcesses(Bisection):
     """Starts its processes when it is iterated, and ends them with the last step.
 
-    If Ctrl-C interrupts a run, the result so far is written before the interruption goes on.
+    If Ctrl-C interrupts a run, the present result is written before the interruption goes on.
     """
 
     def __init__(self, graph: Graph, reference: Candidate, options: BisectionOptions) -> None:
@@ -414,7 +415,10 @@ class _BisectionWithProcesses(Bisection):
                 raise KeyboardInterrupt
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
-        """As of a `Bisection`; an interruption ends the search, and its result is written."""
+        """Return the oracle of a `Bisection`, with an interruption that ends the search.
+
+        The result is written after an interruption.
+        """
 
         def stop() -> None:
             self._is_interrupted = True
@@ -444,10 +448,20 @@ def bisect(
 ) -> Bisection:
     """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`: a SPEC as after `-c`, a `Candidate` with limits of its own, a function `load(path)` that returns
-    `run(feeds)`, or an object that runs the full model: a session, a module, `run(feeds)`; `reference`: one of the first two. `inputs`: files, arrays, name → array, or a list of these.
-    `within`: `A..B`. `by_rewriting`: whether the full model is rewritten at once, and no cut is run. `keep_input`: search no smaller input of a finding. `max_time`: seconds, or `"30m"`. `jobs`: runs at once. `limits`: further ones. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
+
+    - `candidate`: A SPEC as after `-c`, a `Candidate` with its limits, a function `load(path)` that
+      returns `run(feeds)`, or an object that runs the full model: a session, a module,
+      `run(feeds)`.
+    - `reference`: A SPEC or a `Candidate`.
+    - `inputs`: Files, arrays, name → array, or a list of these.
+    - `within`: `A..B`; "" for all nodes.
+    - `by_rewriting`: Whether the full model is rewritten at once, and no cut is run.
+    - `keep_input`: Whether no smaller input of a finding is searched.
+    - `max_time`: Seconds, or `"30m"`; None for no limit.
+    - `jobs`: Number of runs at once.
+    - `limits`: All limits, instead of `max_time` and `jobs`.
 
     >>> from subgraph import load
     >>> bisection = bisect(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"])
@@ -457,7 +471,7 @@ def bisect(
 
     Raises:
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
-    """  # noqa: E501
+    """
     graph = as_graph(graph, "bisect")
     given = make_candidate(candidate, graph)
     feeding = Feeding(input_arguments(inputs, graph.inputs), shapes or {}, seed)

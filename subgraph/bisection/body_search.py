@@ -1,9 +1,8 @@
-"""A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the
-search goes on.
+"""A finding that is one If, Loop, Scan or call of a function -> a search in trials on its body.
 
-Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up
-to an iteration, fed as the whole is. Where the body alone agrees, or cannot be
-run alone, the Loop may run too often or too rarely.
+The first iteration of a Loop or Scan that fails is found by halving: the candidate runs it up to an
+iteration, with the inputs of the full model. If the body alone agrees, or cannot be run alone, the
+Loop may run too often or too rarely.
 """
 
 from __future__ import annotations
@@ -66,7 +65,14 @@ class InnerRuns:
 
 @frozen
 class Entered:
-    """A body that runs, with the first iteration that goes wrong."""
+    """A body that runs, with the first iteration that fails.
+
+    Attributes:
+        body: The body.
+        sample: Index of the sample.
+        iteration: Number of the first iteration that fails, from 0.
+        total: Number of iterations.
+    """
 
     body: Body
     sample: int
@@ -103,13 +109,20 @@ def can_enter(judge: Judge, nodes: Sequence[int]) -> bool:
 def enter(
     trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: InnerRuns
 ) -> Entered | None:
-    """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if
-    none runs.
+    """Find the body in `node` that runs, and its first iteration that the candidate gets wrong.
 
-    `verdict`: on the node alone; it says which sample is wrong.
+    Args:
+        trials: The trials on the graph of the node.
+        setup: Their setup.
+        node: Index of the node.
+        verdict: The verdict on the node alone; it names the sample that fails.
+        runs: The runs that are left.
+
+    Returns:
+        None if no body runs.
 
     Raises:
-        SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no
+        SubcutError: The reference cannot run the body, or the candidate cannot be used, or no
             `runs` are left.
     """
     graph = trials.graph
@@ -143,10 +156,16 @@ def enter(
 
 
 def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
-    """The first of `total` iterations with which a Loop that ends behind it fails: log₂ of it in
-    runs.
+    """Find the first of `total` iterations with which a Loop that ends after it fails.
 
-    `fails(t)`: does it fail when it runs t times? As a whole it does. Iterations count from 0.
+    Complexity: log₂ of the iterations in runs.
+
+    Args:
+        total: Number of iterations, with which it fails.
+        fails: Function that returns whether it fails when it runs t times.
+
+    Returns:
+        The iteration, from 0.
     """
     if total <= 1 or fails(1):
         return 0
@@ -169,11 +188,13 @@ def most_halvings(total: int) -> int:
 
 @contextmanager
 def trials_inside(judge: Judge, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
-    """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their
-    setup.
+    """Open trials on the body with the inputs of the failing iteration, for this block.
+
+    Yields:
+        The trials and their setup.
 
     Raises:
-        SubcutError: the reference cannot run it.
+        SubcutError: The reference cannot run the body.
     """
     scratch = judge.model.new_folder()
     inside = run_body(entered.body, judge.model.values, scratch, setup.feeding, [entered.sample])
@@ -211,7 +232,7 @@ def _fails_up_to(
     refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
     if (refused and not as_whole) or verdict.is_unresolved:
         raise Inconclusive(
-            f"which iteration goes wrong first is not known: with {trips} of them, {verdict.why}",
+            f"which iteration fails first is not known: with {trips} of them, {verdict.why}",
             code="body.iteration-unresolved",
         )
     return verdict.fails and refused == as_whole
@@ -250,7 +271,7 @@ def _ask(
     runs: InnerRuns,
     origin: str,
 ) -> Verdict:
-    """The verdict on a model that is made for one question."""
+    """Return the verdict on a model that is built for one question."""
     runs.made += 1
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
     graph = write_body(model, body.graph)
@@ -294,8 +315,7 @@ class InnerSearch:
     bisect: Callable[[Trials, BisectionOptions], InnerBisection]
 
     def extend(self, document: BisectDocument) -> BisectDocument:
-        """The document with what was found in bodies, and with the runs and the time that it
-        took."""
+        """Return the document with the findings in bodies, and with their runs and time."""
         findings = list(self._with_bodies(document.findings))
         cost = document.cost
         made = self.runs.made
@@ -305,8 +325,7 @@ class InnerSearch:
         return replace(document, findings=findings, cost=cost)
 
     def _with_bodies(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
-        """Yield the findings; the first ones that are a node with a body with what was found in
-        there."""
+        """Yield the findings; the first ones that are a node with a body have the result inside."""
         for k, finding in enumerate(findings):
             is_candidate = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
             is_entered = is_candidate and can_enter(self.oracle.trials.judge, finding.indices)
@@ -332,7 +351,7 @@ class InnerSearch:
         return found if found.is_same_fault(verdict) else self._explain_other(entered, found)
 
     def _explain_other(self, entered: Entered, found: InsideDocument) -> InsideDocument:
-        """Tell why a body, as a standalone model, is not as wrong as its node."""
+        """Explain why a body, as a standalone model, is not as wrong as its node."""
         try:
             if why := find_miscount(
                 self.oracle.trials.judge, self.options.setup, entered, self.runs
@@ -342,7 +361,7 @@ class InnerSearch:
             return replace(found, why=found.why or e.what)
         if not found.findings:
             return found
-        refused = "the candidate refuses what is inside as a model of its own"
+        refused = "the candidate refuses the body as a standalone model"
         return replace(entered.document, why=refused, report=found.report)
 
     def _search_body(self, entered: Entered) -> InsideDocument:

@@ -38,7 +38,7 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
 from subgraph.version import versions
 
-FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
+FILES = ("custom_ops", "file", "model")  # options that are paths: reports have only the file name
 MAX_UNRESOLVED = 5  # regions and items that notes list
 MAX_DIFFERENCES = 12  # between two models that a finding lists
 MAX_DIAGNOSED = 3  # findings for which the candidate runs again
@@ -73,7 +73,10 @@ def describe(
     notes: Iterable[str] = (),
     within: str = "",
 ) -> document.BisectDocument:
-    """The document, as yet without case folders and report. `within`: as the user gave it."""
+    """Return the document, without case folders and report.
+
+    `within` is the argument of the user.
+    """
     trials = oracle.trials
     graph = oracle.graph
     forms = oracle.trials.runner.forms
@@ -180,7 +183,7 @@ def _reference(oracle: NodeOracle) -> RuntimeDocument:
 
 
 def _shorten_path(file: str) -> str:
-    """A path as it would be typed in the working directory, where the file lies below it."""
+    """Return a path relative to the working directory, if the file is in it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
@@ -212,7 +215,7 @@ def _scope_notes(
 
 
 def _is_complete(findings: Findings, within: str) -> bool:
-    """Return whether the model, or the region asked about, agrees without the findings."""
+    """Return whether the model, or the region of the user, agrees without the findings."""
     is_wrong = findings.outcome is Outcome.DISAGREE and not findings.budget_spent
     return is_wrong and findings.complete and bool(within or findings.signature)
 
@@ -320,7 +323,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
 
 
 def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
-    """The first failing verdict on the whole model; if there is none, the first."""
+    """Return the first failing verdict on the full model, or the first one if none fails."""
     verdicts = [
         s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict
     ]
@@ -446,7 +449,7 @@ def _evidence(
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
     if rank >= MAX_DIAGNOSED:
-        withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
+        withheld = f"only the first {MAX_DIAGNOSED} findings are examined"
     region = trials.full_model if whole else oracle.region(finding.items)
     try:
         others = [oracle.region([k]) for k in finding.alike]

@@ -72,7 +72,10 @@ class ErrorShares:
     def compute_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> ErrorShare:
-        """The region's share of the target's error, and of the whole model's, if there is one."""
+        """Return the region's share of the error of the target, and of that of the full model.
+
+        The error of the full model has a share if it exists.
+        """
         failure = self._whole().failure
         if not query.target and failure and answer.signature not in (None, failure.signature):
             return ErrorShare(is_culprit=restores_outputs(self._trials, region))
@@ -93,7 +96,7 @@ class ErrorShares:
         )
 
     def _compute_model_share(self, region: Region, result: RunResult) -> float | None:
-        """The share of the whole model's error, where both have one."""
+        """Return the share of the error of the full model; None if one of them has no error."""
         whole = error_of(self._judge, self._target(()).values)
         alone = (
             None
@@ -144,7 +147,11 @@ class ErrorShares:
         return replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
 
     def measure_prefix(self, verdict: Verdict) -> PrefixError | None:
-        """The largest error of a prefix, relative to that of the whole."""
+        """Return the largest error of a prefix, relative to that of the full model.
+
+        Returns:
+            None if one of them is unknown.
+        """
         whole = self._trials.verdict(self._trials.full_model).largest_error()
         is_known = whole and verdict.outputs
         return PrefixError(verdict.largest_error() / whole) if is_known else None
@@ -162,10 +169,10 @@ class SeenRuns:
     """Results of a bisection's runs, by the nodes of their region.
 
     Attributes:
-        failed: the first failing result: a flaky candidate's other results may be right.
-        first: the first result of each kind of query.
-        nondeterministic: tensors that two runs on the same values gave differently.
-        targets: by items, the error that they make when all others are right.
+        failed: The first failing result: a flaky candidate's other results may be right.
+        first: The first result of each kind of query.
+        nondeterministic: Tensors that two runs on the same values returned differently.
+        targets: By items, their error when all other items are right.
     """
 
     failed: dict[Nodes, RunResult] = field(default_factory=dict)
@@ -174,12 +181,12 @@ class SeenRuns:
     targets: dict[Items, Target] = field(default_factory=dict)
 
     def result(self, trials: Trials, region: Region) -> RunResult:
-        """The candidate's first failing result of a region; if there is none, its first result."""
+        """Return the candidate's first failing result of a region, or its first one."""
         first = self.failed.get(region.nodes) or self.first.get((QueryKind.WHOLE, region.nodes))
         return first or trials.run(region)
 
     def note(self, judge: Judge, query: Query, region: Region, result: RunResult) -> None:
-        """Note a result, and which tensors it gives differently than the first one."""
+        """Note a result, and the tensors in which it differs from the first one."""
         first = self.first.setdefault((query.kind, region.nodes), result)
         if first.failure or result.failure:
             return
@@ -198,21 +205,22 @@ UNFAITHFUL = (
 
 
 def tap_region(nodes: NodeItems, items: Items) -> Region:
-    """The region of some items whose intermediate tensors are outputs, each by itself: of all items
-    the whole model's.
+    """Return the region of some items whose intermediate tensors are outputs, each by itself.
+
+    For all items it is the region of the full model.
 
     Raises:
-        NoRegion: they only draw random numbers.
+        NoRegion: The items only draw random numbers.
     """
     inner = list(_inner_tensors(nodes, items))
     if len(items) == len(nodes.groups):
         return nodes.trials.model.whole(inner)
-    # without the culprits known so far: everything behind them would be wrong
+    # without the known culprits: all nodes downstream of them would be wrong
     return regions.build_region(nodes.graph, nodes.indices(items), [(n,) for n in inner])
 
 
 def _inner_tensors(nodes: NodeItems, items: Items) -> dict[str, int]:
-    """Tensors that a profile reads, with the item that makes each."""
+    """Return the tensors that a profile reads, each with the item that computes it."""
     readable = set(nodes.trials.model.tensors())
     made = ungroup((k, nodes.graph.iter_outputs(nodes.groups[k])) for k in items)
     return {name: k for k, name in made if name in readable}
@@ -227,7 +235,12 @@ def read_items(
 
 
 def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
-    """The status of each item, by its gravest output; `items`: the item that makes each tensor."""
+    """Return the status of each item, by its gravest output.
+
+    Args:
+        verdict: The verdict on a run with the tensors as outputs.
+        items: The item that computes each tensor.
+    """
     gravest: dict[int, Judgement] = {}
     for judgement in verdict.outputs:
         item = items.get(judgement.name)
@@ -243,9 +256,12 @@ def _local_errors(
     result: RunResult,
     statuses: Mapping[int, Status],
 ) -> dict[int, float] | None:
-    """Of the items that are wrong in place those that are so given what they read, with the
-    relative error; None if unknown, or if reading intermediate tensors changed what the whole
-    gives."""
+    """Find the items that are wrong in place, given the values that they read there.
+
+    Returns:
+        Their relative errors. None if they are unknown, or if reading intermediate tensors changed
+        the outputs of the full model.
+    """
     trials = nodes.trials
     suspects = [k for k in items if statuses.get(k) is Status.FAIL]
     whole = seen.result(trials, trials.full_model)
@@ -282,15 +298,15 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
 
 
 # ------------------------------------------------------------ costs
-# The cost of running another model (a quantized one, say): by node, by operator, by tensor.
+# The cost of running another model (for example a quantized one): by node, by operator, by tensor.
 #
 # The share of an item is the part of the final error that appears if only this item runs in the
-# candidate's model; the shares of many small errors add up to about one. What remains is measured
-# the other way round: only this item runs on the reference. Saturated values are counted where
-# the candidate's model has a scale.
+# candidate's model; the shares of many small errors add up to about one. The remaining error is
+# measured the other way round: only this item runs on the reference. Saturated values are counted
+# if the candidate's model has a scale.
 
 MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
-MAX_RESTORED = 5  # of these, with the largest share: also what remains
+MAX_RESTORED = 5  # of these, with the largest share: also the remaining error
 
 
 def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
@@ -304,9 +320,8 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     ops = items.graph.ops
     errors = []
     for k in range(len(items.groups)):
-        with contextlib.suppress(
-            ModelError, NoRegion
-        ):  # not in that model, or random: no cost of its own
+        # not in that model, or random: it has no cost
+        with contextlib.suppress(ModelError, NoRegion):
             errors.append((_error(trials, items.region([k])), k))
     pieces = []
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:

@@ -29,10 +29,11 @@ from subgraph.verdict import Verdict
 
 @dataclass
 class NodeItems:
-    """The nodes that a search asks about.
+    """The nodes that a search examines.
 
     Attributes:
-        groups: per item, the indices of its nodes: several where no edge between them can be cut.
+        trials: The trials on the model.
+        groups: Per item, the indices of its nodes: several if no edge between them can be cut.
     """
 
     trials: Trials
@@ -75,7 +76,7 @@ class NodeItems:
         return regions.build_region(self.graph, self.indices(items))
 
     def judge_steps(self) -> dict[int, Verdict | None]:
-        """Run each item alone that only the steps of its own quantizers excuse; None if it was not
+        """Run each item alone that only the steps of its quantizers excuse; None if it was not
         run."""
         judge = self.trials.judge
         regions = {k: self.region([k]) for k in range(len(self.groups))}
@@ -112,11 +113,12 @@ def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
 def _join(
     graph: Graph, nodes: Sequence[int], shared: Collection[str], joined: Sequence[Strings]
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of nodes, in topological order, such that each value between two groups is one that
-    both sides have.
+    """Return groups of nodes, in topological order, whose exchanged values both models have.
 
-    The maker of any other value joins its readers, the makers of `joined` tensors join, and groups
-    that would read each other are joined. Complexity: linear in nodes and edges.
+    The producer of any other value joins its consumers, the producers of `joined` tensors join, and
+    groups that would read each other are joined.
+
+    Complexity: linear in nodes and edges.
     """
     import networkx  # slow to import, and needed for few bisections
 
@@ -181,16 +183,17 @@ TIMES = 2
 
 @dataclass
 class Remaining:
-    """The results of the steps so far.
+    """The suspects and runs that are left after the steps of a search.
 
     Attributes:
-        size: number of nodes in question.
-        left: how many of them the failing regions found so far hold; all while no region has
+        size: Number of nodes in question.
+        left: Number of these nodes in the failing regions that were found; all while no region has
             failed.
-        runs_left: number of runs still to come, as far as that can be estimated.
-        only_repeats: they are of the full model, which agreed so far.
-        seconds, runs: what the runs so far took on the wall clock; stored ones what they took when
+        runs_left: Estimated number of runs still to come.
+        only_repeats: Whether these are runs of the full model, which has agreed in each run.
+        seconds: Duration of all runs on the wall clock; stored runs count with their duration when
             they ran.
+        runs: Number of all runs.
     """
 
     size: int
@@ -243,14 +246,14 @@ class Remaining:
 
     @property
     def estimate(self) -> str:
-        """`about 18 more runs, 1.5 s`; `at most 5 more runs of the whole, 2 s` while it agrees; ""
-        if nothing is known."""
+        """`about 18 more runs, 1.5 s`; `at most 5 more runs of the full model, 2 s` while it
+        agrees; "" if nothing is known."""
         if not self.runs_left:
             return ""
         seconds = _seconds(self.seconds / max(self.runs, 1) * self.runs_left)
         runs = count(self.runs_left, "more run")
         if self.only_repeats:
-            return f"at most {runs} of the whole, {seconds}"
+            return f"at most {runs} of the full model, {seconds}"
         return f"about {runs}, {seconds}"
 
 

@@ -15,7 +15,7 @@ from subgraph.storage.folders import safe_name
 from subgraph.trials.open_trials import Setup
 from subgraph.types import Strings, frozen
 
-NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
+NAME_LENGTH = 60  # characters of the name of the candidate or a body in the name of the folder
 
 
 @frozen

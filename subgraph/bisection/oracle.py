@@ -1,11 +1,11 @@
 """The oracle of a bisection: a query of the search becomes a trial on nodes of one graph.
 
-What remembers is `SeenRuns`; what explains an error, `error_shares`; what is read inside of the
-model, `read_items`.
+`SeenRuns` has the results, `error_shares` explains an error, and `read_items` reads intermediate
+tensors of the model.
 
-Several workers run what the search needs now and what it is likely to need. A run ahead fills no
-answer: the search asks for it as if nothing had run, and finds it. So nothing depends on the order
-in which runs end; the result of a run in vain stays in the store.
+Several workers execute the runs that the search needs now and those that it is likely to need. A
+run ahead fills no answer: the search requests it as if nothing had run, and finds it. So nothing
+depends on the order in which runs end; the result of an unneeded run stays in the store.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class NodeOracle(NodeItems):
     """Answers a search by trials on nodes of one graph.
 
     Attributes:
-        workers: trials that may run at once.
-        hints: by node, how many times as likely as others it is guilty.
-        seen: the results that later answers rest on.
-        stop: what an interruption calls, after which the search ends with what it has; None if it
-            leaves the search.
-        cuts: whether items are run as a cut of the model.
+        workers: Number of trials that can run at once.
+        hints: Function that returns, by node, how many times as likely as others it is guilty.
+        seen: The results on which later answers rest.
+        stop: Function that an interruption calls, after which the search ends with its present
+            result. None if an interruption leaves the search.
+        cuts: Whether items are run as a cut of the model.
     """
 
     cuts: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class NodeOracle(NodeItems):
         self.ahead = RunsAhead(self._run_ahead, self.workers)
 
     def run_result(self, region: Region) -> RunResult:
-        """The candidate's first failing result of a region; if there is none, its first result."""
+        """Return the candidate's first failing result of a region, or its first one."""
         return self.seen.result(self.trials, region)
 
     @cached_property
@@ -93,23 +93,22 @@ class NodeOracle(NodeItems):
         return [max(hints.get(i, 1.0) for i in group) for group in self.groups]
 
     def expect(self, ahead: Ahead) -> None:
-        """Begin a search: `ahead` tells which runs it is likely to need."""
+        """Begin a search: `ahead` names the runs that it is likely to need."""
         if self.workers > 1:
             self.ahead.expect(ahead)
 
     # ------------------------------------------------------------ answers
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query; with several workers, what is likely to be asked next runs
-        meanwhile.
+        """Return one answer per query; with several workers, likely next queries run meanwhile.
 
         Raises:
-            BackendError: the candidate cannot be used at all. BudgetSpent: a run was ended, its
-                time is used up.
+            BackendError: The candidate cannot be used at all.
+            BudgetSpent: A run was ended because its time is used up.
         """
         _log_question(self, queries)
         try:
-            if self.seen.first:  # the first answer tells how the whole is run
+            if self.seen.first:  # the first answer determines the form of the full model
                 self.ahead.wait_for(queries)
             is_pool = any(query.pool for query in queries)
             return _ask_pooled(self, queries) if is_pool else list(map(self._answer, queries))
@@ -176,10 +175,10 @@ class NodeOracle(NodeItems):
         return self.region(query.items)
 
     def _confirm(self, query: Query, region: Region, result: RunResult) -> RunResult:
-        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that
-        of a fresh one.
+        """Note the result of a query, and return it.
 
-        Notes where the region gives other values than the first time.
+        A crash in a used process, whose memory earlier runs may have corrupted, is replaced by the
+        result of a fresh process. A difference from the first result of the region is noted, too.
         """
         if (
             not query.fresh
@@ -239,7 +238,9 @@ class RunsAhead(Closable):
     """Up to `workers` runs at once. Use it as a context manager: its end ends them.
 
     Attributes:
-        run: the result of a query's run, and its status; called by a thread of its own.
+        run: Function that returns the result of a query's run, and its status; a separate thread
+            calls it.
+        workers: Number of runs at once.
     """
 
     run: Callable[[Query], Ran]
@@ -250,7 +251,7 @@ class RunsAhead(Closable):
     _executor: ThreadPoolExecutor | None = None
 
     def expect(self, ahead: Ahead) -> None:
-        """Begin a search: `ahead` tells which runs it is likely to need."""
+        """Begin a search: `ahead` names the runs that it is likely to need."""
         self.close()
         self._ahead = ahead
         self._executor = ThreadPoolExecutor(
@@ -309,4 +310,4 @@ class RunsAhead(Closable):
             self._executor = None
         for future, _ in going.values():
             with contextlib.suppress(CancelledError):
-                future.exception()  # nobody asks for it
+                future.exception()  # its result is not needed

@@ -60,13 +60,13 @@ def save(
     feeding: Feeding,
     small_runs: int,
 ) -> BisectDocument:
-    """Write the folder; return the document with the paths of the findings' cases and of the
-    report.
+    """Write the folder; return the document with the paths of the cases and of the report.
 
-    `small_runs`: the most runs of the search for a finding's small input.
+    `small_runs` is the largest number of runs of the search for a finding's small input.
 
     Raises:
-        OutputError: it cannot be written. ResultExists: something else has come to stand there.
+        OutputError: It cannot be written.
+        ResultExists: Another result was written there meanwhile.
     """
     trials = oracle.trials
     source = case.source_of(trials.graph)
@@ -113,8 +113,10 @@ def save(
 
 
 def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
-    """Position and folder name of each finding that becomes a case: not the accumulated ones, which
-    are the whole."""
+    """Yield position and folder name of each finding that becomes a case.
+
+    Accumulated findings do not, because they are the full model.
+    """
     numbers: Counter[str] = Counter()
     for k, finding in enumerate(findings[:MAX_CASES]):
         if name := FOLDER_NAMES.get(finding.kind):
@@ -156,7 +158,7 @@ def _add_case(trials: Trials, region: Region, place: ResultPlace, feeding: Feedi
 
 
 def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str | None) -> None:
-    """Add the candidate's outputs to a case, beside the reference's, and what was found."""
+    """Add the candidate's outputs to a case, next to those of the reference, and the outcome."""
     trials = oracle.trials
     result = oracle.run_result(region)
     if trials.runtime.own_model:
@@ -190,7 +192,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     trials = oracle.trials
     room = trials.model.new_folder()
     cut, feeds = trials.writer.write_cut(region, trials.values.records, room)
-    into.mkdir(exist_ok=True)  # without outputs there is none yet
+    into.mkdir(exist_ok=True)  # without outputs it does not exist yet
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
     load.write_own_format(into / "model.onnx", into)
@@ -226,7 +228,7 @@ def add_small_case(
         The small input, if there is one.
 
     Raises:
-        SubcutError: The region has no model of its own, or the case cannot be written.
+        SubcutError: The region has no standalone model, or the case cannot be written.
     """
     if max_runs < MIN_RUNS:
         return None

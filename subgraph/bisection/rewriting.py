@@ -78,7 +78,7 @@ class ModelRewriter(NodeItems):
     # ------------------------------------------------------------ changes
 
     def _iter_changes(self) -> Iterator[tuple[NodeChange, set[int | None]]]:
-        """Yield each change that the means allow, with the items that it lies between."""
+        """Yield each change that the means allow, with the items that it separates."""
         graph = self.graph
         item = invert(enumerate(self.groups))
         kinds = graph.kinds(graph.iter_inputs(item))
@@ -257,7 +257,7 @@ class RewritingOracle(NodeOracle):
     """Answers a search by runs of the full model, in which all other items are rewritten.
 
     Attributes:
-        rewriter: What rewrites them.
+        rewriter: The rewriter of the model.
     """
 
     cuts: ClassVar[bool] = False

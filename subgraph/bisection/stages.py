@@ -1,14 +1,14 @@
-"""The stages of a bisection: each takes the result so far, searches if that is needed, and returns
-the next result.
+"""The stages of a bisection: each takes the present result and returns the next one.
 
-A bisection is a fold over `STAGES`. No stage changes anything: what applies to a later search
-(shapes as inputs, another criterion) is part of the immutable result that it passes on. The first
-search asks about all nodes, in cuts with frozen shapes; the stages after it are
+A stage searches if that is needed.
+A bisection is a fold over `STAGES`. No stage has side effects: the settings of a later search
+(shapes as inputs, another criterion) are part of the immutable result that it passes on. The first
+search examines all nodes, in cuts with frozen shapes; the stages after it are
 
 1. the same search with shape-computing tensors as inputs, if the full model fails and no region
    of it does: freezing changes what a candidate does, and some faults need one form, some the
    other;
-2. a search by rewriting the full model, if no small region fails or the user asks for it;
+2. a search by rewriting the full model, if no small region fails or the user requests it;
 3. a search in the first deviating region between two quantizers, if the model's own steps explain
    the error;
 4. a run of each item alone, if the candidate is a quantized model and no region or several were
@@ -18,7 +18,7 @@ search asks about all nodes, in cuts with frozen shapes; the stages after it are
 6. a search by rounding alone, if the full model agrees within the error of approximate kernels,
    and they do not explain it;
 7. no search: an agreement is withdrawn if no output of the model, or of the region that the user
-   named, tells anything about the candidate.
+   named, shows anything about the candidate.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class Interim:
     """The result of a bisection between two stages.
 
     Attributes:
-        oracle: answers the last search; its trials hold the view of the model and the criterion
-            that applied to it.
-        findings: what the last search found, with the counts of all searches so far.
-        settlement: what decides where the full model does not.
-        looks: runs of nodes alone, which only settled a doubt.
-        healing: the changes that heal the full model, if it was rewritten.
-        precise: the setting with which the candidate agrees, instead of a search.
+        oracle: The oracle of the last search; its trials hold the view of the model and the
+            criterion that applied to it.
+        findings: The findings of the last search, with the counts of all searches.
+        settlement: The evidence that decides if the full model does not.
+        looks: Number of runs of nodes alone, which only settled a doubt.
+        healing: The changes that heal the full model, if it was rewritten; else None.
+        precise: The setting with which the candidate agrees, instead of a search; else None.
     """
 
     oracle: NodeOracle
@@ -160,12 +160,12 @@ class Searcher(Protocol):
     def search(
         self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
     ) -> Steps[Interim]:
-        """Search once more with the oracle of `interim`, within what its searches have left of the
-        limits.
+        """Search again with the oracle of `interim`, within the remaining limits.
 
         Args:
-            scope: the suspects; None for those of the options.
-            inside: whether the nodes are searched even if the outputs agree.
+            interim: The present result.
+            scope: The suspects; None for those of the options.
+            inside: Whether the nodes are searched even if the outputs agree.
         """
 
 
@@ -175,11 +175,11 @@ Stage: TypeAlias = Callable[[Searcher, Interim], Steps[Interim]]
 def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     """Search, unless the questions about the full model explain its outputs.
 
-    A search is made all the same if the user asks for a look inside or for a region.
+    It searches in any case if the user requests a search of intermediate tensors or of a region.
 
     Raises:
-        BackendError: the candidate runs nothing, or its outputs break the contract.
-        Refused: the model does not load.
+        BackendError: The candidate runs nothing, or its outputs break the contract.
+        Refused: The model does not load.
     """
     steps = searcher.search(interim)
     try:
@@ -207,18 +207,16 @@ def search_unless_explained(searcher: Searcher, interim: Interim) -> Steps[Inter
 
 
 def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search once more with shapes as inputs, if no region fails while they are constants."""
+    """Search again with shapes as inputs, if no region fails while they are constants."""
     if not (interim.trials.model.freeze and _finds_no_region(interim)):
         return interim
-    log.info(
-        "no region fails while shapes are constants: searching once more with shapes as inputs"
-    )
+    log.info("no region fails while shapes are constants: searching again with shapes as inputs")
     trials = interim.trials.with_model(replace(interim.trials.model, freeze=False))
     return (yield from searcher.search(replace(interim, oracle=searcher.new_oracle(trials))))
 
 
 def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search by rewriting the full model, if no cut shows the fault or the user asks for it."""
+    """Search by rewriting the full model, if no cut shows the fault or the user requests it."""
     if not _needs_rewriting(searcher, interim):
         return interim
     try:
@@ -359,8 +357,8 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     """Run each item alone, if the other model quantizes and no region was found, or several.
 
     The limits of int8 excuse a small fault in the outputs, many steps add up to a large error that
-    no item has, and a coarse step spoils many regions downstream. Alone, an item is excused by the
-    step of its own quantizer only.
+    no item has, and a coarse step makes many regions downstream fail. Alone, an item is excused
+    only by the step of its quantizer.
     """
     yield from ()
     findings = interim.findings
@@ -368,9 +366,9 @@ def search_quantized_pieces(searcher: Searcher, interim: Interim) -> Steps[Inter
     is_open = findings.outcome in (Outcome.AGREE, Outcome.CLAIMED) and not kinds
     is_wrong = findings.outcome is Outcome.DISAGREE
     adds_up = is_wrong and FindingKind.ACCUMULATED in kinds
-    is_asked = is_open or adds_up or (is_wrong and len(findings.findings) > 1)
+    is_needed = is_open or adds_up or (is_wrong and len(findings.findings) > 1)
     other = interim.trials.runtime.own_model
-    if not other or not is_asked or findings.stopped or searcher.options.within:
+    if not other or not is_needed or findings.stopped or searcher.options.within:
         return interim
     oracle = searcher.new_oracle(interim.trials)
     pieces = oracle.judge_steps()
@@ -488,7 +486,7 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
 
 
 def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Withdraw the agreement if no output, or none of the scope, tells anything about the
+    """Withdraw the agreement if no output, or no output of the scope, shows anything about the
     candidate."""
     yield from ()
     trials = interim.trials

@@ -1,7 +1,7 @@
 """A model that the candidate's memory does not hold -> one search per stretch of it, on captured
 values.
 
-Without a run of the whole model nobody knows whether what goes wrong in a stretch explains the
+Without a run of the full model it is unknown whether a failing region of a stretch explains the
 outputs.
 """
 
@@ -32,7 +32,7 @@ from subgraph.search.oracle import Items
 # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
 CANDIDATE_SHARE = 0.5
 UNSEEN = (
-    "every region is fed with captured values, and nobody knows whether what goes wrong explains"
+    "every region is fed with captured values, so it is unknown whether a failing region explains"
     " the outputs"
 )
 
@@ -80,7 +80,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     numbers = itertools.count(1)
 
     def number_step(step: Step) -> Step | None:
-        """The whole is asked about once."""
+        """Number a step; omit every run of the full model but the first."""
         known = found and step.query.kind is QueryKind.WHOLE
         return None if known else replace(step, number=next(numbers))
 
@@ -113,7 +113,7 @@ def _join_results(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> 
     notes = ((f"{why}; {UNSEEN}", ()), *chain.from_iterable(f.notes for f in found))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:
-        says = stopped or f"{why}; no region of its {parts} stretches goes wrong on captured values"
+        says = stopped or f"{why}; no region of its {parts} stretches fails on captured values"
         named = (Finding(FindingKind.UNRESOLVED, tuple(range(len(oracle.groups))), None, why=says),)
     return Findings(
         (

@@ -127,14 +127,15 @@ def _notes(session: Session) -> Iterator[str]:
 
 
 def require_same_inputs(session: Session, trials: Trials) -> None:
-    """
+    """Check that the model is fed the values with which the session began.
+
     Raises:
-        UsageError: the model is fed other values than when the session began.
+        UsageError: It is fed other values.
     """
     if session.fed and session.fed != _digest_inputs(trials):
         raise UsageError(
             "the inputs have changed since this session began",
-            "put them back; or subcut manual reset, then start anew",
+            "put them back; or subcut manual reset, then start again",
             code="manual.inputs-changed",
         )
 

@@ -3,7 +3,7 @@ run next.
 
 A search is a pure function of its answers, so nothing of it is stored. Each command runs it again
 over the recorded results, until it needs one that is missing: `Pending`. The search's own lookahead
-says what it is likely to need after that.
+names the runs that it is likely to need after that.
 
 The growth of an error is not measured, and a region that agrees is not examined further.
 
@@ -46,8 +46,8 @@ class ManualOracle(NodeOracle):
     """Answers a search from recorded results.
 
     Attributes:
-        known: the answers so far.
-        wanted: the runs that the search may still need.
+        known: The known answers.
+        wanted: Function that yields the runs that the search may still need.
     """
 
     known: dict[Query, Answer] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class ManualBisection(Bisection):
 
     @property
     def steps(self) -> list[Step]:
-        """The steps so far that repeat no other, numbered from 1."""
+        """The steps that repeat no other one, numbered from 1."""
         new = [step for step in super().steps if not step.query.repetition]
         return [replace(step, number=k) for k, step in enumerate(new, 1)]
 
@@ -236,11 +236,11 @@ class Person(JudgeProperties):
         return FormsTried()
 
     def with_model(self, model: ReferenceModel) -> Person:
-        """The same results, for another view of the model."""
+        """Return these results for another view of the model."""
         return replace(self, judge=replace(self.judge, model=model))
 
     def with_new_session(self) -> Person:
-        """The same results, none of which was used so far."""
+        """Return these results, none of which is used yet."""
         return replace(self, log=RunLog())
 
     def form_of(self, region: Region) -> Form:

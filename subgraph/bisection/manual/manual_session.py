@@ -156,7 +156,7 @@ class Session(SavedSession):
         Raises:
             UsageError: it is damaged.
         """
-        hint = "put back a copy of it; or subcut manual reset, and start anew"
+        hint = "put back a copy of it; or subcut manual reset, and start again"
         saved = read_document(folder / STATE, SavedSession, hint)
         session = cls(folder=folder, **{f.name: getattr(saved, f.name) for f in fields(saved)})
         try:
@@ -301,7 +301,7 @@ def _require_open(session: Session) -> Sequence[int]:
     if not session.open:
         raise UsageError(
             "no task is open",
-            "subcut manual next shows where the search stands",
+            "subcut manual next shows the state of the search",
             code="manual.no-open-task",
         )
     return session.open
@@ -381,7 +381,7 @@ def undo(session: Session) -> tuple[Session, list[int]]:
     """
     if not session.log:
         raise UsageError(
-            "no answers so far", "subcut manual next lists the tasks", code="manual.nothing-to-undo"
+            "no answers yet", "subcut manual next lists the tasks", code="manual.nothing-to-undo"
         )
     last = session.log[-1].command
     removed = [answer.number for answer in session.log if answer.command == last]
@@ -401,7 +401,7 @@ def find(parent: Path) -> Path:
     """Find the folder of the session.
 
     Raises:
-        UsageError: there is none.
+        UsageError: It does not exist.
     """
     folder = folder_of(parent)
     if not (folder / STATE).is_file():
@@ -443,7 +443,7 @@ def require_none(folder: Path, force: bool) -> None:
     raise ResultExists(
         f"{folder} holds a manual session: {so_far(folder)}",
         "subcut manual next goes on; -o FOLDER begins another; --force loses these answers"
-        " and begins anew",
+        " and begins again",
         code="manual.session-exists",
     )
 

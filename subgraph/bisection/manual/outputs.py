@@ -27,7 +27,7 @@ from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_
 from subgraph.text import clean, count
 from subgraph.types import Array, frozen
 
-WRITE_AGAIN = "subcut manual next writes it anew"
+WRITE_AGAIN = "subcut manual next writes it again"
 
 
 @frozen
@@ -259,7 +259,7 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
     if array.shape != shape:
         raise InputError(
             f"{path} has the shape {shape_text(array.shape)}, not {shape_text(shape)}",
-            f"expected: {file}; or say `bad`",
+            f"expected: {file}; or answer `bad`",
             code="manual.wrong-shape",
         )
     wanted = np_dtype(file.own.dtype)
@@ -274,7 +274,7 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
             return cast
     raise InputError(
         f"{path} holds {array.dtype.name}, not {file.own.dtype}",
-        "convert it to what the device's numbers mean",
+        "convert it to the values that the device's numbers represent",
         code="manual.wrong-type",
     )
 
@@ -293,7 +293,7 @@ def _read_bin(path: Path, file: ExpectedFile) -> Array:
     if size != file.size:
         raise InputError(
             f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(shape)}",
-            "a .bin has no header; .npy files say their type and shape themselves",
+            "a .bin has no header; .npy files contain their type and shape",
             code="tensor.wrong-size",
         )
     raw = np.fromfile(path, np.uint8)

@@ -1,7 +1,6 @@
-"""A region that a person runs on a device -> folders that say what to run, and where its outputs
-go.
+"""A region that a person runs on a device -> folders with the task, for its outputs.
 
-todo/3/           a case as `subcut cut` makes it, with the reference's outputs/
+todo/3/           a case as `subcut cut` writes it, with the reference's outputs/
     TODO.txt      what to run, and what to bring back
     from_device/  the outputs go here, named as in outputs/: NAME.npy or NAME.bin
 todo/3-2/         the same for samples that need a separate cut
@@ -250,7 +249,7 @@ def _todo_text(manifest: case.CaseManifest, number: int) -> str:
     lines = [f"{number}: {span_of(manifest.region)}", ""]
     lines += ["Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _file_lines(manifest.inputs)]
-    lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
+    lines += ["", f"and put its outputs into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
     for line in _file_lines(manifest.outputs):
         lines.append(f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}")
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
