@@ -22,7 +22,8 @@ MIN_WIDTH = 1e-6
 
 
 def coarsest(types: Iterable[str]) -> str:
-    """The float type with the largest unit roundoff among `types`; float64 if none is a float type.
+    """Return the float type with the largest unit roundoff among `types`; float64 if none is a
+    float type.
 
     >>> coarsest(["float32", "int64", "float16"])
     'float16'
@@ -31,8 +32,8 @@ def coarsest(types: Iterable[str]) -> str:
 
 
 def wider(dtype: str) -> str:
-    """The type in which values of a float type are perturbed: float64 for itself, float32 for the
-    others."""
+    """Return the type in which values of a float type are perturbed: float64 for itself, float32
+    for the others."""
     return "float64" if dtype == "float64" else "float32"
 
 

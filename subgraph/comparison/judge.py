@@ -63,7 +63,7 @@ def files_of(text: str) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """A criterion's name or path, and its options."""
+    """Return a criterion's name or path, and its options."""
     text = text.strip()
     path, suffix, options = text.rpartition(".py:")  # a path may hold a colon, as C:\rules.py does
     if suffix:
@@ -207,5 +207,5 @@ def _make_failure(name: str, signature: Signature, why: str, sample: str) -> Jud
 
 
 def judge_nothing(name: str, why: str, sample: str) -> Judgement:
-    """The judgement of an output of which nothing is compared."""
+    """Return the judgement of an output of which nothing is compared."""
     return Judgement(name, Status.UNRESOLVED, None, NOTHING, why, sample=sample)

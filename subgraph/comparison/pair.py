@@ -139,8 +139,8 @@ class Pair:
         return np.asarray(np.abs(distance, out=distance))
 
     def in_place(self, values: Array) -> Array:
-        """Values of the elements that are finite in both -> float64, flat, one per element, 0 where
-        one is not finite.
+        """Return values of the elements that are finite in both -> float64, flat, one per element,
+        0 if one is not finite.
 
         Of complex tensors two per element.
         """
@@ -194,7 +194,7 @@ class Pair:
 
 
 def find_mask_differences(pair: Pair) -> Array:
-    """The elements whose NaN or infinity differs: booleans, flat, one per element (two per
+    """Return the elements whose NaN or infinity differs: booleans, flat, one per element (two per
     complex element)."""
     if pair.finite.all():
         return np.zeros(pair.finite.shape, bool)
@@ -232,7 +232,7 @@ def compute_relative_error(pair: Pair) -> float:
 
 
 def find_worst(pair: Pair) -> Worst | None:
-    """The element that differs most, NaN and infinities before numbers; None if all are
+    """Return the element that differs most, NaN and infinities before numbers; None if all are
     equal."""
     if not pair.changed:
         return None
@@ -248,7 +248,7 @@ def find_worst(pair: Pair) -> Worst | None:
 
 
 def comparable(reference: Value, candidate: Value) -> Pair | None:
-    """The pair; None unless both are tensors of equal shape and element type."""
+    """Return the pair; None unless both are tensors of equal shape and element type."""
     if not isinstance(reference, np.ndarray) or not isinstance(candidate, np.ndarray):
         return None
     equal = (reference.shape, reference.dtype) == (candidate.shape, candidate.dtype)
@@ -258,7 +258,7 @@ def comparable(reference: Value, candidate: Value) -> Pair | None:
 def differences(reference: Array, candidate: Array) -> Array:
     """candidate − reference per element, float64; shapes broadcast, types are any real ones.
 
-    0 where both are equal or both NaN; NaN or infinite where NaN or infinity differ.
+    0 if both are equal or both NaN; NaN or infinite if NaN or infinity differ.
     """
     with np.errstate(all="ignore"):
         x = reference.astype(np.float64, copy=False)
@@ -270,8 +270,8 @@ def differences(reference: Array, candidate: Array) -> Array:
 
 
 def compute_scaled_differences(reference: Array, candidate: Array, limit: float) -> Array:
-    """(candidate − reference) / max|reference| of two arrays of equal size: flat, float64, within
-    ±limit.
+    """Return (candidate − reference) / max|reference| of two arrays of equal size: flat, float64,
+    within ±limit.
 
     The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ:
     `limit`. Strings and booleans: 0 or 1. Complex numbers: pairs of parts.
@@ -320,7 +320,7 @@ def _flat(array: Array) -> Array:
 
 
 def _python(value: Any) -> float | int | bool | str:
-    """A scalar as Python's own; complex numbers as text."""
+    """Return a scalar as Python's own; complex numbers as text."""
     scalar: Any = value.item() if isinstance(value, np.generic) else value
     if isinstance(scalar, complex):
         return str(scalar)

@@ -34,7 +34,7 @@ MARK_ROWS = 3
 
 
 class Point(NamedTuple):
-    """One value: a number, or "nan", "inf", "-inf"; None is left out. `name` is shown as its
+    """One value: a number, or "nan", "inf", "-inf"; None is omitted. `name` is shown as its
     title."""
 
     x: float
@@ -244,8 +244,8 @@ def linear(points: Sequence[Point], marked: Sequence[float], words: StringMap) -
 
 
 def _names(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> list[Label]:
-    """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as
-    many as fit."""
+    """Return names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends,
+    then as many as fit."""
     known = {d.x: d for d in drawn if d.name}  # of several tensors of a node the last
     ends = set(chain.from_iterable((min(span), max(span)) for span in spans if span))
     wanted = [x for x in known if x in ends]
@@ -259,7 +259,7 @@ def _names(drawn: Sequence[DrawnPoint], spans: Sequence[Sequence[float]]) -> lis
 
 
 def decades(values: Sequence[float]) -> tuple[int, int]:
-    """The powers of ten that enclose positive values, at least one apart.
+    """Return the powers of ten that enclose positive values, at least one apart.
 
     >>> decades([3e-7, 0.02])
     (-7, -1)

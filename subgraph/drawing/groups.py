@@ -136,7 +136,7 @@ class Tree:
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
-        """A node's name without its first `scope` parts; the whole name where names hold no
+        """Return a node's name without its first `scope` parts; the whole name where names hold no
         scopes."""
         if not scope or not self._separator:
             return name
@@ -205,7 +205,7 @@ class Tree:
     # ------------------------------------------------------------ one level
 
     def leaves(self, member: int) -> Sequence[int]:
-        """The leaves of a member."""
+        """Return the leaves of a member."""
         return self.groups[member].leaves if member in self.groups else (member,)
 
     def level_order(
@@ -323,7 +323,7 @@ def _split(tree: Tree, number: int) -> None:
 
 
 def _add_part(tree: Tree, parent: int, part: list[int]) -> int:
-    """A new group of these members; the member itself if it is alone."""
+    """Return a new group of these members; the member itself if it is alone."""
     if len(part) == 1:
         return part[0]
     while len(part) > MAX_FLAT:  # no cut point: equal shares

@@ -114,7 +114,7 @@ def place_in_layers(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: flo
 
 
 def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
-    """The path that passes most nodes, from above."""
+    """Return the path that passes most nodes, from above."""
     best = [item.weight for item in items]
     before = [-1] * len(items)
     for edge in sorted(edges, key=lambda e: (e.target, e.source)):
@@ -130,7 +130,7 @@ def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
 
 
 def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[int]:
-    """The row of each item: the longest path from above; a source is one row above its first
+    """Return the row of each item: the longest path from above; a source is one row above its first
     reader.
 
     A row that is full passes its items on to the next.

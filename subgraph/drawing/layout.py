@@ -75,7 +75,7 @@ class Line(NamedTuple):
     """One or more tensors from box to box: points of which the odd steps are curves, and a text.
 
     `source`, `target`: keys of boxes; that of an open group, where the line ends at or begins from
-    its frame. `text` is empty where there is no room, or where the tensor has its text elsewhere.
+    its frame. `text` is empty if there is no room, or where the tensor has its text elsewhere.
     """
 
     source: str
@@ -187,8 +187,8 @@ class Drawer:
         *,
         tall: bool = False,
     ) -> Layout:
-        """The drawing with these groups open (keys); None: as many levels as give about `SHOWN`
-        boxes.
+        """Return the drawing with these groups open (keys); None: as many levels as give about
+        `SHOWN` boxes.
 
         A group that is open inside a closed one is not seen. No row of boxes is wider than `width`;
         a page of 400 pixels, for example, shows the drawing at full size. `tall`: boxes have room
@@ -260,7 +260,7 @@ class Drawer:
         drawn: Mapping[int, Sequence[Layout]],
         tall: bool,
     ) -> Layout:
-        """All open groups at their places."""
+        """Return all open groups at their places."""
         tree = self.tree
         boxes = []
         lines = []
@@ -308,7 +308,8 @@ class Drawer:
         )
 
     def key(self, member: int) -> str:
-        """The key of a member: `#17` of a node, `input:NAME`, `output:NAME`, or the group's."""
+        """Return the key of a member: `#17` of a node, `input:NAME`, `output:NAME`, or the
+        group's."""
         network = self.network
         if member in self.tree.groups:
             return self.tree.groups[member].key
@@ -366,8 +367,8 @@ class Drawer:
 def _place_body(
     body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]
 ) -> Layout:
-    """The drawing of a body in its frame, with keys, numbers and names as the drawing around has
-    them."""
+    """Return the drawing of a body in its frame, with keys, numbers and names as the drawing around
+    has them."""
     x, y, width, height = frame
     around = body.outer("").rstrip("/")
     outer = body.outer

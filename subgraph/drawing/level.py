@@ -319,7 +319,7 @@ def stub_rows(stubs: Iterable[tuple[str, str]], texts: StringMap) -> list[StubRo
 
 
 def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
-    """None where a tensor has no port at an open group: it is named inside."""
+    """None if a tensor has no port at an open group: it is named inside."""
     leave = arrive = 0.0
     source = inner.get(members[wire.source])
     target = inner.get(members[wire.target])
@@ -345,7 +345,7 @@ def _add_frame(
     ways_in: Sequence[str],
     ways_out: Sequence[str],
 ) -> Level:
-    """The level with its frame; the root has none."""
+    """Return the level with its frame; the root has none."""
     root = number == tree.root
     above = HEADER if ways_in else HEADER + PAD / 2
     x, y = (0.0, 0.0) if root else (PAD, above)
@@ -390,7 +390,7 @@ class Inner:
     notes: Mapping[int, str] = field(default_factory=dict)
 
     def outer(self, key: str) -> str:
-        """A key of a box inside, as the drawing around calls it."""
+        """Return a key of a box inside, as the drawing around calls it."""
         number = node_of(key)
         return f"{self.prefix}{key}" if number is None else f"#{self.first + number}"
 
@@ -440,8 +440,8 @@ def frame_bodies(
     label: str,
     room: float,
 ) -> tuple[Level, list[tuple[float, float, float, float]]]:
-    """The frame of a node whose bodies are drawings of these sizes, and per body: x, y, width and
-    height of its frame.
+    """Return the frame of a node whose bodies are drawings of these sizes, and per body: x, y,
+    width and height of its frame.
 
     `tensors`: that enter and leave the node.
     """

@@ -66,7 +66,7 @@ class Network:
         return len(self.ops) + len(self.inputs) + len(self.outputs)
 
     def label(self, leaf: int) -> str:
-        """The node's name, `#17` without one; the name of an input or output."""
+        """Return the node's name, `#17` without one; the name of an input or output."""
         nodes = len(self.ops)
         inputs = len(self.inputs)
         if leaf < nodes:

@@ -104,7 +104,7 @@ class Marks:
         boundary: Tensors that enter or leave the region.
         values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not
             agree.
-        makes: per node, the tensors that it makes; needed with `values`.
+        makes: per node, the tensors that it produces; needed with `values`.
         badges: per node, a short text at the corner of its box; a closed group has those of its
             nodes.
         shares: per node, its share of an error; a closed group has the sum.
@@ -141,7 +141,7 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
 
 
 def _draw(layout: Layout, marks: Marks) -> list[str]:
-    """The drawing's elements, in the order in which they cover each other."""
+    """Return the drawing's elements, in the order in which they cover each other."""
     opened = [box for box in layout.boxes if box.kind in FRAMES]
     others = [box for box in layout.boxes if box.kind not in FRAMES]
     parts = [_box(box, marks) for box in opened]
@@ -236,7 +236,7 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
 
 
 def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
-    """A tag at the box's upper right corner: its badges, else ✗ or ?."""
+    """Return a tag at the box's upper right corner: its badges, else ✗ or ?."""
     badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
     if shares := [marks.shares[n] for n in box.nodes if n in marks.shares]:
         badges.append(f"{100 * sum(shares):.0f} %")
@@ -257,8 +257,8 @@ def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
 
 
 def _worst(box: Box, marks: Marks) -> float | str | None:
-    """The largest error of the tensors that the box makes; one that is not finite is larger than
-    any."""
+    """Return the largest error of the tensors that the box makes; one that is not finite is larger
+    than any."""
     if not marks.values:
         return None
     found = [marks.values[t] for t in _iter_outputs(box, marks) if t in marks.values]
@@ -276,7 +276,7 @@ def _iter_outputs(box: Box, marks: Marks) -> Iterable[str]:
 
 
 def degree(error: float | str) -> int:
-    """The level of an error, 0 (exactly 0) to 5 (above 1, or not finite).
+    """Return the level of an error, 0 (exactly 0) to 5 (above 1, or not finite).
 
     >>> [degree(e) for e in (0.0, 1e-7, 3e-3, 7.0, "nan")]
     [0, 1, 3, 5, 5]
@@ -285,7 +285,7 @@ def degree(error: float | str) -> int:
 
 
 def number(error: float | str) -> str:
-    """An error as text: `0`, `1.2e-07`, `nan`."""
+    """Return an error as text: `0`, `1.2e-07`, `nan`."""
     return f"{float(error):.2g}"
 
 
@@ -303,7 +303,7 @@ def _is_boundary(drawn: Line | Stub, marks: Marks) -> bool:
 
 
 def path(line: Line) -> str:
-    """The line as an SVG path: its odd steps are curves."""
+    """Return the line as an SVG path: its odd steps are curves."""
     (x, y), *rest = line.points
     steps = [f"M{x:g} {y:g}"]
     for k, (nx, ny) in enumerate(rest):

@@ -84,7 +84,7 @@ def plane_errors(reference: Array, given: Array) -> list[float]:
 
 @frozen
 class MapCells:
-    """A plane as numbers, in rows: float32, little-endian, in base64; NaN where an element is not
+    """A plane as numbers, in rows: float32, little-endian, in base64; NaN if an element is not
     finite.
 
     Attributes:
@@ -113,7 +113,7 @@ class MapCells:
 
 
 def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells:
-    """One plane of both sides and their difference, for a page that paints it."""
+    """Return one plane of both sides and their difference, for a page that paints it."""
     matrix = _plane(_numbers(reference), plane)
     if not matrix.size:
         return MapCells(matrix.shape, 0, 0, 0.0, "")
@@ -136,7 +136,7 @@ def map_cells(reference: Array, given: Array | None, plane: int = 0) -> MapCells
 
 
 def worst_elements(reference: Array, given: Array) -> list[DifferingElement]:
-    """The elements that differ most, worst first; equal ones are left out."""
+    """Return the elements that differ most, worst first; equal ones are omitted."""
     far = _difference(reference, given).ravel()
     number = min(WORST, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
@@ -164,7 +164,7 @@ def _numbers(values: Array) -> Array:
 
 
 def _difference(reference: Array, given: Array) -> Array:
-    """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are
+    """|a − b|; infinite if only one is NaN, or where Inf meets another value; 0 if both are
     alike."""
     a = _numbers(reference)
     b = _numbers(given)
@@ -175,7 +175,7 @@ def _difference(reference: Array, given: Array) -> Array:
 
 
 def _plane(values: Array, plane: int) -> Array:
-    """A matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
+    """Return a matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
     if values.ndim > 2:
         found: Array = values.reshape(-1, *values.shape[-2:])[plane]
         return found
@@ -188,7 +188,7 @@ def _plane(values: Array, plane: int) -> Array:
 
 
 def _scale(*matrices: Array) -> float:
-    """The largest finite magnitude; 0 without any."""
+    """Return the largest finite magnitude; 0 without any."""
     return max(
         (float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0
     )

@@ -77,7 +77,7 @@ def is_own(processor: str) -> bool:
 
 
 def qemu(processor: str) -> str:
-    """The emulator's program; "" if it is not installed."""
+    """Return the emulator's program; "" if it is not installed."""
     return next(filter(None, map(shutil.which, _programs(processor))), "")
 
 
@@ -87,8 +87,8 @@ def _programs(processor: str) -> list[str]:
 
 @cache
 def version(processor: str) -> str:
-    """The emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash in it)`;
-    "" without one."""
+    """Return the emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash
+    in it)`; "" without one."""
     if not qemu(processor):
         return ""
     said = children.run([qemu(processor), "--version"], timeout=SECONDS).out.decode(

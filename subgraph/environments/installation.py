@@ -177,7 +177,7 @@ def _make_system(environment: Installation) -> None:
 
 
 def every() -> list[Path]:
-    """The folders of all complete environments, the last used one first."""
+    """Return the folders of all complete environments, the last used one first."""
     folders_ = [path.parent for path in cache_folder("environments").glob(f"*/{REQUIREMENTS}")]
     return sorted(folders_, key=lambda folder: folder.stat().st_mtime, reverse=True)
 

@@ -139,7 +139,7 @@ class Cut:
         return DeclaredTensor(form, dtype, None if dims is None else [dims])
 
     def to_model(self) -> onnx.ModelProto:
-        """The cut in memory, with all its weights.
+        """Return the cut in memory, with all its weights.
 
         Raises:
             DataError: the bytes of a weight cannot be read.
@@ -210,7 +210,7 @@ def cut_region(
     dynamic: bool = False,
     freeze: bool = True,
 ) -> Cut:
-    """A region as a model; arguments and errors as of `cut`.
+    """Return a region as a model; arguments and errors as of `cut`.
 
     Tensors in `region.shapes` are frozen to the value of the first sample, unless `dynamic` or not
     `freeze`; the caller makes sure that they are equal in all samples. `dynamic` also keeps open
@@ -238,7 +238,7 @@ def cut_region(
 
 
 def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueInfoProto:
-    """A declaration with the type that was inferred, where the two contradict each other."""
+    """Return a declaration with the type that was inferred, where the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
     found = type_proto.tensor_type
@@ -255,8 +255,8 @@ def _correct_type(info: ValueInfoProto, type_proto: TypeProto | None) -> ValueIn
 
 
 def freezable(region: Region, captured: Sequence[Records]) -> Strings:
-    """The tensors in `region.shapes` whose captured values can be initializers: tensors of unpacked
-    numbers."""
+    """Return the tensors in `region.shapes` whose captured values can be initializers: tensors of
+    unpacked numbers."""
     return tuple(
         n
         for n in region.shapes
@@ -274,7 +274,7 @@ def build_model(
     infos: Mapping[str, ValueInfoProto],
     constants: Iterable[TensorProto] = (),
 ) -> tuple[ModelProto, dict[str, str]]:
-    """(model, renamed nodes): the region in the class `protobuf.reading_class()`, with large
+    """Return (model, renamed nodes): the region in the class `protobuf.reading_class()`, with large
     weights as stubs.
 
     `types` are those of inputs and outputs; an output without a type is declared without one.
@@ -338,7 +338,7 @@ def declare(
 
 
 def copy_without(message: T, fields: frozenset[str]) -> T:
-    """A copy of a message without these fields, which are never copied."""
+    """Return a copy of a message without these fields, which are never copied."""
     copy = type(message)()
     original: Any = message
     for descriptor, value in original.ListFields():
@@ -532,7 +532,8 @@ def types_contradict(nodes: Iterable[NodeProto], types: dict[str, int]) -> bool:
 
 
 def _infer_output_type(node: NodeProto, types: Mapping[str, int]) -> int:
-    """The element type of a node's first output, by its operator; 0 where it is not known."""
+    """Return the element type of a node's first output, by its operator; 0 if it is not
+    known."""
     if node.op_type == "Cast":
         return attribute(node, "to", 0) or 0  # None: a damaged file's has no type
     if node.op_type in KEEPS_TYPE and node.input:
@@ -606,7 +607,7 @@ def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
 
 
 def _dims(graph: Graph, name: str, infos: Mapping[str, ValueInfoProto]) -> list[Any] | None:
-    """The shape of a weight, or as it is declared; None if that is unknown."""
+    """Return the shape of a weight, or as it is declared; None if that is unknown."""
     if name in graph.weights:
         return list(graph.weights[name].dims)
     return read_type(infos[name].type)[2] if name in infos else None
@@ -635,7 +636,8 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, TypeProto]:
 
 
 def frozen_constant(record: Record, folder: Path) -> TensorProto:
-    """A captured value as an initializer. Read without numpy, so that cutting need not load it."""
+    """Return a captured value as an initializer. Read without numpy, so that cutting need not load
+    it."""
     # After the header of a C-ordered .npy file, of the versions 1 to 3 of numpy.lib.format.
     data = (folder / record.files[0]).read_bytes()
     width = 2 if data[6] == 1 else 4  # bytes of the header's length, which is at byte 8

@@ -202,7 +202,7 @@ class Graph:
         return chain.from_iterable(map(self.reads.__getitem__, nodes))
 
     def in_order(self, nodes: Iterable[int]) -> list[int]:
-        """The nodes in topological order."""
+        """Return the nodes in topological order."""
         return sorted(nodes, key=self.rank.__getitem__)
 
     @cached_property
@@ -265,7 +265,7 @@ class Graph:
         return readers
 
     def successors(self, i: int) -> Iterator[int]:
-        """Nodes that read a tensor that node `i` makes, with repetitions."""
+        """Yield nodes that read a tensor that node `i` produces, with repetitions."""
         for name in self.makes[i]:
             yield from self.readers.get(name, ())
 
@@ -304,7 +304,7 @@ class Graph:
         return name in self.weights or name in self.sparse
 
     def constant(self, name: str) -> TensorProto | None:
-        """The weight of that name, or the `value` of its Constant node; None for a computed
+        """Return the weight of that name, or the `value` of its Constant node; None for a computed
         tensor."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
@@ -415,8 +415,8 @@ class Graph:
         return name
 
     def label(self, i: int) -> str:
-        """The node's name; `#17` if it has none or shares it. `select` maps a label back to its
-        node."""
+        """Return the node's name; `#17` if it has none or shares it. `select` maps a label back to
+        its node."""
         name = self.node_names[i]
         return name if name and name not in self.shared_names else f"#{i}"
 
@@ -444,8 +444,8 @@ class Graph:
         )
 
     def select_all(self, text: str) -> tuple[int, ...]:
-        """The nodes of a selector; of a glob all that it matches. Errors as of `select`, but for
-        several matches."""
+        """Return the nodes of a selector; of a glob all that it matches. Errors as of `select`, but
+        for several matches."""
         exact = text in self.node_names or text in self.maker or text in self.inputs
         globbed = not exact and any(c in text for c in "*?[")
         hits = [
@@ -489,7 +489,7 @@ def find_made_twice(graph: Graph) -> list[tuple[str, int, int]]:
 
 
 def _find_kind_of_source(graph: Graph, name: str) -> int:
-    """The kind of a tensor that no node makes."""
+    """Return the kind of a tensor that no node produces."""
     return CONSTANT if graph.is_weight(name) else VALUE
 
 
@@ -641,7 +641,7 @@ def _trains(node: NodeProto, constant_of: ConstantLookup) -> bool:
 
 
 def _value(node: NodeProto) -> TensorProto | None:
-    """The attribute `value` of a Constant; None for any other node."""
+    """Return the attribute `value` of a Constant; None for any other node."""
     if node.op_type != "Constant":
         return None
     return next((a.t for a in node.attribute if a.name == "value"), None)

@@ -73,7 +73,7 @@ class MergedCut:
 
     def split(self, outputs: Records) -> list[dict[str, Record]]:
         """Outputs of the merged model per piece, by their names in the source model; missing ones
-        are left out."""
+        are omitted."""
         return [
             {
                 name: replace(outputs[merged], name=name)

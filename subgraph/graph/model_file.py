@@ -16,8 +16,8 @@ from subgraph.storage.digest import digest, file_digest
 
 
 def external_files(graph: Graph) -> dict[str, Path]:
-    """The files that hold a model's external data, by location as the model names them, with their
-    real paths.
+    """Return the files that hold a model's external data, by location as the model names them, with
+    their real paths.
 
     Tensors inside nodes, bodies and functions count as well. Complexity: linear in the model.
 
@@ -98,7 +98,7 @@ def _pin_shapes(graph: protobuf.GraphProto, types: Mapping[str, protobuf.TypePro
 
 
 def model_digest(graph: Graph) -> str:
-    """A hash of the bytes of the model's file and of its external data: 0.6 s per GB.
+    """Return a hash of the bytes of the model's file and of its external data: 0.6 s per GB.
 
     Raises:
         DataError: as `external_files`. OSError: a file cannot be read.

@@ -35,7 +35,7 @@ BODILESS = PROPERTIES.keys() - BODY_OPS
 
 
 def iter_named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an
+    """Yield (attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an
     attribute of several."""
     if node.op_type in BODILESS:
         return
@@ -47,7 +47,7 @@ def iter_named_bodies(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node holds as attributes, not those nested deeper."""
+    """Return the graphs that a node holds as attributes, not those nested deeper."""
     return (graph for _, graph in iter_named_bodies(node))
 
 
@@ -60,14 +60,14 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def model_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """The nodes of a model, also in bodies and local functions."""
+    """Yield the nodes of a model, also in bodies and local functions."""
     yield from all_nodes(model.graph.node)
     for function in model.functions:
         yield from all_nodes(function.node)
 
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph, and the bodies in it."""
+    """Yield the graph, and the bodies in it."""
     yield graph
     for node in graph.node:
         for body in bodies(node):
@@ -75,15 +75,15 @@ def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def all_tensors(graph: Any) -> Iterator[TensorProto]:
-    """The tensors that a graph or function holds: initializers, and what `tensors_in` its nodes;
-    sparse ones as two."""
+    """Yield the tensors that a graph or function holds: initializers, and what `tensors_in` its
+    nodes; sparse ones as two."""
     yield from getattr(graph, "initializer", ())
     yield from _parts(getattr(graph, "sparse_initializer", ()))
     yield from tensors_in(graph.node)
 
 
 def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """The tensors in attributes of these nodes, and in their bodies."""
+    """Yield the tensors in attributes of these nodes, and in their bodies."""
     for node in nodes:
         if node.op_type in BODILESS and node.op_type not in HOLDS_TENSOR:
             continue
@@ -135,14 +135,14 @@ def operator(node: NodeProto) -> FunctionKey:
 
 
 def functions_of(model: ModelProto) -> dict[FunctionKey, Any]:
-    """The local functions, in file order."""
+    """Return the local functions, in file order."""
     return {(f.domain, f.name, f.overload): f for f in model.functions}
 
 
 def find_called(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, Any]
 ) -> set[FunctionKey]:
-    """The functions that these nodes call, also from bodies and through other functions."""
+    """Return the functions that these nodes call, also from bodies and through other functions."""
     found: set[FunctionKey] = set()
     waiting = list(all_nodes(nodes)) if functions else []
     for node in waiting:  # it grows meanwhile

@@ -62,8 +62,8 @@ def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
 def _function(
     defs: Any, data: bytes, op: str, domain: str, version: int, opset: int, sizes: list[int]
 ) -> bytes:
-    """The body of a node's function; `data`: the node, then the types of its inputs, of `sizes`
-    bytes each."""
+    """Return the body of a node's function; `data`: the node, then the types of its inputs, of
+    `sizes` bytes each."""
     schema = defs.get_schema(op, version, domain)
     ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
     node, *types = (data[end - size : end] for size, end in zip(sizes, ends, strict=True))

@@ -79,8 +79,8 @@ class OnnxProcess:
         track: bool = False,
         check_types: bool = False,
     ) -> ModelProto:
-        """The model with inferred types; `track`: values of 1-D tensors as well, which onnx calls
-        data propagation.
+        """Return the model with inferred types; `track`: values of 1-D tensors as well, which onnx
+        calls data propagation.
 
         `strict`: errors are reported. `check_types`: so is a tensor of a type that its operator
         does not take.
@@ -94,7 +94,7 @@ class OnnxProcess:
         return inferred
 
     def convert(self, model: ModelProto, version: int) -> ModelProto:
-        """The model in another version of ONNX's own operators; large weights stay on disk.
+        """Return the model in another version of ONNX's own operators; large weights stay on disk.
 
         Raises:
             OnnxError: onnx cannot convert it. ModelError: the process exceeded a limit, or crashed.
@@ -121,7 +121,7 @@ class OnnxProcess:
         version: int,
         opset: int,
     ) -> FunctionProto:
-        """The FunctionProto by which the standard defines a node; `types`: of its inputs.
+        """Return the FunctionProto by which the standard defines a node; `types`: of its inputs.
 
         `version` of the operator; the body's own opset is the latest up to `opset`, else the first
         there is.

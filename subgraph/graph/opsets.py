@@ -48,12 +48,12 @@ def canonical_domain(name: str) -> str:
 
 
 def read_imports(model: Any) -> dict[str, int]:
-    """The version of each domain that a model or function imports."""
+    """Return the version of each domain that a model or function imports."""
     return {canonical_domain(entry.domain): int(entry.version) for entry in model.opset_import}
 
 
 def opset_of(model: protobuf.ModelProto, default: int = 1) -> int:
-    """The version of ONNX's own operators that a model imports."""
+    """Return the version of ONNX's own operators that a model imports."""
     return max(
         (int(entry.version) for entry in model.opset_import if entry.domain in STANDARD),
         default=default,
@@ -89,7 +89,7 @@ def schema(op: str, version: int, domain: str = "") -> Any:
 
 @cache
 def history(op: str, domain: str) -> list[Any]:
-    """All versions of an operator's schema, oldest first."""
+    """Return all versions of an operator's schema, oldest first."""
     import onnx.defs
 
     versions = [
@@ -99,7 +99,7 @@ def history(op: str, domain: str) -> list[Any]:
 
 
 def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.NodeProto, int]]:
-    """The nodes, also in bodies and functions, that mean what a later version than this one
+    """Return the nodes, also in bodies and functions, that mean what a later version than this one
     defines; and which."""
     opset = opset_of(model)
     standard = (node for node in model_nodes(model) if node.domain in STANDARD)
@@ -108,8 +108,8 @@ def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.
 
 
 def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
-    """The operators of a domain in use that two of its versions define differently, or that onnx
-    does not know."""
+    """Return the operators of a domain in use that two of its versions define differently, or that
+    onnx does not know."""
     if one == other:
         return []
     domain = canonical_domain(domain)
@@ -124,8 +124,8 @@ def list_changed(model: protobuf.ModelProto, domain: str, one: int, other: int) 
 
 
 def _since(op: str, version: int, domain: str = "") -> int | None:
-    """The version that defines what an operator means in this one; None if onnx does not know
-    it."""
+    """Return the version that defines what an operator means in this one; None if onnx does not
+    know it."""
     found = schema(op, version, domain)
     return None if found is None else int(found.since_version)
 
@@ -199,8 +199,7 @@ def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Ite
 def find_next_version(
     node: protobuf.NodeProto, version: int, types: StringMap, domain: str
 ) -> int | None:
-    """The first later version of the domain in which a node fits its operator; None if there is
-    none."""
+    """Return the first later version of the domain in which a node fits its operator, or None."""
     versions = (int(s.since_version) for s in history(str(node.op_type), domain))
     return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
 
@@ -223,7 +222,7 @@ def _join_types(types: Iterable[str]) -> str:
 
 
 def type_text(proto: protobuf.TypeProto) -> str:
-    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is
+    """Return a type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is
     incomplete."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
@@ -247,7 +246,7 @@ def element_text(number: int) -> str:
 
 
 def format_type(text: str) -> str:
-    """A type, written as by schemas, for users: `float32`, `sequence of int64`."""
+    """Return a type, written as by schemas, for users: `float32`, `sequence of int64`."""
     try:
         form, dtype = parse_type(text)
     except InputError:

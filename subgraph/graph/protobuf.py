@@ -99,7 +99,7 @@ class MessageClasses(Protocol):
 
 
 def protos() -> MessageClasses:
-    """The generated protobuf classes of onnx, without importing the `onnx` package.
+    """Return the generated protobuf classes of onnx, without importing the `onnx` package.
 
     Raises:
         ModelError: onnx is not installed.
@@ -126,8 +126,8 @@ def _import_protos() -> ModuleType:
 
 @cache
 def reading_class(name: str = "ModelProto") -> Any:
-    """The message class with which models are read. It differs from onnx's class of that name in
-    three ways.
+    """Return the message class with which models are read. It differs from onnx's class of that
+    name in three ways.
 
     `graph.value_info` stays bytes, for speed. Doc strings stay bytes, because some are not UTF-8
     and subcut does not use them. Any other text that is not UTF-8 is an error while parsing, not
@@ -140,7 +140,7 @@ def reading_class(name: str = "ModelProto") -> Any:
 
 @cache
 def _reading_pool() -> Any:
-    """The descriptors of onnx's messages with these differences."""
+    """Return the descriptors of onnx's messages with these differences."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto()
@@ -180,7 +180,7 @@ class Blob:
     length: int
 
     def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
-        """The bytes, at most `size` at a time. OSError if the file ends before them."""
+        """Yield the bytes, at most `size` at a time. OSError if the file ends before them."""
         with self.file.open("rb") as file:
             file.seek(self.offset)
             left = self.length
@@ -244,7 +244,7 @@ class File:
     size: int
 
     def cut(self, begin: int, end: int) -> bytes:
-        """The bytes from `begin` up to `end`.
+        """Return the bytes from `begin` up to `end`.
 
         Raises:
             ModelError: the file became shorter.
@@ -304,7 +304,8 @@ def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[by
 
 
 def _read_stub(file: File, begin: int, end: int) -> bytes | None:
-    """The tensor between these positions as a serialized stub; None if it has no raw data."""
+    """Return the tensor between these positions as a serialized stub; None if it has no raw
+    data."""
     kept = []
     raw = None
     start = begin
@@ -322,8 +323,8 @@ def _read_stub(file: File, begin: int, end: int) -> bytes | None:
 
 
 def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
-    """(number, position of the tag, begin of the value, end of the value) of each field of one
-    message, in file order.
+    """Yield (number, position of the tag, begin of the value, end of the value) of each field of
+    one message, in file order.
 
     Raises:
         ModelError: a field extends beyond the message, or its wire type is unknown.
@@ -399,14 +400,14 @@ def doc_text(text: str | bytes) -> str:
 
 
 def make_damage_error(path: Path, offset: int, why: str) -> ModelError:
-    """The error that names the byte at which reading stopped."""
+    """Return the error that names the byte at which reading stopped."""
     return ModelError(
         f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE, code="model.damaged"
     )
 
 
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
-    """A whole model."""
+    """Parse a full model."""
     try:
         model: ModelProto = _decode(path, data, reading_class())
         return model
@@ -445,8 +446,8 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
 
 
 def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
-    """The graph's value_info in onnx's own class: all, or those of `names`, without parsing most of
-    the others.
+    """Yield the graph's value_info in onnx's own class: all, or those of `names`, without parsing
+    most of the others.
 
     Raises:
         ModelError: a value_info is damaged.
@@ -469,7 +470,8 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
 
 
 def to_onnx(model: ModelProto, path: Path) -> ModelProto:
-    """A model of the class `reading_class()`, read from `path`, converted to onnx's own class.
+    """Return a model of the class `reading_class()`, read from `path`, converted to onnx's own
+    class.
 
     Raises:
         ModelError: a value_info is damaged.
@@ -584,7 +586,7 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
 
 
 def _inside(name: str, location: str, model: Path) -> Path:
-    """The real path of an external location, which must not lead out of the model's folder."""
+    """Return the real path of an external location, which must be in the folder of the model."""
     folder = model.parent.resolve()
     refuse = f"weight '{name}': external data {location!r}"
     if not location:
@@ -646,7 +648,7 @@ def weights_digest(tensors: list[TensorProto], model: Path) -> str:
 
 
 def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
-    """A copy of an on-disk weight with its bytes inside.
+    """Return a copy of an on-disk weight with its bytes inside.
 
     Raises:
         DataError: the bytes cannot be read.
@@ -679,8 +681,8 @@ def _bare(tensor: TensorProto, cls: type[TensorProto]) -> TensorProto:
 
 
 def to_array(tensor: TensorProto, model: Path) -> Array:
-    """The elements as an array of the tensor's shape, also of an on-disk weight or a tensor of
-    `reading_class()`.
+    """Return the elements as an array of the tensor's shape, also of an on-disk weight or a tensor
+    of `reading_class()`.
 
     Raises:
         DataError: the bytes of an on-disk weight cannot be read.
@@ -694,8 +696,8 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
 
 
 def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
-    """The elements in their order, at most `size` at a time; of an on-disk weight of whole bytes
-    only these are read.
+    """Yield the elements in their order, at most `size` at a time; of an on-disk weight of whole
+    bytes only these are read.
 
     Not mapped: the pages of a map count as memory.
 
@@ -813,14 +815,14 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
 
 
 def _header(tensor: TensorProto, blob: Blob) -> bytes:
-    """The bytes of an initializer inside a graph that precede its raw data."""
+    """Return the bytes of an initializer inside a graph that precede its raw data."""
     bare = _bare(tensor, protos().TensorProto)
     inner: bytes = bare.SerializeToString(deterministic=True) + tag_of(RAW_DATA, blob.length)
     return tag_of(INITIALIZER, len(inner) + blob.length) + inner
 
 
 def tag_of(number: int, length: int) -> bytes:
-    """The header of a length-prefixed field."""
+    """Return the header of a length-prefixed field."""
     return encode_varints(number << 3 | BYTES, length)
 
 

@@ -74,7 +74,7 @@ def finds_scales(node: protobuf.NodeProto) -> bool:
 
 
 def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> float:
-    """The step of the first output of an operator of TensorFlow Lite, or of its first input
+    """Return the step of the first output of an operator of TensorFlow Lite, or of its first input
     ("input_scale"); 0 of one that is not quantized."""
     scale = next((a.floats for a in node.attribute if a.name == attribute), ())
     return float(scale[0]) if scale else 0.0
@@ -93,8 +93,8 @@ def quantizes_itself(graph: Graph) -> bool:
 
 
 def step_of(graph: Graph, name: str) -> float:
-    """The step of a tensor that was dequantized, and perhaps moved since; 0 of others, and of a
-    step per channel."""
+    """Return the step of a tensor that was dequantized, and perhaps moved since; 0 of others, and
+    of a step per channel."""
     i = graph.maker.get(graph.skip(name, CARRIERS))
     if i is not None and graph.nodes[i].domain == TFLITE and graph.ops[i] == "DEQUANTIZE":
         return step_of_operator(graph.nodes[i], "input_scale")
@@ -136,7 +136,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
 
 
 def _read_scales(graph: Graph) -> dict[str, list[Scale]]:
-    """The different scales with which each computed tensor is dequantized."""
+    """Return the different scales with which each computed tensor is dequantized."""
     found: dict[str, list[Scale]] = {}
     for node in graph.nodes:
         if node.op_type == "DequantizeLinear" and _is_computed(graph, node.input[0]):
@@ -187,7 +187,7 @@ def codes(graph: Graph) -> dict[str, str]:
 
 
 def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:
-    """The scale that a node reads at these positions; None where it is not constant."""
+    """Return the scale that a node reads at these positions; None if it is not constant."""
     if len(node.input) <= step:
         return None
     steps = _numbers(graph, node.input[step])
@@ -201,8 +201,8 @@ def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int)
 
 
 def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
-    """The values of a constant; None for a computed tensor, or one too long to hold a scale per
-    channel."""
+    """Return the values of a constant; None for a computed tensor, or one too long to hold a scale
+    per channel."""
     tensor = graph.constant(name)
     if tensor is None or protobuf.element_count(tensor) > MAX_CHANNELS:
         return None
@@ -231,7 +231,7 @@ def unpack_blocks(
 
 
 def _split_bytes(codes: Array, bits: int) -> Array:
-    """The last axis of bytes as 8 / bits as many codes."""
+    """Return the last axis of bytes as 8 / bits as many codes."""
     parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
 

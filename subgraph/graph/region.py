@@ -172,8 +172,8 @@ def _end(graph: Graph, text: str) -> Selection:
 
 
 def find_upstream(graph: Graph, tensors: Iterable[str]) -> Region:
-    """The region that computes `tensors` from the model's inputs, random nodes included; model
-    inputs are ignored."""
+    """Return the region that computes `tensors` from the model's inputs, random nodes included;
+    model inputs are ignored."""
     made = [(name,) for name in tensors if name in graph.maker]
     nodes = graph.ancestors(graph.maker[name] for (name,) in made)
     return build_region(graph, nodes, made, keep_random=True)
@@ -206,12 +206,12 @@ def build_region(
     keep_random: bool = False,
     keep_undefined: bool = False,
 ) -> Region:
-    """The region that consists of these nodes; it need not be connected or convex.
+    """Return the region that consists of these nodes; it need not be connected or convex.
 
     `requested` are groups of tensors made inside that must leave even if nothing outside reads
     them: of each group those that some node reads, or all if none is read. So the unused mask of a
-    Dropout is left out, but not the outputs of the last node. Random nodes are left out unless
-    `keep_random`. A tensor that no node makes is an error unless `keep_undefined`.
+    Dropout is omitted, but not the outputs of the last node. Random nodes are omitted unless
+    `keep_random`. A tensor that no node produces is an error unless `keep_undefined`.
 
     Complexity: linear in the region for a graph that was prepared (`Graph.prepare`), else linear in
     the model.

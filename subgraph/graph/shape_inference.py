@@ -91,8 +91,8 @@ class InferredTypes:
     complaints: list[Complaint]
 
     def type_of(self, tensor: str) -> TypeProto | None:
-        """The inferred type, which completes the declared one; else the declared type; None if
-        unknown."""
+        """Return the inferred type, which completes the declared one; else the declared type; None
+        if unknown."""
         return self.inferred.get(tensor, self.declared.get(tensor))
 
 
@@ -196,7 +196,8 @@ def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
 
 
 def infer_model(model: ModelProto, onnx: OnnxProcess) -> tuple[ModelProto, list[Complaint]]:
-    """The model with inferred types, as far as onnx finds them, and the errors that it reports.
+    """Return the model with inferred types, as far as onnx finds them, and the errors that it
+    reports.
 
     An error that appears only while values are tracked (`data_prop`) does not count against the
     model: runtimes load it, and a run will show.
@@ -213,7 +214,7 @@ def infer_model(model: ModelProto, onnx: OnnxProcess) -> tuple[ModelProto, list[
 
 
 def _infer(onnx: OnnxProcess, model: ModelProto, *, track: bool) -> tuple[ModelProto, Errors]:
-    """One inference; if it stops at an error, a second one that ignores errors."""
+    """Return one inference; if it stops at an error, a second one that ignores errors."""
     try:
         return onnx.infer_shapes(model, strict=True, track=track, check_types=not track), {}
     except OnnxError as e:
@@ -225,8 +226,8 @@ def _infer(onnx: OnnxProcess, model: ModelProto, *, track: bool) -> tuple[ModelP
 
 
 def _parse_errors(message: str) -> Errors:
-    """(node, text) per line of an inference error, without the prefixes of outer nodes; all of it
-    if none names one."""
+    """Return (node, text) per line of an inference error, without the prefixes of outer nodes; all
+    of it if none names one."""
     errors: Errors = {}
     for line in message.splitlines():
         if at := re.search(r"node name: #(\d+)\)", line):

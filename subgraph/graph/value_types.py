@@ -59,7 +59,7 @@ class DeclaredType(NamedTuple):
 
 
 def tensor_type(proto: TypeProto | None) -> DeclaredType | None:
-    """The type of a tensor; None for no type, or another than a tensor's."""
+    """Return the type of a tensor; None for no type, or another than a tensor's."""
     try:
         found = read_type(proto) if proto else None
     except InputError:
@@ -208,7 +208,7 @@ def pin(declared: TypeProto, actual: TypeProto) -> dict[str, int]:
 
 
 def open_dimensions(proto: TypeProto) -> TypeProto:
-    """The type with every dimension open, changed in place: a run shows the rank, not which
+    """Return the type with every dimension open, changed in place: a run shows the rank, not which
     dimensions may vary."""
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
         dim.ClearField("dim_value")

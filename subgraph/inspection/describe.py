@@ -83,7 +83,7 @@ class InputEntry(TensorInfo):
 
 @frozen
 class EnteringTensor(TensorInfo):
-    """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes
+    """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing produces
     it."""
 
     made_by: NodeInfo | str | None
@@ -110,7 +110,7 @@ class NodeDetails(NodeInfo):
     """A node with attributes (as short texts), documentation and metadata as they are in the file,
     and neighbors.
 
-    `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None where
+    `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None if
     none is named.
     """
 
@@ -209,8 +209,8 @@ class InvalidDocument(InspectDocument):
 
 
 def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
-    """The model: file, operators, weights, and each node with the tensors that it makes. Not run
-    without `feeding`.
+    """Return the model: file, operators, weights, and each node with the tensors that it makes. Not
+    run without `feeding`.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -294,7 +294,7 @@ def region_document(
 
 
 def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
-    """A model whose region could not be derived because of `error`.
+    """Return a model whose region could not be derived because of `error`.
 
     Raises:
         ModelError: `error`, if no problem of the model explains it.
@@ -360,7 +360,7 @@ class _Facts:
         )
 
     def tensor(self, name: str) -> TensorInfo:
-        """Type and shape as measured, else as inferred or declared."""
+        """Return type and shape as measured, else as inferred or declared."""
         proto = self.types.declared.get(name)
         entry = TensorInfo(name, None, None, None, None, None, _type(proto) if proto else None)
         is_weight = name in self.graph.weights
@@ -405,8 +405,8 @@ def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Fact
 
 
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
-    """The facts with these tensors measured, as far as the reference computes them, and notes on
-    the others."""
+    """Return the facts with these tensors measured, as far as the reference computes them, and
+    notes on the others."""
     graph = facts.graph
     types = facts.types
     obstacle = next(
@@ -445,7 +445,8 @@ def _sentence(error: ModelError | InputError) -> str:
 
 
 def _type(proto: protobuf.TypeProto) -> TypeEntry:
-    """(float32, [1, 3, "H", None]) of a type, without symbols that shape inference invents."""
+    """Return (float32, [1, 3, "H", None]) of a type, without symbols that shape inference
+    invents."""
     try:
         dims = read_type(proto).known_dims
     except InputError:

@@ -58,7 +58,7 @@ def network(graph: Graph, prefix: str = "", sizes: Mapping[str, int] | None = No
 
     Args:
         graph: The model.
-        prefix: The start of its nodes' names, which is left out.
+        prefix: The start of its nodes' names, which is omitted.
         sizes: The sizes of symbols in shapes, as far as they are known.
     """
     types = graph.find_declared_types()
@@ -208,7 +208,7 @@ def _value(tree: ast.expr, sizes: Mapping[str, int]) -> Fraction:
 def weight_notes(graph: Graph) -> dict[int, str]:
     """Return the weights of each node in a few words: shapes, and constants of one element.
 
-    `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are left out.
+    `⟨64×3×7×7⟩ ⟨64⟩`, `1.41421`, `0, 6`; nodes without weights are omitted.
     """
     found = {}
     for i, reads in enumerate(graph.reads):

@@ -52,7 +52,7 @@ Shape = tuple[int | None, ...]  # None: a dimension that differs between samples
 
 @frozen
 class RangeSummary:
-    """A range as documents show it; None where no element is finite, or the sum overflows."""
+    """A range as documents show it; None if no element is finite, or the sum overflows."""
 
     min: float | None
     max: float | None
@@ -117,7 +117,7 @@ class Range:
         return max(beyond, int(self.largest > size))
 
     def summary(self) -> RangeSummary:
-        """The range with the mean of the finite elements."""
+        """Return the range with the mean of the finite elements."""
         finite = self.elements - self.nan - self.inf
         mean = self.total / finite if finite and math.isfinite(self.total) else None
         low, high = (self.low, self.high) if finite else (None, None)
@@ -209,7 +209,8 @@ def measure(
 def _split(
     names: list[str], types: InferredTypes | None, estimate: int, budget: int
 ) -> tuple[list[str], list[str]]:
-    """The first tensors, as many as the budget (bytes) allows but at least one; and the others."""
+    """Return the first tensors, as many as the budget (bytes) allows but at least one; and the
+    others."""
     total = 0
     for k, name in enumerate(names):
         size = _count_declared_bytes(types.type_of(name)) if types else None
@@ -304,7 +305,7 @@ def _measure_files(name: str, captured: Sequence[Captured], folder: Path) -> Mea
 
 
 def _measure_file(file: Path, r: Record) -> tuple[Range | None, Any]:
-    """(range, value) of one file, which is deleted."""
+    """Return (range, value) of one file, which is deleted."""
     if r.dtype == "string":
         return None, None
     array = from_bits(read_npy(file, mapped=True), r.dtype)

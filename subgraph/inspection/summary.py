@@ -138,7 +138,7 @@ def weight_totals(graph: Graph) -> WeightTotals:
 
 
 def weight_summary(graph: Graph, name: str) -> WeightSummary:
-    """One initializer, dense or sparse."""
+    """Return one initializer, dense or sparse."""
     sparse = graph.sparse.get(name)
     tensor = sparse.values if sparse else graph.weights[name]
     return _summary(name, tensor, (sparse or tensor).dims)
@@ -160,7 +160,8 @@ def _bytes(tensor: protobuf.TensorProto) -> int:
 
 
 def attribute_text(attribute: Any) -> str:
-    """An attribute's value, short: `[3, 3]`, `'linear'`, `float32 8×8`, `graph of 5 nodes`."""
+    """Return an attribute's value, short: `[3, 3]`, `'linear'`, `float32 8×8`, `graph of 5
+    nodes`."""
     pb = protobuf.protos().AttributeProto
     kind = attribute.type
     if attribute.ref_attr_name:

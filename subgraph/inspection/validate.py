@@ -50,7 +50,7 @@ class Problem:
 
 
 def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
-    """The problems: fatal ones first, then in the order of the nodes.
+    """Return the problems: fatal ones first, then in the order of the nodes.
 
     `types`: the result of `infer_types`, if the caller has it already. Complexity: linear in nodes
     and edges.
@@ -91,7 +91,7 @@ def node_title(graph: Graph, i: int) -> str:
 
 
 def find_affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
-    """Nodes that cannot be run because of a problem at them or above them."""
+    """Return nodes that cannot be run because of a problem at them or above them."""
     fatal = [p for p in problems if p.fatal]
     nodes = {p.node for p in fatal if p.node is not None}
     names = {p.tensor for p in fatal if p.node is None and p.tensor}
@@ -99,7 +99,7 @@ def find_affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
 
 
 def _find_disconnected(graph: Graph) -> Iterator[Problem]:
-    """A cycle, or the first tensor that nothing makes."""
+    """Yield a cycle, or the first tensor that nothing produces."""
     try:
         _ = graph.rank
     except ModelError as e:
@@ -138,7 +138,8 @@ def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
 
 
 def _convert_complaint(graph: Graph, types: InferredTypes, complaint: Complaint) -> Problem | None:
-    """An error that onnx reports as a problem; None if it only results from missing types."""
+    """Return an error that onnx reports as a problem; None if it only results from missing
+    types."""
     i = complaint.node
     message = re.sub(r"^\[\w+\] *", "", complaint.text).rstrip(".")
     own, hint = _check_schema(graph, types, i)

@@ -24,7 +24,8 @@ LIMIT = 4 << 30  # bytes of converted models
 
 
 def convert_once(depends: Sequence[Part], name: str, write: Callable[[Path], None]) -> Path:
-    """The ONNX file of that name that is kept for what it `depends` on; else `write` makes it.
+    """Return the ONNX file of that name that is kept for what it `depends` on; else `write` makes
+    it.
 
     Raises:
         OutputError: It can be written nowhere.
@@ -80,7 +81,7 @@ def move_weights_to_inputs(path: Path, names: Collection[str]) -> Path:
 
 
 def convert_text(path: Path, form: str) -> Path:
-    """The ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as
+    """Return the ONNX file of a model that is written as `form`: json, onnxtxt or textproto, as
     `onnx.load` calls them.
 
     Raises:

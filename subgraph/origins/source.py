@@ -110,7 +110,7 @@ def _read_own_source(graph: Graph, index: int) -> Source | None:
 
 
 def find_sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] | None:
-    """The origins of several nodes; None if none is known."""
+    """Return the origins of several nodes; None if none is known."""
     found = [find_source(graph, i) for i in nodes]
     return found if any(found) else None
 
@@ -137,7 +137,7 @@ def parse_module_path(name: str) -> str:
 def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
     """Paths of the modules around a node and their classes, from the model itself inwards.
 
-    The last entry of both lists in the file is the operator, which is left out.
+    The last entry of both lists in the file is the operator, which is omitted.
     """
     scopes = parse_texts(metadata.get(SCOPE_NAMES, ""))
     if scopes:
@@ -149,7 +149,7 @@ def _read_scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
 
 
 def parse_texts(literal: str) -> list[str]:
-    """A list of texts as Python writes it; empty for anything else."""
+    """Return a list of texts as Python writes it; empty for anything else."""
     if len(literal) > LONGEST or not literal.startswith("["):
         return []
     try:
@@ -174,7 +174,8 @@ CODE_PATH = re.compile(rb"\.pyc?\b")  # in a documentation
 
 
 def strip_source_code(path: Path, folder: Path, name: str, every: bool = False) -> Path:
-    """A copy of a model without source code, in a folder; the model itself where it holds none.
+    """Return a copy of a model without source code, in a folder; the model itself if it holds
+    none.
 
     `every`: without any metadata and documentation.
     """
@@ -255,5 +256,5 @@ def _remove_from_bytes(declarations: Any, every: bool) -> Iterator[_Text]:
 
 
 def _encode(text: str | bytes) -> bytes:
-    """A documentation: the classes that read models keep it as bytes."""
+    """Return a documentation: the classes that read models keep it as bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text

@@ -105,7 +105,7 @@ def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComp
 
 
 def _compare_and_log(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
-    """The run compared, its matches logged."""
+    """Return the run compared, its matches logged."""
     matched = match_run(judge, run)
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
     return _judge_matches(judge, run, matched, choice)
@@ -167,7 +167,7 @@ def _compare_misread_input(
 ) -> RunComparison | None:
     """Compare the run with a misread input, if the first tensors agree with that.
 
-    `compared`: with the user's input; None where nothing of it is of the model.
+    `compared`: with the user's input; None if nothing of it is of the model.
     """
     misread = find_misread_input(judge, run, compared) if run.recording else None
     if not misread:
@@ -249,7 +249,8 @@ class _Judging:
         return Precision(self.run.precision or self.judge.precision)
 
     def in_place(self, name: str) -> TensorRow:
-        """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
+        """Return the row of a tensor of which only `in_place` was judged; of several samples the
+        worst."""
         rows = []
         for sample in self.matched:
             if match := sample.matches.get(name):
@@ -325,7 +326,8 @@ class _Judging:
         return judge_values(reference, value, self.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
-        """The noise of the full model; None for its inputs, and if it takes too much memory."""
+        """Return the noise of the full model; None for its inputs, and if it takes too much
+        memory."""
         if name not in self.judge.model.graph.maker or self._noise_region is None:
             return None
         return self.judge.model.noise(self._noise_region, k).get_output(name)
@@ -480,7 +482,7 @@ def _excuse(judged: Judgement, label: str, why: str) -> Judgement:
 def _iter_forms(
     samples: Sequence[MatchedSample], names: Sequence[str]
 ) -> Iterator[Sequence[MatchedSample]]:
-    """The samples with each recorded form of these tensors, the matched ones first."""
+    """Yield the samples with each recorded form of these tensors, the matched ones first."""
     ways = []
     for sample in samples:
         held = [sample.matches[n] for n in names if n in sample.matches]

@@ -154,7 +154,8 @@ class RecordedRuns:
         freeze: bool = True,
         choice: OutputChoice | None = None,
     ) -> Iterator[tuple[Judge, list[RecordedRun]]]:
-        """A judge of the recorded values, and the runs, each with no more samples than are fed."""
+        """Yield a judge of the recorded values, and the runs, each with no more samples than are
+        fed."""
         chosen = choice or OutputChoice()
         setup = Setup(
             self.candidate, self.feeding, parent, criterion, freeze, stored=False, choice=chosen
@@ -184,7 +185,8 @@ def is_of_module(folder: Path) -> bool:
 
 @contextmanager
 def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iterator[RecordedRuns]:
-    """The runs in the folders. Recorded inputs lie in a temporary folder until the block ends.
+    """Yield the runs in the folders. Recorded inputs lie in a temporary folder until the block
+    ends.
 
     Raises:
         InputError: nothing can be read. UsageError: it is unknown what the device was fed.
@@ -253,7 +255,7 @@ def _read(folder: Path, graph: Graph, options: RecordingOptions, precision: str)
 
 
 def _choose_names(options: RecordingOptions) -> list[str]:
-    """The label of each folder, else its own name; its path where that is another's name.
+    """Return the label of each folder, else its own name; its path where that is another's name.
 
     Raises:
         UsageError: a folder or a label is given twice.
@@ -270,7 +272,7 @@ def _choose_names(options: RecordingOptions) -> list[str]:
 def _apply_map(
     runs: Sequence[RecordedRun], tensor_map: StringMap, graph: Graph
 ) -> list[RecordedRun]:
-    """The runs with the entries that the user names marked as those tensors."""
+    """Return the runs with the entries that the user names marked as those tensors."""
     known = dict[str, str]()
     for run in runs:
         for name in chain.from_iterable(map(_list_names, chain.from_iterable(run.samples))):
@@ -301,7 +303,7 @@ def _list_names(entry: DumpEntry) -> Strings:
 
 
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
-    """The runs in one recording."""
+    """Return the runs in one recording."""
     entries = group_values((entry.side, entry) for entry in recorded)
     sides: dict[str, list[str]] = {}  # by their name without the number
     for side in entries:
@@ -417,7 +419,7 @@ def _match_inputs(
 def _save_inputs(
     samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, folder: Path, channels_last: bool
 ) -> tuple[dict[str, Record], ...]:
-    """The recorded inputs on disk, a folder per sample.
+    """Return the recorded inputs on disk, a folder per sample.
 
     Raises InputError: one cannot be read, or is not what the model declares.
     """
@@ -434,7 +436,7 @@ def _save_inputs(
 
 
 def _read_as_declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:
-    """An input in the type and layout that the model declares."""
+    """Return an input in the type and layout that the model declares."""
     array = entry.read()
     _, dtype, dims = read_type(graph.inputs[name].type)
     if dims is not None:

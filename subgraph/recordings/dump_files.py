@@ -54,7 +54,7 @@ class DamagedFile(InputError):
 
 @frozen
 class Files:
-    """Regular files below a folder, in natural order; hidden ones are left out.
+    """Regular files below a folder, in natural order; hidden ones are omitted.
 
     Attributes:
         root: the folder.
@@ -69,11 +69,11 @@ class Files:
         return tuple(self.sizes)
 
     def ending(self, *ends: str) -> list[str]:
-        """The files with one of these ends."""
+        """Return the files with one of these ends."""
         return [n for n in self.sizes if n.lower().endswith(ends)]
 
     def path(self, name: str) -> Path:
-        """The path of a listed file.
+        """Return the path of a listed file.
 
         Raises:
             InputError: it is not listed.
@@ -102,15 +102,15 @@ class Files:
             raise self.make_error(name, f"{what}{why}", hint) from e
 
     def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
-        """The first bytes."""
+        """Return the first bytes."""
         return self.bytes(name, 0, min(count, self.sizes[name]))
 
     def read(self, name: str) -> bytes:
-        """All bytes of a file, which is not large."""
+        """Return all bytes of a file, which is not large."""
         return self.bytes(name, 0, self.sizes.get(name, 0))
 
     def bytes(self, name: str, offset: int, count: int) -> bytes:
-        """A part of a file.
+        """Return a part of a file.
 
         Raises:
             InputError: the file is shorter, or cannot be read.
@@ -127,7 +127,7 @@ class Files:
         return data
 
     def text(self, name: str) -> str:
-        """A small file as text.
+        """Return a small file as text.
 
         Raises:
             InputError: it is too large, or not UTF-8.
@@ -138,7 +138,7 @@ class Files:
             return self.read(name).decode("utf-8-sig")
 
     def maybe_json(self, name: str) -> Any:
-        """A small file's JSON; None if there is no such file, or it is not JSON.
+        """Return a small file's JSON; None if there is no such file, or it is not JSON.
 
         Raises:
             InputError: it cannot be read.
@@ -233,7 +233,7 @@ def fill_open_dimension(dims: Sequence[int | None], count: int) -> Shape | None:
 
 
 def scan(place: Path) -> Files:
-    """The files of a folder; or the one file if `place` is one.
+    """Return the files of a folder; or the one file if `place` is one.
 
     Raises:
         InputError: there is nothing, or it cannot be listed.
@@ -251,7 +251,7 @@ def scan(place: Path) -> Files:
 
 
 def _iter_files(root: Path) -> Iterator[tuple[str, int]]:
-    """(relative path, bytes) of regular files; links only if they stay inside."""
+    """Yield (relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
 
     def refuse(error: OSError) -> None:

@@ -151,7 +151,7 @@ def _group_by_region(names: Sequence[str], regions: Mapping[str, set[int]]) -> l
 
 
 def weigh_intervals(comparisons: Sequence[RunComparison]) -> dict[int, float]:
-    """The weights of nodes in the intervals of some runs, for a search."""
+    """Return the weights of nodes in the intervals of some runs, for a search."""
     weights: dict[int, float] = {}
     for comparison in comparisons:
         for interval in find_intervals(comparison):

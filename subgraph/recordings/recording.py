@@ -95,7 +95,7 @@ def _find_scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
 
 
 def _join_scopes(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
-    """The entry with its folder in its name, if that is a part of tensors' names."""
+    """Return the entry with its folder in its name, if that is a part of tensors' names."""
     outer = entry.side
     name = entry.tensor
     while name and outer in scopes:
@@ -105,12 +105,12 @@ def _join_scopes(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
 
 
 def list_formats() -> list[str]:
-    """The names of all formats."""
+    """Return the names of all formats."""
     return plugins.names("dumps")
 
 
 def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recording:
-    """The tensors in a folder, or in one file; values are read later, entry by entry.
+    """Return the tensors in a folder, or in one file; values are read later, entry by entry.
 
     Args:
         format: detected if not given.
@@ -162,7 +162,7 @@ def _read_entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[D
 
 
 def detect(place: Path) -> list[str]:
-    """The formats that the files may be of, all equally sure; none if nothing is recognized.
+    """Return the formats that the files may be of, all equally sure; none if nothing is recognized.
 
     Raises:
         InputError: it cannot be listed.
@@ -171,7 +171,8 @@ def detect(place: Path) -> list[str]:
 
 
 def find_hints(graph: Graph, layout: str = "") -> DumpHints:
-    """The types and shapes of a model's tensors, declared and inferred; `layout`: of the files."""
+    """Return the types and shapes of a model's tensors, declared and inferred; `layout`: of the
+    files."""
     if graph not in _specs:
         types = shape_inference.infer_types(graph)
         specs = {
@@ -219,7 +220,7 @@ def _detect_one(place: Path, files: Files) -> str:
 
 
 def _make_spec(proto: protobuf.TypeProto | None) -> TensorSpec:
-    """Type and shape of a tensor; an empty spec for other kinds of values."""
+    """Return type and shape of a tensor; an empty spec for other kinds of values."""
     if proto is None or not proto.HasField("tensor_type"):
         return TensorSpec()
     tensor = proto.tensor_type

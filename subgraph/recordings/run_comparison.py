@@ -141,7 +141,7 @@ class RunComparison:
         return [name for name, row in self.inputs.items() if row.failing]
 
     def list_left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
-        """The entries that are not compared, for one of these reasons; of all samples."""
+        """Return the entries that are not compared, for one of these reasons; of all samples."""
         return list(
             chain.from_iterable(matched.list_left_out(*reasons) for matched in self.matched)
         )
@@ -336,7 +336,7 @@ def find_misread_input(
 ) -> MisreadInput | None:
     """Find how the device was fed, if that explains the first wrong tensors; else None.
 
-    `compared`: with the user's input; None where no tensor could be.
+    `compared`: with the user's input; None if no tensor could be.
 
     Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
     """

@@ -115,7 +115,7 @@ class DeviceForm:
         return cls(TensorFormat.parse(":".join(rest)), len(rest) < len(words.split(":")))
 
     def dtype(self, own: str) -> str:
-        """The element type of a tensor of that type in the model."""
+        """Return the element type of a tensor of that type in the model."""
         is_kept = self.form.only_floats and "float" not in own
         return own if is_kept else self.form.dtype or own
 
@@ -184,7 +184,7 @@ def parse_formats(text: str) -> Strings:
 def convert_layout(
     array: Array, source: str, target: str, shape: Shape | None = None
 ) -> tuple[Array, str]:
-    """The array in another layout, and that layout; as it is where its rank has none.
+    """Return the array in another layout, and that layout; as it is if its rank has none.
 
     Args:
         shape: in NCHW, without which a blocked array keeps its padding.
@@ -207,8 +207,8 @@ def convert_layout(
 
 
 def find_axes(shape: Shape, source: str, target: str) -> Shape | None:
-    """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have
-    a layout."""
+    """Return the axes for `transpose`; None if nothing changes: only tensors of 4 or 5
+    dimensions have a layout."""
     if not target or source == target or len(shape) not in (4, 5):
         return None
     inner = tuple(range(2, len(shape)))
@@ -221,7 +221,7 @@ def convert(
     layout: str = "NCHW",
     shape: Shape | None = None,
 ) -> tuple[Array, Loss | None, str]:
-    """The array in another format, what was lost (None where the type stays), and its layout
+    """Return the array in another format, what was lost (None if the type stays), and its layout
     afterwards.
 
     `shape`: in NCHW, of an array in a blocked layout.
@@ -273,8 +273,8 @@ def _convert_type(array: Array, dtype: str, scale: Scale | None) -> tuple[Array,
 
 
 def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
-    """(rounded to nearest, half to even, and clipped to the type's range, NaN as 0; where it was
-    clipped).
+    """Return (rounded to nearest, half to even, and clipped to the type's range, NaN as 0; where it
+    was clipped).
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """

@@ -55,7 +55,7 @@ def _encode_part(part: Part) -> bytes:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal: 0.6 s per GB.
+    """Return the SHA-256 of a file, in hexadecimal: 0.6 s per GB.
 
     Raises:
         OSError: it cannot be read.

@@ -249,8 +249,8 @@ _FOLDERS = (
 
 
 def find_family(path: Path) -> Family | None:
-    """The format of a model, by its first bytes, Caffe's also by its name; None for ONNX, and for
-    what is unknown.
+    """Return the format of a model, by its first bytes, Caffe's also by its name; None for ONNX,
+    and for what is unknown.
 
     A file called `.onnx` may only be TensorFlow Lite's instead.
     """
@@ -325,7 +325,7 @@ def _recognize_zip(path: Path) -> FileKind:
 
 
 def _list_imports(pickle: bytes) -> set[str]:
-    """The modules that a pickle names, without loading it."""
+    """Return the modules that a pickle names, without loading it."""
     found: set[str] = set()
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(pickle):
@@ -347,7 +347,7 @@ def recognize_folder(folder: Path) -> FileKind | None:
 
 
 def _fill_advice(kind: FileKind, folder: Path, file: str) -> FileKind:
-    """The advice with the names of this file and folder in it, quoted for a shell."""
+    """Return the advice with the names of this file and folder in it, quoted for a shell."""
     names = {"FILE": str(folder / file), "FOLDER": str(folder)}
     return kind._replace(
         advice=re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), kind.advice)

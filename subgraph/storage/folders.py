@@ -57,8 +57,8 @@ MAX_TRIES = 20  # of making a folder that other runs may remove before it is loc
 
 
 def safe_name(name: str) -> str:
-    """A file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`, `+`; not
-    hidden, not long.
+    """Return a file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`,
+    `+`; not hidden, not long.
 
     A name that had to change ends in eight hex digits of its hash.
     """
@@ -138,8 +138,8 @@ def aside(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
-    """A fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was made
-    here and is empty.
+    """Yield a fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was
+    made here and is empty.
 
     Raises:
         OutputError: the folder cannot be made or written (permission, full disk).
@@ -174,7 +174,7 @@ def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
 
 
 def make_lasting(name: str) -> Path:
-    """A new temporary folder that exists until this process ends."""
+    """Return a new temporary folder that exists until this process ends."""
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(temporary(name))
@@ -193,7 +193,7 @@ def make_numbered_folder(parent: Path, stem: str) -> Path:
 
 
 def make_write_error(folder: Path, e: OSError) -> OutputError:
-    """The error for a folder that cannot be written."""
+    """Return the error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
         return OutputError(
             f"cannot write in {folder}: it is not a folder",
@@ -221,8 +221,8 @@ def make_write_error(folder: Path, e: OSError) -> OutputError:
 
 
 def make_locked_folder(parent: Path, name: str) -> tuple[Path, Lock]:
-    """A new folder and its lock, tried again where other runs remove it before it is locked, or an
-    empty `parent`."""
+    """Return a new folder and its lock, tried again where other runs remove it before it is locked,
+    or an empty `parent`."""
     for left in reversed(range(MAX_TRIES)):
         parent.mkdir(parents=True, exist_ok=True)
         try:

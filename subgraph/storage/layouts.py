@@ -89,7 +89,7 @@ class _Blocks:
 
 
 def to_model(array: Array, layout: str, shape: Shape | None = None, model: str = "") -> Array:
-    """The array in the model's order of axes, without padding.
+    """Return the array in the model's order of axes, without padding.
 
     Args:
         array: as the device stores it.
@@ -128,8 +128,8 @@ def to_model(array: Array, layout: str, shape: Shape | None = None, model: str =
 
 
 def from_model(array: Array, layout: str, c0: int = C0) -> Array:
-    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ);
-    padded with 0.
+    """Return the inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for
+    FRACTAL_NZ); padded with 0.
 
     Raises:
         InputError: the layout is unknown or the array cannot have it.
@@ -178,7 +178,7 @@ def compute_stored_shape(shape: Shape, layout: str, c0: int = C0) -> Shape:
 
 
 def compute_plain_shape(stored: Shape, layout: str) -> Shape:
-    """The inverse of `compute_stored_shape` for a layout without blocks.
+    """Return the inverse of `compute_stored_shape` for a layout without blocks.
 
     >>> compute_plain_shape((1, 4, 5, 3), "NHWC")
     (1, 3, 4, 5)
@@ -193,7 +193,7 @@ def _suggest_layouts(layout: str) -> str:
 
 
 def _find_axes(layout: str, model: str) -> Shape:
-    """The position of each of the model's axes in a plain layout."""
+    """Return the position of each of the model's axes in a plain layout."""
     own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
     return tuple(layout.index(a) for a in own)
 
@@ -207,7 +207,7 @@ def _make_size_error(array: Array, layout: str, shape: Shape, hint: str = "") ->
 
 
 def _fit(array: Array, shape: Shape | None, layout: str) -> Array:
-    """The array in another shape.
+    """Return the array in another shape.
 
     Raises:
         InputError: the shape has another number of values.
@@ -220,8 +220,8 @@ def _fit(array: Array, shape: Shape | None, layout: str) -> Array:
 
 
 def _pad_rank(shape: Shape, layout: str) -> Shape:
-    """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a
-    batch."""
+    """Return the model's shape in the layout's rank: 1s appended, or all leading dimensions joined
+    as a batch."""
     rank = len(BLOCKED[layout][1].split())
     if layout == "FRACTAL_NZ":
         matrix = (1, 1, *shape)[-2:] if len(shape) < 2 else shape[-2:]
@@ -234,7 +234,7 @@ def _pad_rank(shape: Shape, layout: str) -> Shape:
 
 
 def _make_blocks(layout: str, shape: Shape, c0: int, n0: int = 16) -> _Blocks:
-    """The parts' sizes for a model's shape of the layout's rank."""
+    """Return the parts' sizes for a model's shape of the layout's rank."""
     parts, axes, joined = BLOCKED[layout]
     size = {"C0": c0, "N0": n0}
     sizes: dict[str, int] = {}
@@ -276,7 +276,7 @@ def _from_blocks(array: Array, layout: str, shape: Shape | None, model: str) -> 
 
 
 def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:
-    """The parts' sizes, from the stored shape and, where parts are joined, from the model's.
+    """Return the parts' sizes, from the stored shape and, where parts are joined, from the model's.
 
     Raises:
         InputError: the two contradict each other.
@@ -305,7 +305,7 @@ def _find_blocks(array: Array, layout: str, shape: Shape | None) -> _Blocks:
 
 
 def normalize_name(text: str) -> str:
-    """A layout's name from a vendor's spelling: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
+    """Return a layout's name from a vendor's spelling: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
 
     >>> normalize_name("Format_NHWC")
     'NHWC'

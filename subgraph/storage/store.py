@@ -108,8 +108,8 @@ class Store(Closable):
             lock.close()
 
     def new_folder(self, after: OSError | None = None) -> Path:
-        """A fresh folder for the files of one entry: plain files with plain names. `close` removes
-        it.
+        """Return a fresh folder for the files of one entry: plain files with plain names. `close`
+        removes it.
 
         Args:
             after: the error of writing into an earlier folder; from now on nothing is stored.
@@ -246,8 +246,8 @@ class Store(Closable):
         return self.root / key[:2] / key
 
     def _new_path(self) -> Path:
-        """A path for a new folder, in our hidden and locked folder, whose time is when it was
-        made."""
+        """Return a path for a new folder, in our hidden and locked folder, whose time is when it
+        was made."""
         with self._guard:
             if (
                 self._session is None or not self._session.exists()
@@ -356,7 +356,7 @@ class Store(Closable):
 def _lock(
     place: Path, *, wait: bool = True, shared: bool = False
 ) -> AbstractContextManager[object]:
-    """The lock of a folder; a file or link has none."""
+    """Return the lock of a folder; a file or link has none."""
     is_folder = stat.S_ISDIR(place.lstat().st_mode)
     return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
 

@@ -34,7 +34,7 @@ class Damaged(Exception):
 
 
 def list_names(folder: Path) -> list[str]:
-    """The files in a folder that becomes an entry.
+    """Return the files in a folder that becomes an entry.
 
     Raises:
         ValueError: it holds anything but plain files with plain names.
@@ -67,7 +67,7 @@ def _make_head(body: bytes) -> bytes:
 
 
 def read_verified(place: Path, key: str) -> JsonObject:
-    """The document of an entry, after every byte was checked.
+    """Return the document of an entry, after every byte was checked.
 
     Raises:
         Damaged: a byte is wrong, a file missing or foreign. OSError: it cannot be read, or is gone.

@@ -82,7 +82,7 @@ class Record:
         return replace(self, files=tuple(Path(folder, file).as_posix() for file in self.files))
 
     def value(self, *, mapped: bool = False) -> Value:
-        """The value, where the files' names are absolute paths; otherwise as `load`."""
+        """Return the value, where the files' names are absolute paths; otherwise as `load`."""
         return load(self, Path("/"), mapped=mapped)
 
     def array(self, *, mapped: bool = False) -> Array:
@@ -121,7 +121,7 @@ def has_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
 
 
 def tensor_text(dtype: str) -> str:
-    """The type of a tensor as onnx writes it.
+    """Return the type of a tensor as onnx writes it.
 
     >>> tensor_text("float32")
     'tensor(float)'
@@ -136,7 +136,7 @@ MAPS = (
 
 
 def parse_type(text: str) -> tuple[str, str]:
-    """(form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
+    """Return (form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
 
     Raises:
         InputError: A type that holds no tensors, such as a map.
@@ -153,7 +153,8 @@ def parse_type(text: str) -> tuple[str, str]:
 
 
 def list_arrays(value: Value) -> list[Array]:
-    """The arrays in a value: one, one per element of a sequence, none of an empty optional."""
+    """Return the arrays in a value: one, one per element of a sequence, none of an empty
+    optional."""
     if isinstance(value, list):
         return value
     if value is None:
@@ -162,12 +163,12 @@ def list_arrays(value: Value) -> list[Array]:
 
 
 def list_shapes(value: Value) -> tuple[Shape, ...]:
-    """The shape of each array in a value."""
+    """Return the shape of each array in a value."""
     return tuple(tuple(np.shape(a)) for a in list_arrays(value))
 
 
 def type_of(value: Value) -> str:
-    """The type of a value that came without one, as onnx writes it: `tensor(float)`.
+    """Return the type of a value that came without one, as onnx writes it: `tensor(float)`.
 
     Raises:
         InputError: there is no array in it, or ONNX has no such element type.
@@ -186,7 +187,7 @@ def type_of(value: Value) -> str:
 
 
 def np_dtype(name: str) -> np.dtype[Any]:
-    """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects.
+    """Return the dtype in memory: numpy's own or one of ml_dtypes; strings are objects.
 
     Raises:
         BackendError: this interpreter, of another environment than subcut's own, has no ml_dtypes.
@@ -209,7 +210,7 @@ def np_dtype(name: str) -> np.dtype[Any]:
 
 
 def to_bits(array: Array, dtype: str) -> Array:
-    """The array as a .npy stores it: raw unsigned bits where numpy lacks the type."""
+    """Return the array as a .npy stores it: raw unsigned bits where numpy lacks the type."""
     if dtype == "string":
         return array.astype(np.str_)
     if dtype not in NOT_NUMPY:
@@ -221,7 +222,7 @@ def to_bits(array: Array, dtype: str) -> Array:
 
 
 def from_bits(array: Array, dtype: str) -> Array:
-    """The inverse of `to_bits`.
+    """Return the inverse of `to_bits`.
 
     Raises:
         InputError: the array in the file has another type.
@@ -339,7 +340,7 @@ def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> Array:
-    """The array in a .npy file; `mapped` as in `load`.
+    """Return the array in a .npy file; `mapped` as in `load`.
 
     Raises:
         InputError: it is missing or damaged, or holds Python objects.
@@ -358,8 +359,8 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
 
 
 def pack(bits: Array, dtype: str) -> Array:
-    """The low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit first,
-    zeros at the end."""
+    """Return the low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit
+    first, zeros at the end."""
     each = np.unpackbits(bits.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(each[:, : dtypes.bits_of(dtype)], bitorder="little")
 
@@ -372,8 +373,8 @@ def unpack(data: Array, dtype: str, count: int) -> Array:
 
 
 def measure_distance(expected: Array, actual: Array) -> tuple[float, float] | None:
-    """(largest difference, largest magnitude expected) of the finite values of two arrays of one
-    shape.
+    """Return (largest difference, largest magnitude expected) of the finite values of two arrays of
+    one shape.
 
     None if NaN or infinities have different positions or another sign.
     """

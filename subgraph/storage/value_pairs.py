@@ -54,7 +54,7 @@ class SavedValues:
 
 def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     """Write pairs of arrays into a folder, which is replaced at once; returns how many. Other
-    values are left out.
+    values are omitted.
 
     Types that numpy lacks, such as bfloat16, are written as float32, which holds them.
 
@@ -85,7 +85,7 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
 
 
 def require_free_folder(folder: str) -> Path:
-    """A folder to write into: a new one, or one of `save_values`, which is replaced.
+    """Return a folder to write into: a new one, or one of `save_values`, which is replaced.
 
     Raises:
         ResultExists: something else is there.
@@ -115,7 +115,7 @@ def read_pairs(folder: Path) -> list[SavedPair]:
 
 
 def load_pair(folder: Path, pair: SavedPair) -> tuple[Array, Array | None]:
-    """(reference, given); never a file outside the folder.
+    """Return (reference, given); never a file outside the folder.
 
     Raises:
         InputError: a file is missing or damaged.

@@ -24,7 +24,8 @@ MAX_GAP = 3.0  # times the noise of both classes: a larger margin is no matter o
 
 
 def class_axis(name: str, values: Array) -> int | None:
-    """The axis along which a model's output has classes of which one wins; None for other outputs.
+    """Return the axis along which a model's output has classes of which one wins; None for other
+    outputs.
 
     That of probabilities (not negative, the sum is 1 ± 1e-3) or of their logarithms; the last one
     of an output whose name holds "logits", if it is a vocabulary, of 1,000 classes or more. Scores
@@ -80,7 +81,7 @@ class Flips:
 def find_flips(
     reference: Array, candidate: Array, axis: int, eps: float, step: float, floor: float
 ) -> Flips:
-    """Rows whose winner changes, but for ties: margins within `floor` of the winner, or that
+    """Return rows whose winner changes, but for ties: margins within `floor` of the winner, or that
     rounding both closes.
 
     `eps`, `step`: rounding a value x changes it by eps·|x| + step.

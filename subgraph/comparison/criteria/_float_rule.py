@@ -190,7 +190,7 @@ def _compute_deviations(output: OutputErrors, runs: Sequence[Array]) -> list[Arr
 
 
 def _compute_rounding(output: OutputErrors, noise: Noise) -> Array | None:
-    """X: how far rounding after every node moves the elements, flat; None where that is not
+    """X: how far rounding after every node moves the elements, flat; None if that is not
     known."""
     context = output.floats.context
     if context.claim is FP32:

@@ -345,7 +345,7 @@ def _share(error: float, scale: float, limit: float) -> tuple[str, str]:
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:
-    """Both with as many digits, at least two, as show which is larger."""
+    """Return both with the fewest digits, at least two, that show which is larger."""
     for digits in range(2, 18):
         texts = format_number(error, digits), format_number(limit, digits)
         if texts[0] != texts[1]:

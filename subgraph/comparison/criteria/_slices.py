@@ -35,8 +35,8 @@ class Slices:
     sizes: Array
 
     def largest(self, values: Array) -> Array:
-        """The largest value of each slice; `values`: flat, not negative, 0 where an element does
-        not count.
+        """Return the largest value of each slice; `values`: flat, not negative, 0 if an element
+        does not count.
 
         Complexity: at most 4 passes over the elements, whatever the number of axes: what is left of
         an axis is reduced before the next one.

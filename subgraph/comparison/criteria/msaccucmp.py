@@ -47,7 +47,8 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
 
 
 def measure(pair: Pair) -> dict[str, float]:
-    """The five metrics by name, with msaccucmp's values for a scalar and for vectors of zeros."""
+    """Return the five metrics by name, with msaccucmp's values for a scalar and for vectors of
+    zeros."""
     values = pair.metrics(limit.metric for limit in LIMITS)
     empty = [norm(v) <= ZERO for v in pair.values]
     if pair.size == 1 or all(empty):

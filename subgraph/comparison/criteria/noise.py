@@ -32,7 +32,7 @@ Other labels:
     jumps               agrees, because single elements jump downstream of a choice; `bisect` runs
                         each node isolated
     precision           agrees below fp32, by more than 2e-3 of the scale
-    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where
+    range               (fp16, bf16) the reference, rounded to c after every node, is infinite if
                         the candidate is; of a model's output only where the reference itself is
                         beyond c's largest value
     approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0`
@@ -156,8 +156,8 @@ MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
 
 def rule(options: str) -> Rule:
-    """The rule above. Options: `k=` replaces k for every claim, `floor=` (of S) replaces fp32's
-    2e-3 for every claim.
+    """Return the rule above. Options: `k=` replaces k for every claim, `floor=` (of S) replaces
+    fp32's 2e-3 for every claim.
 
     Raises:
         UsageError: other options, or no positive numbers.
@@ -245,8 +245,8 @@ def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling
 
 
 def _parts(floats: Floats) -> Iterator[Floats]:
-    """The whole output; or, for scores with a mask's plateau, each of the two: they have different
-    scales."""
+    """Yield the whole output; or, for scores with a mask's plateau, each of the two: they have
+    different scales."""
     plateau = mask_plateau(floats.pair.reference) if floats.pair.kind == "float" else None
     if plateau is None:
         yield floats
@@ -256,8 +256,8 @@ def _parts(floats: Floats) -> Iterator[Floats]:
 
 
 def _worst(rulings: Iterable[Ruling]) -> Ruling:
-    """The ruling that decides: fail before unresolved before agree, and a label other than "agrees"
-    before that."""
+    """Return the ruling that decides: fail before unresolved before agree, and a label other than
+    "agrees" before that."""
     order = (Status.AGREE, Status.UNRESOLVED, Status.FAIL)
     return max(
         rulings,
@@ -368,8 +368,8 @@ def _codes_of_other_model(
     quantized: QuantizedValues,
     options: tuple[float | None, float | None],
 ) -> Ruling:
-    """Values that a quantizer of the candidate's model rounds: by its steps, then as int8, because
-    its scale can clip them."""
+    """Return values that a quantizer of the candidate's model rounds: by its steps, then as int8,
+    because its scale can clip them."""
     nearest = _nearest_codes(pair, context, noise, quantized, options[0] or K[context.claim])
     if not nearest.agrees:
         return nearest

@@ -57,7 +57,7 @@ def rule(options: str) -> Rule:
 
 
 def files(options: str) -> list[str]:
-    """The metrics that are Python files."""
+    """Return the metrics that are Python files."""
     return [limit.metric for limit in _limits(options) if limit.metric.endswith(".py")]
 
 

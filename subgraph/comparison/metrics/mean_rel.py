@@ -22,7 +22,7 @@ def measure(reference: Array, candidate: Array) -> float:
 
 
 def relative_errors(reference: Array, candidate: Array) -> Array:
-    """The e of each element: flat, float64."""
+    """Return the e of each element: flat, float64."""
     nonzero = np.abs(reference) > ZERO
     error = np.ones_like(reference)
     np.divide(candidate, reference, out=error, where=nonzero)

@@ -159,8 +159,8 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
 
 
 def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[int]:
-    """Nodes that compute shapes, integers from constants, or a parameter from constants, and the
-    nodes that feed them; Constants excepted, since others may read those too. Every runtime
+    """Return nodes that compute shapes, integers from constants, or a parameter from constants, and
+    the nodes that feed them; Constants excepted, since others may read those too. Every runtime
     computes these exactly, and a perturbed shape would be another model."""
     inside = set(order)
     seeds = {i for i in inside if any(kinds[n] == SHAPE for n in graph.makes[i])}
@@ -314,7 +314,7 @@ def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
 
 
 def cast_type(node: protobuf.NodeProto) -> str:
-    """The element type that a Cast casts to."""
+    """Return the element type that a Cast casts to."""
     return dtypes.name_of(attribute(node, "to", 0))
 
 
@@ -390,7 +390,7 @@ def find_unrounded(
 
 
 def _find_carriers(graph: Graph, name: str) -> Iterator[str]:
-    """The tensors that hold the values of this one; the nearest first."""
+    """Yield the tensors that hold the values of this one; the nearest first."""
     names = [name]
     for held in names:
         yield held

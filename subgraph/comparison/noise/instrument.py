@@ -89,7 +89,7 @@ class Change:
         rounded: values are rounded to it; else perturbed by one rounding.
         entering: float type of each input and weight to change.
         channels: ranges of the weights that are quantized per channel.
-        computed: float type of each tensor to change that a node makes.
+        computed: float type of each tensor to change that a node produces.
         types: of all tensors.
         stepped: integer type of each quantized tensor, some of whose elements are moved by a step.
         untied: shape of each of them whose shift is fed instead.
@@ -195,7 +195,7 @@ class _Instrumentation:
     # nodes
 
     def _node(self, i: int, node: NodeProto) -> Iterator[NodeProto]:
-        """A node of the graph, and those that change what it makes."""
+        """Yield a node of the graph, and those that change what it makes."""
         for k, name in enumerate(node.input):
             if (i, k) in self.sites.exact_reads:
                 node.input[k] = self.raw.get(name, name)
@@ -222,7 +222,7 @@ class _Instrumentation:
             assign(body.node, nodes)
 
     def _inner(self, node: NodeProto, types: dict[str, str], fixed: set[str]) -> list[NodeProto]:
-        """A node of a body, and those that change what it makes."""
+        """Return a node of a body, and those that change what it makes."""
         exact = is_fixed(node, fixed)
         for k in range(len(node.input)) if exact else parameter_positions(node):
             node.input[k] = self.raw.get(node.input[k], node.input[k])
@@ -274,15 +274,15 @@ class _Instrumentation:
         return write.nodes
 
     def _next_key(self, dtype: str) -> tuple[str, str]:
-        """Names of the random factor and the scale that the next tensor takes."""
+        """Return names of the random factor and the scale that the next tensor takes."""
         label = str(self.number % KEYS)
         self.number += 1
         name = f"{MARK}{dtype}{label}"
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
     def _key_nodes(self, keys: str) -> list[NodeProto]:
-        """Nodes that take the scalars from the input, in the graph, from which bodies read them
-        too."""
+        """Return nodes that take the scalars from the input, in the graph, from which bodies read
+        them too."""
         names = list(chain.from_iterable(self.keyed.values()))
         places = [self.constants.name(place, np.int64) for place in range(len(names))]
         return [
@@ -301,7 +301,7 @@ class _Instrumentation:
         return helper.make_tensor_value_info(name, number, list(self.change.untied[tensor]))
 
     def _check(self) -> tuple[str, list[NodeProto]]:
-        """A sum of sums, which is finite only if all terms are, and its node."""
+        """Return a sum of sums, which is finite only if all terms are, and its node."""
         if not self.sums.nodes:
             return "", []
         check = self.sums("Sum", *(node.output[0] for node in self.sums.nodes))
@@ -437,7 +437,7 @@ def output_types(node: protobuf.NodeProto, types: StringMap, opset: int) -> list
 
 
 def _bound_types(known: Any, node: protobuf.NodeProto, types: StringMap) -> StringMap:
-    """The schema's type variables, as far as the inputs bind them."""
+    """Return the schema's type variables, as far as the inputs bind them."""
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
         variable = _formal(known.inputs, k)
@@ -462,6 +462,8 @@ def _output_type(variable: str, node: protobuf.NodeProto, bound: StringMap) -> s
 
 
 def _formal(parameters: Any, position: int) -> str:
-    """The type, or type variable, of an input or output; the last one repeats. Empty if there is
-    none."""
+    """Return the type, or type variable, of an input or output; the last one repeats.
+
+    Returns "" without parameters.
+    """
     return str(parameters[min(position, len(parameters) - 1)].type_str) if parameters else ""

@@ -138,7 +138,7 @@ class RegionNoise:
         return self._store({"ties": self.sampler.ties})[0].ties
 
     def array(self, run: _StoredRun, output: str) -> Array:
-        """An output of a run, around the value with which it is compared.
+        """Return an output of a run, around the value with which it is compared.
 
         Raises:
             ModelError: that value has another type or shape.
@@ -224,7 +224,7 @@ class RegionNoise:
                 self.sampler.release()
 
     def _one(self, label: str, make: Callable[[Path], NoiseRunDocument]) -> _StoredRun:
-        """A run that failed once is not tried again."""
+        """Return a stored run, or make it; one that failed is not tried again."""
         if label in self._failures:
             raise self._failures[label]
         if label not in self._runs:
@@ -303,7 +303,7 @@ class OutputNoise(Noise):
 
 
 def make_batch(values: Sequence[Value]) -> Array | None:
-    """`(samples, elements)` of an output of floats; None where the samples are few, differ in
+    """`(samples, elements)` of an output of floats; None if the samples are few, differ in
     shape, or can be judged alone: they have many elements, or two axes."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) < max(MIN_ELEMENTS, len(values)) or len({a.shape for a in arrays}) > 1:
@@ -314,8 +314,8 @@ def make_batch(values: Sequence[Value]) -> Array | None:
 
 
 def assign_to_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
-    """The judgement of a batch as that of the sample whose element is farthest off; `shape`: of the
-    output in it."""
+    """Return the judgement of a batch as that of the sample whose element is farthest off; `shape`:
+    of the output in it."""
     worst = judged.worst
     why = f"{judged.why}; axis 0 are {len(labels)} samples"
     if worst is None:

@@ -41,8 +41,8 @@ def key_of(tensor: str, seed: int, run: int, attempt: int = 0) -> int:
 
 
 def factor_of(key: int) -> float:
-    """A float32 number in [1, 2) whose 24 bits of significand are random; odd, so that it changes
-    every value's."""
+    """Return a float32 number in [1, 2) whose 24 bits of significand are random; odd, so that it
+    changes every value's."""
     return 1 + ((key >> 41 | 1) * 2.0**-23)
 
 

@@ -52,7 +52,7 @@ class Constants:
     tensors: dict[Any, protobuf.TensorProto] = field(default_factory=dict)
 
     def name(self, value: Any, dtype: Any = np.float32) -> str:
-        """The name of an initializer with this value."""
+        """Return the name of an initializer with this value."""
         array = np.asarray(value, dtype)
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self.tensors:
@@ -180,8 +180,10 @@ def is_stepped(dtype: str) -> bool:
 def write_stepped(
     write: NodeWriter, x: str, y: str, dtype: str, fed: tuple[str, str], number: int
 ) -> None:
-    """Nodes that move some elements of quantized values by a step, no further than their type;
-    `number`: the tensor's own, so that tensors of equal shape are moved elsewhere."""
+    """Write nodes that move some elements of quantized values by a step, within their type.
+
+    `number`: the tensor's own, so that other elements move in tensors of equal shape.
+    """
     bits = int(dtype.partition("int")[2])
     lowest = 0.0 if dtype.startswith("u") else -(2.0 ** (bits - 1))
     wide = write("Cast", x, to="float32")
@@ -203,7 +205,7 @@ def write_stepped(
 
 
 def _count(write: NodeWriter, size: str) -> str:
-    """The integers below a size."""
+    """Return the integers below a size."""
     if write.opset >= RANGE_SINCE:
         return write(
             "Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64)
@@ -214,7 +216,7 @@ def _count(write: NodeWriter, size: str) -> str:
 
 
 def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> None:
-    """Nodes that add a shift that is fed: float64 for float64, else float32."""
+    """Write nodes that add a shift that is fed: float64 for float64, else float32."""
     if dtype in ("float32", "float64"):
         write("Add", x, shift, output=y)
     else:
@@ -229,8 +231,10 @@ def write_rounded(
     claim: Precision,
     channels: ChannelRange | None,
 ) -> None:
-    """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are
-    the type's own."""
+    """Write nodes that round x to the claimed precision and back.
+
+    Underflow, subnormals and overflow are those of the type.
+    """
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
     split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
     if split:  # by Veltkamp's splitting, where it does not overflow

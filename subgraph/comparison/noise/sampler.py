@@ -304,7 +304,7 @@ class NoiseSampler:
     def _draw(
         self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int
     ) -> Records:
-        """One run of the instrumented model; what leaves it is perturbed as well."""
+        """Return one run of the instrumented model; what leaves it is perturbed as well."""
         feeds = make_numbered_folder(self.scratch, "feeds")
         try:
             drawn = _run_model(
@@ -424,7 +424,7 @@ def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
 
 
 def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int) -> Array:
-    """A random shift of a tensor by its rounding, or by steps."""
+    """Return a random shift of a tensor by its rounding, or by steps."""
     key = perturb.key_of(tensor, SEED, run.number, attempt)
     if _has_tflite(sampler) and sampler._moved[tensor][0] in STEPPED:
         dtype, shape = sampler._moved[tensor]
@@ -460,7 +460,7 @@ def _has_tflite(sampler: NoiseSampler) -> bool:
 
 
 def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> ChannelRange:
-    """The range of each channel of a weight, with the axis that the node which reads it sums
+    """Return the range of each channel of a weight, with the axis that the node which reads it sums
     not over."""
     axis = (
         next(
@@ -479,7 +479,7 @@ def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> Channe
 
 
 def _load_value(sampler: NoiseSampler, name: str) -> Array:
-    """The value of an input or a weight."""
+    """Return the value of an input or a weight."""
     if name in sampler.region.inputs:
         return load_array(sampler.tensors[name])
     return protobuf.to_array(sampler.graph.weights[name], sampler.graph.path)
@@ -495,7 +495,7 @@ def _make_keys(sampler: NoiseSampler, run: NoiseRun, attempt: int) -> Array:
 
 
 def load_array(record: Record, folder: Path = Path("/")) -> Array:
-    """The value of a tensor.
+    """Return the value of a tensor.
 
     Raises:
         ModelError: a sequence, or an optional.

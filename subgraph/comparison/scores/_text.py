@@ -1,7 +1,7 @@
 """The text that a model read or heard, and the number of edits between it and the true one.
 
 An output is text, numbers of letters or words, or one score per step and class. The last is read as
-CTC: the best class of each step, repeats and blanks left out; the blank is the first or the last
+CTC: the best class of each step, repeats and blanks omitted; the blank is the first or the last
 class, whichever most steps have.
 """
 
@@ -83,7 +83,8 @@ def _units(value: Any, split: Callable[[str], Sequence[str]], blank: int | None)
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """The fewest units to insert, leave out or change. Complexity: the product of the lengths.
+    """Return the fewest units to insert, leave out or change. Complexity: the product of the
+    lengths.
 
     >>> edit_distance("kitten", "sitting")
     3

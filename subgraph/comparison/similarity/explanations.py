@@ -172,7 +172,7 @@ class _TensorPair:
         return float(np.ptp(_finite_sample(self.candidate)))
 
     def explanations(self, others: Arrays) -> list[Explanation]:
-        """The best of those that hold."""
+        """Return the best of those that hold."""
         return _best([*self.other_tensors(others), *self.iter_rearranged(), *self.iter_scaled()])
 
     def other_tensors(self, others: Arrays) -> Iterator[Explanation]:
@@ -195,7 +195,7 @@ class _TensorPair:
             )
 
     def check(self, text: str, x: Array, y: Array) -> Iterator[Explanation]:
-        """The explanation that y is x, if it holds."""
+        """Yield the explanation that y is x, if it holds."""
         some_x, some_y = sample(x, y)
         if not measure_distance(some_x, some_y).exceeds(2 * self.allowed):
             whole = measure_distance(x, y)
@@ -352,7 +352,7 @@ def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | Non
 
 
 def _nonzero(values: Array) -> Array:
-    """The finite values without 0, which is on every grid."""
+    """Return the finite values without 0, which is on every grid."""
     flat = values.reshape(-1)
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
 

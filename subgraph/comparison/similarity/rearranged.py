@@ -43,7 +43,7 @@ class Rearrangement(NamedTuple):
 
 
 def find_rearrangements(reference: Array, candidate: Array) -> Iterator[Rearrangement]:
-    """All rearrangements worth a comparison, for two arrays of equal size and any shapes."""
+    """Yield all rearrangements worth a comparison, for two arrays of equal size and any shapes."""
     if reference.shape != candidate.shape:
         shape = "×".join(map(str, candidate.shape)) or "scalar"
         yield Rearrangement(

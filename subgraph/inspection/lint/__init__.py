@@ -151,16 +151,16 @@ class LintContext:
         return self._by_op.keys()
 
     def nodes(self, *ops: str) -> list[LintNode]:
-        """The nodes of these standard operators, at any depth."""
+        """Return the nodes of these standard operators, at any depth."""
         named = chain.from_iterable(self._by_op.get(op, ()) for op in ops)
         return [node for node in named if node.is_op(node.op)]
 
     def at(self, index: int | None) -> LintNode | None:
-        """The top-level node of this index; None for None."""
+        """Return the top-level node of this index; None for None."""
         return None if index is None else self.scopes[0].nodes[index]
 
     def problem_issue(self, problem: Problem, default_fix: str = "") -> LintIssue:
-        """A problem of the model as warning or note."""
+        """Return a problem of the model as warning or note."""
         issue = warning if problem.fatal else note
         return issue(
             self.at(problem.node), problem.what, problem.hint or default_fix, problem.tensor
@@ -240,7 +240,7 @@ def _canonical(name: str) -> str:
 
 
 def run_rules(context: LintContext, rules: Iterable[str]) -> Issues:
-    """The issues that each rule reports, in the order of the rules.
+    """Yield the issues that each rule reports, in the order of the rules.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.

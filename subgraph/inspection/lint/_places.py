@@ -119,19 +119,19 @@ class Scope:
         return name in self.makers or name in self.weights or name in self.inputs
 
     def type_of(self, name: str) -> TypeProto | None:
-        """The type of a tensor as nodes of this scope see it."""
+        """Return the type of a tensor as nodes of this scope see it."""
         if (proto := self.load_types().get(name)) is not None:
             return proto
         return self.outer.type_of(name) if self.outer and not self._shadows(name) else None
 
     def weight(self, name: str) -> TensorProto | None:
-        """The initializer of that name as nodes of this scope see it."""
+        """Return the initializer of that name as nodes of this scope see it."""
         if name in self.weights and name not in self.makers:
             return self.weights[name]
         return self.outer.weight(name) if self.outer and not self._shadows(name) else None
 
     def constant(self, name: str) -> Array | None:
-        """The value of a small weight, or of a Constant node."""
+        """Return the value of a small weight, or of a Constant node."""
         if maker := self.makers.get(name):
             return _small_array(_value(maker) if maker.is_op("Constant") else None, self.graph)
         if name in self.weights:
@@ -223,7 +223,8 @@ class LintNode:
 
 
 def _small_array(tensor: TensorProto | None, graph: Graph) -> Array | None:
-    """The numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be read."""
+    """Return the numbers of a tensor; None if it has none, more than `MAX_CONSTANT`, or cannot be
+    read."""
     if tensor is None or not dtypes.bits_of_number(tensor.data_type):
         return None
     try:
@@ -307,7 +308,8 @@ class Numbers:
 
 
 def numbers_of(scope: Scope) -> Iterator[Numbers]:
-    """The constants of a scope that are floats: initializers, Constant and ConstantOfShape."""
+    """Yield the constants of a scope that are floats: initializers, Constant and
+    ConstantOfShape."""
     tensors = [(t.name, t) for t in scope.weights.values()]
     tensors += [(s.values.name, s.values) for s in getattr(scope.proto, "sparse_initializer", ())]
     tensors += [
@@ -326,7 +328,7 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
 
 
 def _value(node: LintNode) -> protobuf.TensorProto | None:
-    """The value of a Constant, or the element of a ConstantOfShape."""
+    """Return the value of a Constant, or the element of a ConstantOfShape."""
     attributes: Iterable[protobuf.AttributeProto] = node.proto.attribute
     for a in attributes:
         if a.name == "value" and not a.ref_attr_name:

@@ -71,7 +71,7 @@ def windows(node: LintNode) -> list[Window] | None:
 
 
 def _kernel_of_weight(node: LintNode) -> list[int] | None:
-    """The kernel of a convolution without `kernel_shape`."""
+    """Return the kernel of a convolution without `kernel_shape`."""
     k = 3 if node.op == "QLinearConv" else 1
     shape = node.shape(node.input(k)) if node.op in WINDOWS - POOLS else None
     return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
@@ -103,7 +103,7 @@ def _same_pads(
 
 
 def hanging(all_windows: list[Window]) -> Iterator[Window]:
-    """The axes to which ceil_mode adds a window, or may add one."""
+    """Yield the axes to which ceil_mode adds a window, or may add one."""
     for w in all_windows:
         if (
             w.auto == "NOTSET"

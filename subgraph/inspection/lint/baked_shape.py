@@ -63,7 +63,7 @@ def check(context: LintContext) -> Issues:
 
 
 def _resize(graph: Graph, sizes: Shapes) -> Graph:
-    """The graph with these sizes of its inputs."""
+    """Return the graph with these sizes of its inputs."""
     model = protobuf.clone(graph.model)
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
@@ -154,7 +154,7 @@ def _may_depend(changed: Sequence[OpenDim]) -> bool:
 
 
 def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensors | SubcutError:
-    """The model's outputs, or the error with which the run fails."""
+    """Return the model's outputs, or the error with which the run fails."""
     outputs = [n for n in context.made if n in set(graph.outputs)]
     types = context.types if graph is context.graph else None
     try:
@@ -167,13 +167,14 @@ def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensor
 
 
 def _short(message: str) -> str:
-    """A runtime's message without its prefix and its source file."""
+    """Return a runtime's message without its prefix and its source file."""
     text = message.rpartition("Status Message: ")[2].rpartition(") ")[2] or message
     return shorten(clean(text).strip(), 160)
 
 
 def _find_fed_sizes(context: LintContext, run: MeasuredTensors) -> Sizes:
-    """The sizes of the inputs in a run; inputs whose sizes differ between samples are left out."""
+    """Return the sizes of the inputs in a run; inputs whose sizes differ between samples are left
+    out."""
     sizes = {}
     for name, tensor in run.tensors.items():
         known = [size for size in tensor.shape or () if size is not None]

@@ -8,5 +8,5 @@ LOOK = "subcut inspect shows its neighbors"
 
 
 def check(context: LintContext) -> Issues:
-    """The problems that `subcut inspect` lists, but for those of rule `types`."""
+    """Return the problems that `subcut inspect` lists, but for those of rule `types`."""
     return (context.problem_issue(p, LOOK) for p in context.problems if p.kind != "type")

@@ -166,7 +166,7 @@ def _find_default(op: str, version: int, domain: str, name: str) -> str:
 
 
 def _text(value: object) -> str:
-    """An attribute's value; "" of a tensor, a graph, or none."""
+    """Return an attribute's value; "" of a tensor, a graph, or none."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float):

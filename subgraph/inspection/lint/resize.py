@@ -59,7 +59,8 @@ def check(context: LintContext) -> Issues:
 
 
 def _scales(node: LintNode) -> list[float] | None:
-    """The scales, of the axes that are listed or of the spatial ones; None if they are unknown."""
+    """Return the scales, of the axes that are listed or of the spatial ones; None if they are
+    unknown."""
     given = node.constant(2)
     if given is not None and given.size:
         return [float(scale) for scale in given.ravel()]

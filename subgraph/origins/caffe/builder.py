@@ -75,7 +75,7 @@ class Builder:
     taken: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:
-        """The name, or the name with a number where it is taken."""
+        """Return the name, or the name with a number where it is taken."""
         free = find_free_name(name, self.taken, "@")
         self.taken.add(free)
         return free
@@ -125,7 +125,7 @@ class CaffeLayer:
         return self.builder.shapes[self.bottoms[0]]
 
     def refuse(self, why: str, hint: str = "") -> ModelError:
-        """The error that names the layer."""
+        """Return the error that names the layer."""
         return ModelError(
             f"{self.builder.where}: layer '{clean(self.name)}' ({clean(self.text.type)}) {why}",
             hint,
@@ -133,11 +133,11 @@ class CaffeLayer:
         )
 
     def parameters(self, name: str) -> Parameters:
-        """The layer's message of that name; all defaults where it has none."""
+        """Return the layer's message of that name; all defaults where it has none."""
         return getattr(self.text.fields, name) or Parameters(name, None, self.builder.where)
 
     def axis(self, axis: int, rank: int | None = None) -> int:
-        """An axis of the first bottom, counted from the front.
+        """Return an axis of the first bottom, counted from the front.
 
         Raises:
             ModelError: there is no such axis.
@@ -251,7 +251,7 @@ class CaffeLayer:
         inputs: Sequence[str] | None = None,
         **attributes: Any,
     ) -> None:
-        """The layer's last node, which makes its tops.
+        """Add the layer's last node, which produces its tops.
 
         Args:
             shapes: Shapes of the tops; by default, that of the first bottom.
@@ -298,7 +298,7 @@ def estimate_rms(layer: CaffeLayer) -> float:
 
 
 def _drop_leading_ones(shape: Shape) -> Shape:
-    """A shape without the ones in front."""
+    """Return a shape without the ones in front."""
     return next((shape[k:] for k, n in enumerate(shape) if n != 1), ())
 
 

@@ -66,7 +66,7 @@ class WeightBlob:
         return self.places[0] if len(self.places) == 1 and self.width == _FLOAT else None
 
     def array(self) -> Array:
-        """The values as float32, in the declared shape."""
+        """Return the values as float32, in the declared shape."""
         if self.values is not None:
             return self.values
         data = b"".join(chain.from_iterable(place.chunks() for place in self.places))
@@ -212,7 +212,7 @@ def _encode_text(number: int, text: str) -> bytes:
 
 
 def _encode_blob_head(blob: WeightBlob) -> bytes:
-    """The bytes of a BlobProto in front of its values."""
+    """Return the bytes of a BlobProto in front of its values."""
     dims = protobuf.encode_varints(*blob.shape)
     shape = protobuf.tag_of(1, len(dims)) + dims
     field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA

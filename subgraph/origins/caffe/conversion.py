@@ -35,8 +35,8 @@ class CaffeModel:
     seed: int = 0
 
     def convert(self, drawn: Path | None = None) -> onnx_model.CaffeNetwork:
-        """The network with its ONNX model; the weights stay in the caffemodel. `drawn`: as of
-        `network.convert`.
+        """Return the network with its ONNX model; the weights stay in the caffemodel. `drawn`: as
+        of `network.convert`.
 
         Raises:
             ModelError: as `network.convert`, `caffemodel.read` and `text.read`.
@@ -104,8 +104,8 @@ def _find_beside(path: Path, suffix: str, hint: str) -> Path:
 
 
 def to_onnx(path: Path, weights: str | None = None) -> Path:
-    """The converted model as a file. 0.6 s for 240 MB of weights the first time, a third of it
-    later.
+    """Return the converted model as a file. 0.6 s for 240 MB of weights the first time, a third of
+    it later.
 
     Raises:
         UsageError: as `find_model`. ModelError: as `CaffeModel.convert`.
@@ -178,7 +178,8 @@ def _make_tree(network: CaffeNetwork, layers: Sequence[ConvertedLayer]) -> Messa
 
 
 def expand_layers(graph: Graph, words: Sequence[str]) -> list[str]:
-    """Names of layers that are several nodes -> the nodes where they begin; other words stay."""
+    """Return names of layers that are several nodes -> the nodes where they begin; other words
+    stay."""
     if graph.model.producer_name != PRODUCER:
         return [*words]
     out = []

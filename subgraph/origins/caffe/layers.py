@@ -136,8 +136,8 @@ def convert_bias(layer: CaffeLayer) -> None:
 
 
 def _find_factor(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
-    """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and
-    its own shape."""
+    """Return the second bottom, or the first blob, shaped so that it is spread over the first
+    bottom; and its own shape."""
     if len(layer.bottoms) == 2:
         shape = layer.shapes[1]
         view = _append_ones(layer, p, shape)
@@ -181,7 +181,7 @@ def convert_lrn(layer: CaffeLayer) -> None:
 
 
 def convert_mvn(layer: CaffeLayer) -> None:
-    """(x - mean) / (standard deviation + eps) of each sample, or of each channel of each sample."""
+    """Compute (x - mean) / (standard deviation + eps) of each sample or of each of its channels."""
     p = layer.parameters("mvn_param")
     axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
     if not axes:
@@ -272,7 +272,7 @@ def convert_swish(layer: CaffeLayer) -> None:
 
 
 def convert_power(layer: CaffeLayer) -> None:
-    """(shift + scale · x) ** power."""
+    """Compute (shift + scale · x) ** power."""
     p = layer.parameters("power_param")
     layer.chain(
         ("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)
@@ -292,7 +292,7 @@ def convert_exp(layer: CaffeLayer) -> None:
 
 
 def convert_log(layer: CaffeLayer) -> None:
-    """The logarithm of shift + scale · x to the base; base -1 means e."""
+    """Compute the logarithm of shift + scale · x to the base; base -1 means e."""
     p = layer.parameters("log_param")
     rate = 1 if p.base == -1 else 1 / _compute_log(layer, p.base)
     layer.chain(
@@ -355,7 +355,7 @@ def convert_reduction(layer: CaffeLayer) -> None:
 
 
 def convert_element_wise(layer: CaffeLayer) -> None:
-    """An operator without parameters."""
+    """Add an operator without parameters."""
     layer.last(ELEMENT_WISE[layer.text.type])
 
 

@@ -62,7 +62,7 @@ class Message:
         return self
 
     def all(self, name: str) -> list[Value]:
-        """The values of a field."""
+        """Return the values of a field."""
         return [value for other, value in self.fields if other == name]
 
 
@@ -70,7 +70,7 @@ Value: TypeAlias = Scalar | Message
 
 
 def read(path: Path) -> Message:
-    """The tree of a prototxt. Linear in its size.
+    """Return the tree of a prototxt. Linear in its size.
 
     Raises:
         ModelError: it cannot be read, is not UTF-8, too large, or not protobuf's text format; names
@@ -161,7 +161,7 @@ def _refuse_token(tokens: Tokenizer, path: Path, expected: str) -> ModelError:
 
 
 def write(message: Message, indent: str = "") -> str:
-    """The text of a tree."""
+    """Return the text of a tree."""
     lines = []
     for name, value in message.fields:
         if isinstance(value, Message):

@@ -99,8 +99,8 @@ def convert(
     seed: int = 0,
     drawn: Path | None = None,
 ) -> CaffeNetwork:
-    """The ONNX model of a prototxt. Large weights are stubs whose location is the caffemodel, or
-    `drawn`.
+    """Return the ONNX model of a prototxt. Large weights are stubs whose location is the
+    caffemodel, or `drawn`.
 
     Args:
         tree: The prototxt.
@@ -165,7 +165,7 @@ def convert(
 
 
 def _iter_layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
-    """The layers that are there when a network is tested, in their order, of types that are
+    """Yield the layers that are there when a network is tested, in their order, of types that are
     known."""
     if net.layer and net.layers:
         raise ModelError(
@@ -270,7 +270,7 @@ def _find_inputs(net: Parameters, where: str) -> _NamedShapes:
 
 
 def _find_input_shapes(text: LayerText, where: str) -> list[list[int]]:
-    """The shapes that a data layer declares, one per top."""
+    """Return the shapes that a data layer declares, one per top."""
     f = text.fields
     shapes = []
     if text.type == "Input" and f.input_param:
@@ -331,8 +331,8 @@ def _find_bottom(text: LayerText, blob: str, current: StringMap, where: str) -> 
 
 
 def _name_tops(text: LayerText, current: StringMap, builder: Builder) -> Strings:
-    """The tensors that a layer makes: a new top keeps its name, one that is written over takes the
-    layer's."""
+    """Return the tensors that a layer produces: a new top keeps its name, one that is written over
+    takes the layer's."""
     tops = []
     for top in text.tops:
         name = text.name if top in current else top

@@ -58,7 +58,7 @@ def convert_split(layer: CaffeLayer) -> None:
 
 
 def convert_crop(layer: CaffeLayer) -> None:
-    """The first bottom, cut to the shape of the second from `axis` on."""
+    """Cut the first bottom to the shape of the second from `axis` on."""
     p = layer.parameters("crop_param")
     axis = layer.axis(p.axis)
     shape, wanted = layer.shapes
@@ -241,8 +241,10 @@ def convert_interp(layer: CaffeLayer) -> None:
 
 
 def convert_arg_max(layer: CaffeLayer) -> None:
-    """The places of the largest values as floats, the later of equal ones first; or the values; or
-    both."""
+    """Find the places of the largest values, or the values, or both.
+
+    Places are floats. The later of equal values come first.
+    """
     p = layer.parameters("argmax_param")
     shape = layer.shape
     axis = 1 if p.axis is None else layer.axis(p.axis)

@@ -213,7 +213,7 @@ def convert_prior_box(layer: CaffeLayer) -> None:
 
 
 def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
-    """(width, height) of the boxes at each place."""
+    """Yield (width, height) of the boxes at each place."""
     if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
         raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
     if not all(0 < size < inf for size in (*p.min_size, *p.max_size)):
@@ -323,7 +323,7 @@ def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int
 
 
 def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
-    """The boxes as corners (boxes, 4), from locations relative to the prior boxes."""
+    """Return the boxes as corners (boxes, 4), from locations relative to the prior boxes."""
     scaled = "" if p.variance_encoded_in_target else "\nlocation = Mul (location, prior1)"
     parts = f"""location = Reshape (x, sizes)
         priors = Reshape (x2, prior_sizes)

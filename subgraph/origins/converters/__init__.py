@@ -40,7 +40,7 @@ class Converter:
     size: str = ""
 
     def command(self, python: Path, *words: str | Path) -> list[str]:
-        """The command line in an environment: what `script_main` is to do."""
+        """Return the command line in an environment: what `script_main` is to do."""
         here = Path(__file__).parent
         return children.python(here / "script_main.py", here / self.script, *words, of=python)
 
@@ -66,8 +66,8 @@ CONVERTERS: Mapping[Family, Converter] = {
 
 
 def find_converter(model: Path) -> tuple[str, Converter] | None:
-    """(what a file or folder is, what converts it), by its content; None if there is no converter
-    for it."""
+    """Return (what a file or folder is, what converts it), by its content; None if there is no
+    converter for it."""
     kind = recognize_folder(model) if model.is_dir() else recognize(model)
     converter = CONVERTERS.get(kind.family) if kind and kind.family else None
     return (kind.name, converter) if kind and converter else None

@@ -96,8 +96,8 @@ def move_model(graph: Graph, target: Path, source: Path, *, force: bool) -> Grap
 
 
 def fill_command(template: str, model: Path, written: Path) -> list[str]:
-    """The words of the user's own converter, `{model}` and `{output}` filled in; no shell reads
-    them.
+    """Return the words of the user's own converter, `{model}` and `{output}` filled in; no shell
+    reads them.
 
     Raises:
         UsageError: a placeholder is missing, or the quotes do not close.

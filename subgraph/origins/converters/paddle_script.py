@@ -8,7 +8,7 @@ from typing import Any
 
 
 def files(model: Path) -> tuple[Path, Path]:
-    """(program, parameters) of a folder, or of one of the two files.
+    """Return (program, parameters) of a folder, or of one of the two files.
 
     Raises:
         FileNotFoundError: one is missing.

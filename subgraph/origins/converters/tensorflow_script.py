@@ -74,8 +74,8 @@ def convert(model: Path, target: str) -> None:
 
 
 def _signature(model: str) -> tuple[str, Any, Any]:
-    """(name, function, what holds its variables) of the signature that is served, else of the first
-    one."""
+    """Return (name, function, what holds its variables) of the signature that is served, else of
+    the first one."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(model)
@@ -87,7 +87,7 @@ def _signature(model: str) -> tuple[str, Any, Any]:
 
 
 def graph_def(model: str) -> Any:
-    """The frozen graph in a file."""
+    """Return the frozen graph in a file."""
     import tensorflow as tf
 
     graph = tf.compat.v1.GraphDef()
@@ -108,7 +108,7 @@ def ends(graph: Any) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def open_original(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
-    """The original's inputs, and a function that runs it."""
+    """Yield the original's inputs, and a function that runs it."""
     with _prepare(model) as (kind, path):
         yield {TFLITE: _open_tflite, GRAPH: _open_graph, SAVED_MODEL: _open_saved_model}[kind](
             path, tensors

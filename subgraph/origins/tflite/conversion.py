@@ -27,7 +27,7 @@ PROCESSOR_SECONDS = 600
 
 
 def to_onnx(path: Path, signature: str = "") -> Path:
-    """The ONNX file of a .tflite's operators; `signature`: which of several.
+    """Return the ONNX file of a .tflite's operators; `signature`: which of several.
 
     Raises:
         UsageError: ai-edge-litert is not installed, or one of several signatures is to be named.

@@ -61,7 +61,8 @@ class NoSuchSignature(ValueError):
 
 
 def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
-    """The subgraph of a signature, else the first, one node per operator. Linear in its size.
+    """Return the subgraph of a signature, else the first, one node per operator. Linear in its
+    size.
 
     Raises:
         NoSuchSignature: there are several, or not this one.
@@ -103,7 +104,7 @@ class _SubgraphReader:
             self.made.update(_list_numbers(op.outputs))
 
     def read(self, name: str) -> ModelProto:
-        """The ONNX model."""
+        """Return the ONNX model."""
         nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
         read = set(chain.from_iterable(node.input for node in nodes))
         weights = [
@@ -184,8 +185,8 @@ class _SubgraphReader:
         return found
 
     def _alone(self, op: Any, code: Any) -> bytes:
-        """A .tflite of this operator; it holds the constants that ONNX has no type for, and the
-        subgraphs it runs."""
+        """Return a .tflite of this operator; it holds the constants that ONNX has no type for, and
+        the subgraphs it runs."""
         used = chain.from_iterable(map(_list_numbers, (op.inputs, op.outputs, op.intermediates)))
         numbers: dict[int, int] = {}
         for k in used:
@@ -268,7 +269,7 @@ class _SubgraphReader:
 
 
 def to_tflite(model: ModelProto) -> bytes:
-    """The .tflite of a model, or a cut of one, that `to_onnx` made. Its weights are loaded.
+    """Return the .tflite of a model, or a cut of one, that `to_onnx` made. Its weights are loaded.
 
     Raises:
         CannotCarry: A node is not one of TFLite. Other errors: An attribute is damaged.
@@ -340,7 +341,7 @@ def _read_values(model: Any, data: bytes, tensor: Any) -> Array:
 
 
 def _iter_subgraphs(op: Any) -> Iterator[tuple[Any, str, int]]:
-    """(options, field, number) of each subgraph that an operator runs."""
+    """Yield (options, field, number) of each subgraph that an operator runs."""
     for options in (op.builtinOptions, op.builtinOptions2):
         for field, k in (vars(options) if options is not None else {}).items():
             if "ubgraph" in field and isinstance(k, int) and k >= 0:
@@ -408,8 +409,8 @@ def _rename(graph: Any, node: NodeProto) -> None:
 
 
 def _make_shift(tensor: Any) -> Any:
-    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is exact;
-    or floats."""
+    """Return a model of one ADD that moves codes by whole steps: with one scale on all sides it is
+    exact; or floats."""
     graph = schema.SubGraphT()
     op = schema.OperatorT()
     code = schema.OperatorCodeT()
@@ -435,7 +436,7 @@ def _make_shift(tensor: Any) -> Any:
 
 
 def _make_tensor(info: ValueInfoProto) -> Any:
-    """The description of a tensor that no operator has."""
+    """Return the description of a tensor that no operator has."""
     tensor = schema.TensorT()
     declared = info.type.tensor_type
     tensor.name = info.name.encode()
@@ -479,7 +480,7 @@ def _pack_model(
     buffers: Sequence[Any],
     called: Sequence[Any],
 ) -> bytes:
-    """A model of one subgraph and those that it runs; seven parameters: the parts of one."""
+    """Return a model of one subgraph and those that it runs; seven parameters: the parts of one."""
     graph = schema.SubGraphT()
     model = schema.ModelT()
     graph.tensors = tensors

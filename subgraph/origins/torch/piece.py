@@ -67,7 +67,7 @@ class ExportedModel:
                     }
 
     def piece(self, inputs: Sequence[str], outputs: Sequence[str]) -> ProgramPart:
-        """The part of the program between these tensors.
+        """Return the part of the program between these tensors.
 
         Raises:
             Refused: the program does not have one of them, or the outputs depend on others.
@@ -95,7 +95,7 @@ class ExportedModel:
         return ProgramPart(inputs, outputs, frozenset(steps))
 
     def run(self, piece: ProgramPart, feeds: Fields) -> JsonObject:
-        """The outputs of a piece: arrays, or numbers.
+        """Return the outputs of a piece: arrays, or numbers.
 
         Raises:
             Refused: a value has another type or shape than the program was exported for.
@@ -148,7 +148,7 @@ class ExportedModel:
         return tensor.to(known.device)
 
     def _value(self, tensor: str) -> int:
-        """The number of a tensor's value."""
+        """Return the number of a tensor's value."""
         name, position = self.places[tensor]
         number = self._number[name]
         return (

@@ -57,7 +57,7 @@ CLOSE = 1e-5
 
 
 def import_torch() -> Any:
-    """The user's PyTorch.
+    """Return the user's PyTorch.
 
     Raises:
         NotInstalled: it is not there.
@@ -76,11 +76,11 @@ def import_torch() -> Any:
 def iter_programs(
     module: Any, args: Sequence[Any], kwargs: Fields, **options: Any
 ) -> Iterator[Program]:
-    """The module as the exporter sees it: first without running the exporter, then as it decomposes
-    it itself.
+    """Yield the module as the exporter sees it: first without running the exporter, then as it
+    decomposes it itself.
 
     `options`: of `torch.onnx.export`, for example `dynamic_shapes` or `custom_translation_table`.
-    Those that fail are left out, but for the last.
+    Those that fail are omitted, but for the last.
 
     Raises:
         InputError: The module cannot be exported, with the reason.
@@ -128,7 +128,7 @@ def count_same_nodes(graph: Graph, program: Program) -> tuple[int, int]:
 
 
 def find_nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
-    """The first program that is the one that was exported; else the nearest, and what is
+    """Return the first program that is the one that was exported; else the nearest, and what is
     missing."""
     most = -1
     best = None
@@ -156,7 +156,7 @@ def find_places(graph: Graph, program: Program) -> dict[str, Place]:
 
 
 def find_place(tensor: str, nodes: Collection[str]) -> Place | None:
-    """The place that the exporter calls so, if the program has such a node."""
+    """Return the place that the exporter calls so, if the program has such a node."""
     if tensor in nodes:
         return tensor, None
     part = PART.fullmatch(tensor)
@@ -164,7 +164,7 @@ def find_place(tensor: str, nodes: Collection[str]) -> Place | None:
 
 
 def get_element(value: Any, position: int | None) -> Any:
-    """The value of a `Place`, from that of its node; None if it has no such position."""
+    """Return the value of a `Place`, from that of its node; None if it has no such position."""
     if position is None:
         return value
     return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
@@ -228,18 +228,18 @@ def find_weights(program: Program) -> JsonObject:
 
 
 def flatten(values: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts, as `torch.export` orders them."""
+    """Return the leaves of nested tuples, lists and dicts, as `torch.export` orders them."""
     leaves: list[Any] = import_torch().utils._pytree.tree_leaves(values)
     return leaves
 
 
 def list_tensors(values: Any) -> list[Any]:
-    """The tensors of nested tuples, lists and dicts, in order."""
+    """Return the tensors of nested tuples, lists and dicts, in order."""
     return [leaf for leaf in flatten(values) if isinstance(leaf, import_torch().Tensor)]
 
 
 def to_numpy(tensor: Any) -> Array:
-    """A copy of a tensor of any device and element type as an array; bfloat16 and float8 as
+    """Return a copy of a tensor of any device and element type as an array; bfloat16 and float8 as
     `ml_dtypes`.
 
     Raises:
@@ -268,7 +268,7 @@ def to_numpy(tensor: Any) -> Array:
 
 
 def to_tensor(array: Array) -> Any:
-    """A copy of an array as a tensor on the CPU; bfloat16 and float8 from `ml_dtypes`.
+    """Return a copy of an array as a tensor on the CPU; bfloat16 and float8 from `ml_dtypes`.
 
     Raises:
         InputError: PyTorch has no such elements.
@@ -356,7 +356,8 @@ CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", d
 
 
 def convert_program(path: Path, trust: bool = False) -> Path:
-    """The exported model as a file, kept for the next command; shows the command that exports it.
+    """Return the exported model as a file, kept for the next command; shows the command that
+    exports it.
 
     Raises:
         UsageError: the file is not trusted. BackendError: PyTorch is not installed.

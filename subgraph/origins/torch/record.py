@@ -285,7 +285,7 @@ class ScopedTensors:
         return scope in self._below
 
     def result(self, scope: str) -> str:
-        """The one tensor that leaves the scope; "" where none or several do."""
+        """Return the one tensor that leaves the scope; "" where none or several do."""
         nodes = self._below.get(scope, set())
         graph = self._graph
         leaving = [
@@ -296,8 +296,8 @@ class ScopedTensors:
         return leaving[0] if len(leaving) == 1 else ""
 
     def iter_calls(self, scope: str, op: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """The tensors of an operator's nodes directly in the scope, with their values; None is one
-        that is not known.
+        """Yield the tensors of an operator's nodes directly in the scope, with their values; None
+        is one that is not known.
 
         Nothing at all if there are not as many nodes as values, or if a declared shape is another.
         """
@@ -320,7 +320,7 @@ class ScopedTensors:
 
 
 def _read_scopes(graph: Graph, index: int) -> list[str]:
-    """The scopes around a node, from the model itself, "", inwards."""
+    """Return the scopes around a node, from the model itself, "", inwards."""
     written = parse_texts(read_node_metadata(graph, index).get(SCOPE_NAMES, ""))
     if written:
         return ["", *filter(None, written[:-1])]

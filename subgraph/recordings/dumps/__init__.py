@@ -92,7 +92,7 @@ class WrittenNames:
         return next(filter(None, (self._written.get(form) for form in forms)), [])
 
     def alike(self, name: str) -> list[str]:
-        """The names, this one among them, that subcut and the tool write in the same way."""
+        """Return the names, this one among them, that subcut and the tool write in the same way."""
         return self._written.get(self.plain(safe_name(name)), [])
 
     def meant_by(self, entry: DumpEntry) -> list[str]:
@@ -210,7 +210,7 @@ class DumpEntry:
         return self.stem or PurePosixPath(self.file).with_suffix("").as_posix()
 
     def read(self) -> Array:
-        """The values in the model's layout.
+        """Return the values in the model's layout.
 
         Raises:
             InputError: they cannot be read, contradict the header, or do not fit the layout.
@@ -234,7 +234,7 @@ def replace_characters(pattern: str, *, strip: bool = False) -> Callable[[str], 
 
     Args:
         pattern: The characters, as a regular expression.
-        strip: Whether those at the ends are left out.
+        strip: Whether those at the ends are omitted.
     """
     characters = re.compile(pattern)
 

@@ -69,7 +69,7 @@ _FIELD = re.compile(r"(?P<name>\w+)=(?P<number>\d+):(?P<kind>\w+)(?P<repeated>\*
 
 @cache
 def make_message_class() -> Any:
-    """The class of DumpData, built from the schema above."""
+    """Return the class of DumpData, built from the schema above."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(

@@ -49,12 +49,12 @@ class Header:
         return DumpEntry(file, load, dtype, self.shape, missing=missing, **parts)
 
     def array(self, data: Array) -> Array:
-        """The array of the values' bytes."""
+        """Return the array of the values' bytes."""
         return data.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
 
 def parse(data: bytes, size: int) -> Header:
-    """The header in the first bytes of a .npy of `size` bytes.
+    """Return the header in the first bytes of a .npy of `size` bytes.
 
     Raises:
         BadHeader: there is no header, it holds Python objects, or it promises more bytes than the
@@ -81,7 +81,7 @@ def parse(data: bytes, size: int) -> Header:
 
 
 def read_header(files: Files, name: str) -> Header:
-    """The header of a file.
+    """Return the header of a file.
 
     Raises:
         InputError: it cannot be right.

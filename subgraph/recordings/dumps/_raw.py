@@ -31,7 +31,7 @@ def count_bytes(dtype: str, count: int) -> int:
 
 
 def read(files: Files, name: str, dtype: str, shape: Shape, offset: int = 0) -> Array:
-    """An array of this type and shape.
+    """Return an array of this type and shape.
 
     Raises:
         InputError: the file does not have as many bytes.

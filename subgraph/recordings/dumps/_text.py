@@ -56,7 +56,7 @@ def _find_last_separator(block: bytes) -> int:
 
 
 def parse_numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
-    """The numbers of a piece of text, flat, without comments.
+    """Return the numbers of a piece of text, flat, without comments.
 
     Raises:
         InputError: a word that is not a number of this type.
@@ -84,7 +84,7 @@ def _parse_words(words: list[bytes], dtype: np.dtype[Any]) -> Array:
 
 
 def _parse_float(word: bytes) -> float:
-    """A number; Windows prints `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)`."""
+    """Return a number; Windows prints `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)`."""
     if b"#" in word or word.lower().startswith((b"nan(", b"-nan(")):
         inf = b"inf" in word.lower()
         if not inf:
@@ -94,7 +94,8 @@ def _parse_float(word: bytes) -> float:
 
 
 def _read_beginning(files: Files, name: str, skip: int) -> bytes:
-    """The first whole lines, or the first words of a line that is longer, without comments."""
+    """Return the first whole lines, or the first words of a line that is longer, without
+    comments."""
     head = _COMMENT.sub(b"", b"\n".join(files.head(name).split(b"\n")[skip:])).lstrip()
     return head[: _find_last_separator(head)] if files.sizes[name] > HEAD_BYTES else head
 
@@ -132,7 +133,7 @@ def measure_step(files: Files, name: str, skip: int) -> float:
 def make_loader(
     files: Files, name: str, dtype: str, shape: Shape | None, skip: int = 0
 ) -> Callable[[], Array]:
-    """A function that reads a file's numbers, in this shape or flat."""
+    """Return a function that reads a file's numbers, in this shape or flat."""
 
     def load() -> Array:
         size = files.sizes[name]
@@ -147,7 +148,7 @@ def make_loader(
 def make_entry(
     files: Files, name: str, dtype: str, spec: TensorSpec, skip: int = 0, **fields: Any
 ) -> DumpEntry:
-    """The entry of a file of numbers; flat unless `spec` has a closed shape.
+    """Return the entry of a file of numbers; flat unless `spec` has a closed shape.
 
     `fields`: of the entry, such as its names.
     """

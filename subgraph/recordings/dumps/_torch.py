@@ -67,7 +67,7 @@ def read_tensors(files: Files, name: str) -> dict[str, TorchTensor]:
 
 
 def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
-    """The tensor's values.
+    """Return the tensor's values.
 
     Raises:
         InputError: the archive does not hold as many.
@@ -95,7 +95,7 @@ def read_array(files: Files, name: str, tensor: TorchTensor) -> Array:
 
 
 def _iter_tensors(value: Any) -> Iterator[tuple[str, TorchTensor]]:
-    """The tensors of nested dicts and lists, by their joined keys."""
+    """Yield the tensors of nested dicts and lists, by their joined keys."""
     stack = [("", value)]
     while stack:
         path, item = stack.pop()
@@ -156,7 +156,7 @@ class _Unpickler(pickle._Unpickler):
         return FUNCTIONS.get((module, name), _Function(f"{module} {name}"))
 
     def persistent_load(self, words: Any) -> tuple[str, str]:
-        """(key, element type) of `("storage", TYPE, KEY, DEVICE, COUNT)`."""
+        """Return (key, element type) of `("storage", TYPE, KEY, DEVICE, COUNT)`."""
         _, kind, key, *_ = words
         dtype = STORAGES.get(kind.rpartition(" ")[2], "") if isinstance(kind, _Function) else ""
         if not dtype:

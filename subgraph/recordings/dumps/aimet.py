@@ -53,7 +53,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _read_order(files: Files) -> list[str]:
-    """The names in the order in which they were computed; none if nothing lists them."""
+    """Return the names in the order in which they were computed; none if nothing lists them."""
     listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
     data = files.maybe_json(listed) if listed else None
     names = data.get("layer_output_names") if isinstance(data, dict) else None

@@ -48,7 +48,7 @@ def _parse_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
 
 
 def _find_latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
-    """The latest file of each op in each folder -> the parts of its name."""
+    """Return the latest file of each op in each folder -> the parts of its name."""
     latest: dict[Strings, tuple[int, str, re.Match[str]]] = {}
     for file in files.names:
         name = _parse_name(file, real_names)

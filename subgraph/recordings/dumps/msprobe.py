@@ -47,7 +47,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _make_entry(files: Files, folder: str, name: str, fields: Fields) -> DumpEntry:
-    """The entry of a file that the dump.json of a folder names."""
+    """Return the entry of a file that the dump.json of a folder names."""
     file = f"{folder}dump_tensor_data/{name}"
     if file not in files.sizes:
         what = f"there is no {file.rpartition('/')[2]}"
@@ -76,7 +76,7 @@ def _read_lists(files: Files) -> dict[str, Fields]:
 
 
 def _list_files(values: Any) -> list[str]:
-    """The names of the files of tensors in a call's arguments or results."""
+    """Return the names of the files of tensors in a call's arguments or results."""
     items = values if isinstance(values, list) else []
     return [
         str(item["data_name"]) for item in items if isinstance(item, dict) and "data_name" in item

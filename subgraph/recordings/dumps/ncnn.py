@@ -29,7 +29,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file that holds a blob; channels × rows × columns, with any slices second."""
+    """Yield one per file that holds a blob; channels × rows × columns, with any slices second."""
     for name in filter(partial(_is_printed, files), files.ending(*ENDS)):
         side, _, base = name.rpartition(".")[0].rpartition("/")
         shape = _find_shape(files, name)
@@ -46,7 +46,7 @@ def _is_printed(files: Files, name: str) -> bool:
 
 
 def _split_channels(files: Files, name: str) -> list[bytes]:
-    """The text of each channel.
+    """Return the text of each channel.
 
     Raises:
         InputError: there is text after the last rule.
@@ -58,7 +58,7 @@ def _split_channels(files: Files, name: str) -> list[bytes]:
 
 
 def _find_shape(files: Files, name: str) -> Shape:
-    """(channels, rows, columns), or (channels, slices, rows, columns).
+    """Return (channels, rows, columns), or (channels, slices, rows, columns).
 
     Raises:
         InputError: channels, slices or rows are of different sizes.

@@ -27,7 +27,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per .npy; one per member of a .npz."""
+    """Yield one per .npy; one per member of a .npz."""
     scales = _raw.read_exported_scales(files)
     for name in files.ending(".npy"):
         yield _npy.make_entry(files, name, hints, scale=scales.get(name))

@@ -34,7 +34,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file; sequences and optionals are not read."""
+    """Yield one per file; sequences and optionals are not read."""
     for file in files.ending(*ENDS):
         side, _, base = file.rpartition("/")
         numbered = _NUMBERED.fullmatch(base)

@@ -117,7 +117,7 @@ def _is_binary(files: Files, file: str) -> bool:
 
 
 def _read_header(files: Files, file: str) -> Header:
-    """The header of a blob. Raises InputError: it is damaged."""
+    """Return the header of a blob. Raises InputError: it is damaged."""
     short = _HEADER.size + _SHORT_PLACES.size
     if files.sizes[file] < short:
         raise files.make_error(file, "it ends within its header")
@@ -136,7 +136,7 @@ def _read_header(files: Files, file: str) -> Header:
 
 
 def _find_fitting_type(header: Header, numbering: Mapping[int, str]) -> str:
-    """The element type of a blob in one numbering; "" if its size is another's."""
+    """Return the element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
     dtype = numbering.get(precision, "")
     is_type = dtype in dtypes.TYPE_NUMBERS
@@ -166,7 +166,7 @@ def _make_blob_entry(files: Files, file: str, numbering: Mapping[int, str]) -> D
 
 
 def _parse_printed_head(files: Files, file: str) -> tuple[str, Shape] | None:
-    """(element type, shape) of the text form."""
+    """Return (element type, shape) of the text form."""
     head = _PRINTED.match(files.head(file, 512))
     if not head:
         return None

@@ -40,7 +40,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per tensor of each runner and run, or of each set of inputs."""
+    """Yield one per tensor of each runner and run, or of each set of inputs."""
     for file in files.ending(".json"):
         if not _is_polygraphy(files, file):
             continue
@@ -77,7 +77,7 @@ def _iter_results(data: JsonObject) -> Iterator[_Row]:
 
 
 def _iter_inputs(data: Any) -> Iterator[_Row]:
-    """The rows of [{NAME: …}, …]."""
+    """Yield the rows of [{NAME: …}, …]."""
     for k, feeds in enumerate(_get_list(data)):
         for name, value in (feeds if isinstance(feeds, dict) else {}).items():
             if name != _CLASS:

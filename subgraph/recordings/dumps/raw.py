@@ -33,7 +33,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """The files that the manifest lists, and all other .bin and .raw files."""
+    """Yield the files that the manifest lists, and all other .bin and .raw files."""
     listed = _raw.read_manifest(files)
     for file, (name, spec) in listed.items():
         if not file.endswith(".npy"):
@@ -48,7 +48,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def make_listed_entry(files: Files, file: str, name: str, spec: TensorSpec) -> DumpEntry:
-    """The entry of a file that subcut's own manifest lists.
+    """Return the entry of a file that subcut's own manifest lists.
 
     Raises:
         InputError: it is missing or damaged.

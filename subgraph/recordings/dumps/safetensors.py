@@ -28,7 +28,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per tensor of each file."""
+    """Yield one per tensor of each file."""
     for file in files.ending(".safetensors"):
         start, header = _read_header(files, file)
         for name, item in header.items():
@@ -37,7 +37,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _read_header(files: Files, file: str) -> tuple[int, JsonObject]:
-    """(offset of the values, the header). Raises InputError: it is damaged."""
+    """Return (offset of the values, the header). Raises InputError: it is damaged."""
     size = int.from_bytes(files.bytes(file, 0, 8), "little")
     if size > min(MAX_HEADER, files.sizes[file] - 8):
         raise files.make_error(file, f"its header promises {size} bytes")

@@ -27,7 +27,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file of numbers, which has its tensor's name; others (logs, lists) hold no tensors.
+    """Yield one per file of numbers, which has its tensor's name; others (logs, lists) hold no
+    tensors.
 
     Numbers in several columns with titles are not read.
     """

@@ -24,7 +24,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per tensor of each file; whole numbers are read as int64."""
+    """Yield one per tensor of each file; whole numbers are read as int64."""
     for file in files.ending(".json"):
         if not _HEAD.match(files.head(file)):
             continue

@@ -37,7 +37,7 @@ class Alignment:
         stored: the recorded array, with the axes that are exchanged.
         order: of these axes.
         shape: of the tensor.
-        padded: the shape that the padding is cut off; None where there is no padding.
+        padded: the shape that the padding is cut off; None if there is no padding.
     """
 
     words: str
@@ -51,7 +51,7 @@ class Alignment:
         return self.words == NHWC
 
     def apply(self, array: Array) -> Array:
-        """The array in the tensor's shape.
+        """Return the array in the tensor's shape.
 
         Raises:
             ValueError: it has another number of elements.
@@ -225,7 +225,7 @@ def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
 
 
 def iter_tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """(name, bytes) of tensors by the model's types; open dimensions count as 1."""
+    """Yield (name, bytes) of tensors by the model's types; open dimensions count as 1."""
     specs = recording.find_hints(model.graph).specs
     for name in names:
         spec = specs.get(name, TensorSpec())

@@ -231,7 +231,7 @@ class _Matching:
         return replace(best, forms=tuple(m for m in forms if m.alignment)) if best else None
 
     def _correct(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
-        """The match, or that of a later tensor, whose value fusion has put there."""
+        """Return the match, or that of a later tensor, whose value fusion has put there."""
         if match.distance <= EXACT:
             return match
         others = (self._fit.align(match.entry, n) for n in later)

@@ -89,7 +89,7 @@ class TensorMatch:
         twins: later tensors of the same values.
         confirmed_in: the run in which values confirm what an entry of this name holds; "" for this
             one.
-        scale: of its codes; None where the entry holds none, or their scale is unknown.
+        scale: of its codes; None if the entry holds none, or their scale is unknown.
         forms: further entries of the tensor, one of which its readers may have read.
         holds: the tensor whose value the entry has, if its name is that of this tensor.
         is_read: Whether consumers of the tensor compute other recorded values from this entry.
@@ -152,7 +152,7 @@ class TensorMatch:
         return calls if is_other else ""
 
     def value(self, reference: Array) -> Array:
-        """The recorded value in the reference's shape and element type.
+        """Return the recorded value in the reference's shape and element type.
 
         Raises:
             InputError: the entry cannot be read, or is of another shape or type.
@@ -203,11 +203,11 @@ class MatchedSample:
     channels_last: bool = False
 
     def list_left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
-        """The entries that are not compared for one of these reasons."""
+        """Return the entries that are not compared for one of these reasons."""
         return [left for left in self.left_out if left.reason in reasons]
 
     def reference(self, name: str) -> Array | None:
-        """The reference's value of a tensor; None if it is not a tensor."""
+        """Return the reference's value of a tensor; None if it is not a tensor."""
         return read_reference_value(self.judge.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
@@ -275,7 +275,7 @@ def run_recorded(
 
 
 def get_distance(match: TensorMatch) -> float:
-    """The key by which the nearest match is found."""
+    """Return the key by which the nearest match is found."""
     return match.distance
 
 
@@ -310,7 +310,7 @@ class Fit:
     _room: int = CACHE_BYTES
 
     def reference(self, tensor: str) -> Array | None:
-        """The reference's value; None if it is not a tensor."""
+        """Return the reference's value; None if it is not a tensor."""
         return read_reference_value(self.judge.model, tensor, self.k)
 
     def value(self, entry: DumpEntry) -> Array:
@@ -356,7 +356,7 @@ class Fit:
         return best
 
     def _scale(self, entry: DumpEntry, tensor: str) -> Scale | None:
-        """The scale of an entry that holds codes: the recording's own, else the model's."""
+        """Return the scale of an entry that holds codes: the recording's own, else the model's."""
         return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
 
     @cached_property

@@ -135,7 +135,7 @@ def find_dropped_input(graph: Graph, tensor: str) -> Strings:
 
 
 def find_meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
-    """The tensor that a name means: of a node, the output that the entry holds."""
+    """Return the tensor that a name means: of a node, the output that the entry holds."""
     if entry.tensor and (name in graph.maker or name in graph.inputs):
         return name
     i = graph.names.get(name)

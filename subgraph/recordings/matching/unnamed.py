@@ -311,7 +311,8 @@ class _Following:
         )
 
     def _free(self) -> list[str]:
-        """The tensors that no entry is named or known to hold; none if no entry is in doubt."""
+        """Return the tensors that no entry is named or known to hold; none if no entry is in
+        doubt."""
         known = self.matched.matches.keys() | self.matches.keys()
         return [n for n in self.model.tensors() if self.unnamed.pool and n not in known]
 
