@@ -47,7 +47,7 @@ from subgraph.commands.live import (
     EventHandler,
     LineFormatter,
     ProgressHandler,
-    color_verdicts,
+    adapt_to_stream,
 )
 from subgraph.commands.options import Text, add_option_groups, option
 from subgraph.documents import to_json
@@ -474,7 +474,7 @@ def _report(error: ErrorEntry, code: int, form: OutputForm) -> int | Result:
     if sys.stderr is not None:  # closed: `2>&-`
         with contextlib.suppress(OSError):  # the other end of the pipe is closed
             line = f"error: {clean(error.what)}{clean(name)}{hint}"
-            print(color_verdicts(line, sys.stderr), file=sys.stderr, flush=True)
+            print(adapt_to_stream(line, sys.stderr), file=sys.stderr, flush=True)
     return code
 
 
@@ -485,7 +485,7 @@ def _show(result: Result, form: OutputForm) -> int:
         result = replace(result, answer={**result.document, **added, **result.document})
     match form:
         case OutputForm.TEXT:
-            text = color_verdicts(clean_lines(result.text), sys.stdout)
+            text = adapt_to_stream(clean_lines(result.text), sys.stdout)
         case OutputForm.JSON:
             text = json.dumps(result.document, indent=1)
         case OutputForm.BRIEF:

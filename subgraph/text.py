@@ -7,6 +7,7 @@ import heapq
 import math
 import os
 import re
+import textwrap
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -202,6 +203,23 @@ def find_shared_start(names: Sequence[str]) -> int:
 
 
 @lru_cache(maxsize=4096)
+def wrap(text: str, width: int, indent: int) -> list[str]:
+    """Return a text in lines of at most this width; long words stay whole.
+
+    Args:
+        text: The text.
+        width: The number of columns.
+        indent: The number of blanks before each line but the first one.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def columns(text: str) -> int:
     """Width in columns of a monospace font: wide characters, such as Chinese, take two.
 
@@ -371,12 +389,13 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 def align_columns(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
     """Return lines with aligned columns, two spaces apart; the columns `right` are aligned to the
     right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     ends = frozenset(right)
-    return [
-        "  ".join(
-            c.rjust(w) if k in ends else c.ljust(w)
-            for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = []
+        for k, cell in enumerate(row):
+            blanks = " " * (widths[k] - columns(cell))
+            cells.append(blanks + cell if k in ends else cell + blanks)
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -4,8 +4,7 @@ problems."""
 from __future__ import annotations
 
 import shutil
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import has_dims, shape_text
 from subgraph.text import (
+    align_columns,
     big,
     clean,
     clean_lines,
@@ -35,6 +35,7 @@ from subgraph.text import (
     format_size,
     shorten,
     split_signature,
+    wrap,
 )
 from subgraph.types import Strings, frozen
 
@@ -60,9 +61,11 @@ MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
 FIRST_ROWS = 40  # of the table of all tensors: two screens hold the first and the last ones
 LAST_ROWS = 12
-WIDTH = 100  # columns of a text that goes to no terminal
-MIN_NAME = 16  # columns to which a name is shortened where a table is too wide
-NAMES = ("node", "tensor", "declared", "shape")  # columns that may be shortened
+WIDTH = 110  # columns of a text that goes to no terminal
+UNBROKEN = 1 << 20  # columns of a line that is not broken
+MIN_NAME = 12  # columns to which a name is shortened where a table is too wide
+NAMES = ("node", "op", "tensor", "declared", "shape")  # columns that may be shortened
+OMITTED = ("type", "min", "max", "mean", "zeros")  # columns that a narrow terminal does not show
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
 
 
@@ -309,65 +312,53 @@ class _Form:
             return shape_text(tuple(shape))
         return shape_text(tuple(short_size(d) if isinstance(d, str) else d for d in shape))
 
-    def rows(self, rows: list[list[str]]) -> tuple[list[list[str]], str]:
-        """Return the rows that are shown, and a line on those that are not."""
-        left = len(rows) - FIRST_ROWS - LAST_ROWS
-        if self.width is None or left <= 1:
-            return rows, ""
-        more = f"  … {left} more: --all, or a node's name or glob, 'block1/*'"
-        return [*rows[:FIRST_ROWS], *rows[-LAST_ROWS:]], more
-
-    def table(
-        self, header: Sequence[str], rows: Sequence[Sequence[str]], more: str = ""
-    ) -> Iterator[str]:
-        """Yield aligned columns, numbers to the right; columns without content are left out.
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+        """Return aligned columns, numbers to the right; columns without content are left out, and
+        rows between the first and the last ones.
 
         Args:
             header: The titles.
             rows: The cells.
-            more: The line after the first rows.
         """
+        if not rows:
+            return []
+        left = len(rows) - FIRST_ROWS - LAST_ROWS
+        is_short = self.width is None or left <= 1
+        if not is_short:
+            rows = [*rows[:FIRST_ROWS], *rows[-LAST_ROWS:]]
         kept = [k for k in range(len(header)) if any(row[k] for row in rows)]
         names = [header.index(word) for word in ("node", "tensor") if word in header]
         if len(names) > 1 and all(row[names[0]] == row[names[1]] for row in rows):  # a .tflite
-            kept = [k for k in kept if k != names[1]]
+            kept.remove(names[1])
         widths = {k: max(columns(row[k]) for row in (header, *rows)) for k in kept}
         self._narrow(header, widths)
-        sides = frozenset(k for k in kept if header[k] in COLUMNS)
-        labels = {k: distinct([row[k] for row in (header, *rows)], widths[k]) for k in kept}
-        for number, row in enumerate((header, *rows) if rows else ()):
-            cells = [labels[k][row[k]] for k in kept]
-            padded = [
-                cell.rjust(widths[k]) if k in sides else cell + " " * (widths[k] - columns(cell))
-                for k, cell in zip(kept, cells, strict=True)
-            ]
-            yield "  " + "  ".join(padded).rstrip()
-            if more and number == FIRST_ROWS:
-                yield more
+        labels = {k: distinct([row[k] for row in (header, *rows)], widths[k]) for k in widths}
+        cells = [[labels[k][row[k]] for k in widths] for row in (header, *rows)]
+        right = [place for place, k in enumerate(widths) if header[k] in COLUMNS]
+        lines = [f"  {line}" for line in align_columns(cells, right)]
+        if not is_short:
+            more = f"  … {left} more: --all, or a node's name or glob, 'block1/*'"
+            lines.insert(FIRST_ROWS + 1, more)
+        return lines
 
     def _narrow(self, header: Sequence[str], widths: dict[int, int]) -> None:
         """Take from the widest column of names until the lines fit or names are as short as they
-        can be, then from shapes."""
-        names = [k for k in widths if header[k] in NAMES]
+        can be, then from shapes; then omit numbers and types."""
         while self.width and sum(widths.values()) + 2 * len(widths) > self.width:
-            long = [k for k in names if widths[k] > MIN_NAME]
-            if not long:
+            long = [k for k in widths if header[k] in NAMES and widths[k] > MIN_NAME]
+            omitted = [k for k in widths if header[k] in OMITTED]
+            if long:
+                widths[max(long, key=lambda k: (header[k] != "shape", widths[k]))] -= 1
+            elif omitted:
+                del widths[omitted[-1]]
+            else:
                 return
-            widths[max(long, key=lambda k: (header[k] != "shape", widths[k]))] -= 1
 
     def wrap(self, title: str, words: str) -> list[str]:
         """Return words in lines after a title; words that a no-break space joins stay in one
         line."""
-        lines = [title + words]
-        if self.width is not None:
-            lines = textwrap.wrap(
-                words,
-                max(self.width, 2 * len(title)),
-                initial_indent=title,
-                subsequent_indent=" " * len(title),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        width = max(self.width or UNBROKEN, 2 * len(title))
+        lines = wrap(title + words, width, len(title))
         return [line.replace("\xa0", " ") for line in lines]
 
 
@@ -428,8 +419,7 @@ def _iter_model(document: ModelDocument, form: _Form) -> Iterable[str]:
         for tensor in node.outputs:
             rows.append([*first, *form.tensor(tensor)])
             first = ["", "", ""]
-    shown, more = form.rows(rows)
-    yield from form.table(["#", "node", "op", *_TENSOR], shown, more)
+    yield from form.table(["#", "node", "op", *_TENSOR], rows)
 
 
 def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
@@ -438,8 +428,7 @@ def _iter_nodes(document: NodesDocument, form: _Form) -> Iterable[str]:
         rows = []
         for node in document.nodes:
             rows += [[_name_node(node), *form.tensor(tensor)] for tensor in node.outputs]
-        shown, more = form.rows(rows)
-        yield from form.table(["node", *_TENSOR], shown, more)
+        yield from form.table(["node", *_TENSOR], rows)
         return
     for node in document.nodes:
         yield _name_node(node)

@@ -11,13 +11,14 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import OUTCOMES
 from subgraph.log import log
-from subgraph.text import clean, clean_lines, count
+from subgraph.text import clean, clean_lines, count, wrap
 from subgraph.types import Fields
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class ProgressHandler(logging.StreamHandler[Any]):
                 self._line(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if self.bar else color_verdicts(text, self.stream)
+        adapt = fit_to_terminal if self.bar else adapt_to_stream
+        return adapt(super().format(record), self.stream)
 
     def _line(self, record: logging.LogRecord) -> None:
         """A line, above the live line if there is one."""
@@ -145,27 +146,40 @@ _VERDICTS = re.compile(
     r"|(?P<yellow>^[≈?] \w+|\bunresolved\b)",
     re.MULTILINE,
 )
+_LABEL = re.compile(r"^\s*(?:\S+(?: \S+)*\s{2,})?")  # of a line, with the blanks around it
 _STYLES = {"red": RED, "green": GREEN, "yellow": YELLOW}
 
 
-def color_verdicts(text: str, stream: Any) -> str:
-    """Return a text with the words of its verdicts in color, if the stream shows colors."""
+def adapt_to_stream(text: str, stream: Any) -> str:
+    """Return a text in lines of the terminal's width, if the stream is one, and with the words of
+    its verdicts in color, if it shows colors."""
+    text = fit_to_terminal(text, stream)
     if not shows_color(stream):
         return text
     return _VERDICTS.sub(lambda m: f"\x1b[{_STYLES[str(m.lastgroup)]}m{m[0]}\x1b[0m", text)
 
 
+def fit_to_terminal(text: str, stream: Any) -> str:
+    """Return a text in lines of the terminal's width, if the stream is one.
+
+    Lines are indented below their text; a command is not broken.
+    """
+    if not _is_terminal(stream):
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = []
+    for line in text.split("\n"):
+        is_whole = not line or "subcut " in line
+        indent = min(len(line) - len(_LABEL.sub("", line)), width // 3)
+        lines += [line] if is_whole else wrap(line, width, indent)
+    return "\n".join(lines)
+
+
 def shows_color(stream: Any) -> bool:
     """Return whether a stream shows colors: by `--color`, NO_COLOR, FORCE_COLOR, or a terminal."""
-    words = sys.argv[1:]
-    options = (
-        w.partition("=")[2] or next(iter(words[i + 1 :]), "")
-        for i, w in enumerate(words)
-        if w.startswith("--color")
-    )
-    option = next(options, "")
-    if option in ("always", "never"):
-        return option == "always"
+    option = re.search(r" --color[= ](always|never)\b", " ".join(sys.argv))
+    if option:
+        return option[1] == "always"
     if os.environ.get("NO_COLOR"):
         return False
     return bool(_is_terminal(stream) or os.environ.get("FORCE_COLOR"))

@@ -76,15 +76,15 @@ def answer(document: BisectDocument) -> ReportedAnswer:
         found = replace(found, kind=Kind.FLAKY, how="")
     findings = document.findings
     proof = _iter_proof_of_model(document)
-    lines = []
-    why = reason(document.whole.verdict)
-    is_said = document.whole.verdict.why == found.what
-    if why and not is_said and not any(map(is_proven, findings)):
-        lines.append(("outputs", why))  # no finding has a better reason
-    lines += [
+    lines = [
         *chain.from_iterable(finding_lines(f, proof) for f in findings[:1]),
         *_iter_lines_of_model(document),
     ]
+    why = reason(document.whole.verdict)
+    is_said = document.whole.verdict.why == found.what
+    if why and not is_said and not any(map(is_proven, findings)):
+        lines.insert(0, ("outputs", why))  # no finding has a better reason
+        lines.sort(key=lambda line: line[0] != "outputs")
     return replace(
         found,
         cost=f"{count(document.cost.trials, 'run')}, {seconds(document.cost.seconds)}",

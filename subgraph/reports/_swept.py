@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -11,7 +10,7 @@ from itertools import chain
 from subgraph.reach import group_values
 from subgraph.reports._words import cleaned, runtime
 from subgraph.results.sweep import SweepDocument, Totals
-from subgraph.text import align_columns, count, shorten
+from subgraph.text import align_columns, count, shorten, wrap
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -127,13 +126,7 @@ def _align_names(head: str, words: list[list[str]], names: list[str]) -> str:
 
 
 def _wrap(head: str, names: Iterable[str]) -> list[str]:
-    return textwrap.wrap(
-        f"{head}: {', '.join(names)}",
-        WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap(f"{head}: {', '.join(names)}", WIDTH, 2)
 
 
 def _iter_differing(document: SweepDocument) -> Iterator[str]:

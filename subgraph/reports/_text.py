@@ -4,7 +4,6 @@ the end."""
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph import system
@@ -35,7 +34,7 @@ from subgraph.results.common import WholeDocument
 from subgraph.results.compare import ComparisonDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument
-from subgraph.text import align_columns, count, prediction, short, shorten_names
+from subgraph.text import align_columns, count, prediction, short, shorten_names, wrap
 from subgraph.verdict import Status
 
 MAX_PLACES = 4  # intervals of a recording that are shown
@@ -116,14 +115,7 @@ def _laid_out(lines: Iterable[tuple[str, str]], columns: int) -> list[str]:
 def _wrap(start: str, text: str, columns: int) -> list[str]:
     """Return a text in lines, indented below its start; a long name loses its middle, a command
     nothing."""
-    return textwrap.wrap(
-        text if columns == UNBROKEN else shorten_names(text),
-        columns,
-        initial_indent=start,
-        subsequent_indent=" " * INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap(start + (text if columns == UNBROKEN else shorten_names(text)), columns, INDENT)
 
 
 def first_lines(document: Document) -> dict[str, object] | None:
@@ -304,10 +296,9 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
     lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{end}"]
     if bad:
         lines.append(f"first bad tensor  {bad.tensor}   node {bad.node} ({bad.op})")
-        source = next(
-            (t.source for t in rows if (t.index, t.tensor) == (bad.index, bad.tensor)), ""
-        )
-        lines += [f"source            {source}"] if source else []
+        first = bad.index, bad.tensor
+        sources = [t.source for t in rows if (t.index, t.tensor) == first]
+        lines += [f"source            {source}" for source in filter(None, sources)]
         lines += [f"looks like        {words}" for words in bad.looks_like]
     elif whole is Status.AGREE and (seen := document.whole.looked_at):
         unseen = "" if seen.inner else "; without --at, all intermediate tensors are compared"

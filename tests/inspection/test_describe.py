@@ -796,15 +796,19 @@ def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> No
         assert "evilname" in text
 
 
-def test_long_table_has_its_ends_and_all_of_it_on_request(tmp_path: Path) -> None:
+def test_long_table_has_its_ends_and_all_of_it_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = [
         f"[block{k}_activation_with_a_rather_long_name] t{k + 1} = Relu(t{k})" for k in range(200)
     ]
     text = f"g (float[2,3] t0) => (float[2,3] t200) {{ {' '.join(steps)} }}"
     path = str(write(tmp_path, text))
-    lines = inspect(path).text.splitlines()
-    assert len(lines) < 65
-    assert max(map(len, lines)) <= 100
+    for width in (60, 80, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = inspect(path).text.splitlines()
+        assert len(lines) < 65
+        assert max(map(len, lines)) <= width
     assert any("148 more: --all" in line for line in lines)
     whole = inspect(path, every=True).text
     assert "block77_activation_with_a_rather_long_name" in whole
