@@ -103,7 +103,7 @@ class CandidateModel:
             sorted(map(repr, self.matches.items())),
         )
 
-    @property
+    @cached_property
     def _names(self) -> StringMap:
         """Names in the reference's model by those in the candidate's."""
         read = {m.name: name for name, m in self._read_outputs.items()}
@@ -133,7 +133,7 @@ class CandidateModel:
         """The match of a tensor as a region reads it."""
         return self._read_outputs.get(name) or self.matches[name]
 
-    @property
+    @cached_property
     def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
         Weights in blocks of 4 or 8 bits count as int8, unless the reference's are quantized, too.

@@ -249,13 +249,13 @@ class NoiseSampler:
     def _untied(self) -> Records:
         """Values from which the shifts of untied runs, and of TensorFlow Lite's floats, are
         computed."""
-        if not _has_tflite(self):
+        if not self._has_tflite:
             return self._run_unperturbed(_find_floats(self, self.sites.rounded))
         return self._run_unperturbed(n for n, (dtype, _) in self._moved.items() if dtype in FLOATS)
 
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
-        if _has_tflite(self):
+        if self._has_tflite:
             _build_tflite(self, run, names)
             return
 
@@ -285,6 +285,11 @@ class NoiseSampler:
         _load_model(self, model, run.model, make_numbered_folder(self.scratch, "model"))
 
     @cached_property
+    def _has_tflite(self) -> bool:
+        """Whether the region has operators of TensorFlow Lite."""
+        return any(node.domain == TFLITE for node in self._cut.model.graph.node)
+
+    @cached_property
     def _moved(self) -> dict[str, tuple[str, list[int]]]:
         """Type and shape of the codes, and of the floats, that TensorFlow Lite's operators return
         and that can be moved."""
@@ -312,7 +317,7 @@ class NoiseSampler:
             )
         finally:
             shutil.rmtree(feeds, ignore_errors=True)
-        floats = self._untied.keys() & drawn.keys() if _has_tflite(self) else ()
+        floats = self._untied.keys() & drawn.keys() if self._has_tflite else ()
         for k, name in enumerate(floats):
             shift = _draw_shift(self, run, name, attempt)
             value = load_array(drawn[name], into) + shift
@@ -426,7 +431,7 @@ def _is_calm(sampler: NoiseSampler, run: NoiseRun, keys: Array) -> bool:
 def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int) -> Array:
     """Return a random shift of a tensor by its rounding, or by steps."""
     key = perturb.key_of(tensor, SEED, run.number, attempt)
-    if _has_tflite(sampler) and sampler._moved[tensor][0] in STEPPED:
+    if sampler._has_tflite and sampler._moved[tensor][0] in STEPPED:
         dtype, shape = sampler._moved[tensor]
         return perturb.random_steps(shape, dtype, key)
     values = load_array(sampler._untied[tensor])
@@ -452,11 +457,6 @@ def _iter_feeds(
         yield write_value(name, _draw_shift(sampler, run, tensor, attempt), folder, f"s{k}")
     if made.keys:
         yield write_value(made.keys, keys, folder, "keys")
-
-
-def _has_tflite(sampler: NoiseSampler) -> bool:
-    """Whether the region has operators of TensorFlow Lite."""
-    return any(node.domain == TFLITE for node in sampler._cut.model.graph.node)
 
 
 def _measure_channels(sampler: NoiseSampler, name: str, values: Array) -> ChannelRange:

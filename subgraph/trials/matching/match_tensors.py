@@ -135,7 +135,7 @@ def match_tensors(
             )
     used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
-    near = _near_values(reference, names, candidate, free, own)
+    near = _near_values(reference, names, candidate, free, own, matches)
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
@@ -433,19 +433,30 @@ def _near_values(
     candidate: ModelValues,
     free: Iterable[MatchedTensor],
     own: Mapping[str, Scale],
+    matches: Matches,
 ) -> dict[str, list[Near]]:
-    """Return the matches whose values are near, by tensor of the reference's model."""
+    """Return the matches whose values are near, by tensor of the reference's model.
+
+    Only those count that may be near a tensor without a match.
+    """
+    unmatched = {*names} - matches.keys()
+    if not unmatched:
+        return {}
     known = ((name, reference.value(name)) for name in names)
     floats = ((n, a) for n, a in known if a is not None and a.dtype.kind == "f")
     sums = BlockSums((n, a) for n, a in floats if is_varied(a))
     near: dict[str, list[Near]] = {name: [] for name in names}
     for match in free:
         value = candidate.value(match.name)
-        alike = [] if value is None else sums.near(match.to_real(value), NEAR)
+        if value is None:
+            continue
+        alike = sums.near(match.to_real(value), NEAR)
+        if unmatched.isdisjoint(alike):
+            continue
         for name in alike:
             expected = reference.value(name)
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
-            if fitted and expected is not None and value is not None:
+            if fitted and expected is not None:
                 apart = relative_l2(expected, fitted.to_real(value))
                 near[name] += [(apart, fitted)] if apart <= NEAR else []
     return {name: options for name, options in near.items() if options}
