@@ -398,20 +398,19 @@ def diagnose_model(
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
     coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
+    says = f"with {file} the reference gives what the candidate gives"
     if found.agrees and not coarse:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and coarse:
-        says = f"with {file} the reference gives what the candidate gives"
         more = f"; {len(coarse) - 1} more such ranges" if len(coarse) > 1 else ""
         quoted = f"{coarse[0].part} {coarse[0].theirs}{more}"
         yield Evidence("model", says, Fact.COARSE, quoted=quoted)
     elif is_same and (found.fails or not verdict.worst):
-        says = f"the reference refuses this piece of {file} as well"
         quoted = differences[0].text if differences else ""
-        if verdict.worst:
-            says = f"with {file} the reference gives what the candidate gives"
-        elif not quoted and not other.problem(region):
-            quoted = explain_refusal(other.graph, other.region(region).nodes)
+        if not verdict.worst:
+            says = f"the reference refuses this piece of {file} as well"
+            if not quoted and not other.problem(region):
+                quoted = explain_refusal(other.graph, other.region(region).nodes)
         quoted = quoted or says
         yield Evidence("model", says, Fact.MODEL, quoted=quoted)
     else:

@@ -144,9 +144,8 @@ class CandidateModel:
         """
         finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         has_blocks = not WEIGHT_ONLY.isdisjoint(self.graph.ops)
-        has_blocks = has_blocks and not is_quantized(self.reference.ops)
-        finds_steps = any(map(finds_scales, self.graph.nodes))
-        has_blocks = has_blocks and (finds_steps or self.weight_cost is None)
+        finds_steps = self.weight_cost is None or any(map(finds_scales, self.graph.nodes))
+        has_blocks = has_blocks and finds_steps and not is_quantized(self.reference.ops)
         if finer or has_blocks or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
         return _find_narrow_type(self, range(len(self.graph.nodes)))
