@@ -266,16 +266,16 @@ def test_without_a_network_the_release_in_use_is_what_is_left(
     def unreachable(backend: str, *_: object) -> list[str]:
         raise BackendError(f"no index for {backend}")
 
-    monkeypatch.setattr(releases, "published", unreachable)
-    monkeypatch.setattr(releases, "installed", lambda *_: [])
-    monkeypatch.setattr(releases, "beside", lambda backend: "1.31.1")
+    monkeypatch.setattr(releases, "find_published", unreachable)
+    monkeypatch.setattr(releases, "find_installed", lambda *_: [])
+    monkeypatch.setattr(releases, "find_own_release", lambda backend: "1.31.1")
     trials: Any = SimpleNamespace(runtime=SimpleNamespace(candidate=Candidate("ort", "ort")))
     nothing: Any = None
     blame = Blame(trials, nothing, nothing)
     assert blame.find_releases(ReleasesAsked()) == ["1.31.1"]
     (note,) = blame.notes
     assert has_line(note, "no index for ort")
-    monkeypatch.setattr(releases, "beside", lambda backend: "")
+    monkeypatch.setattr(releases, "find_own_release", lambda backend: "")
     with pytest.raises(BackendError, match="no index"):
         blame.find_releases(ReleasesAsked())
 

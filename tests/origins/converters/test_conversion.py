@@ -424,7 +424,7 @@ def test_unconvertible_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("# hello")
     done = subcut("convert", "readme.md", "-o", "other.onnx", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert has_line(done.err, "none")
+    assert has_line(done.err, "readme.md", "not convert")
 
 
 def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> None:
