@@ -96,7 +96,7 @@ class Entry:
         wrong: Releases in which the tests failed.
         right: Releases in which the tests passed.
         when: Conditions of a node, as `inspection.lint.known` finds them.
-        unless: Conditions that make a node harmless.
+        unless: Conditions under which a node is harmless.
         cure: A change with which the results were right.
         thread: Address of a public report.
     """

@@ -279,7 +279,7 @@ def summarize_runs(
         elif c.failing and name not in unresolved:
             before = c.rows[c.failing[0]].before
             hidden = f"{name} is wrong where {before} is; rounding hides whether by itself"
-            parts.append(f"{name} gives what {before} gives" if _is_inherited(c) else hidden)
+            parts.append(f"{name} has the values of {before}" if _is_inherited(c) else hidden)
         elif _has_other_input(c):
             parts.append(f"{name} was fed another input")
         elif name in unresolved:
