@@ -162,7 +162,9 @@ class _Drafting:
     ) -> str:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
         stem = self._stem(name, form)
-        scale = [self._scale(stem, form), self._constant(f"{stem}:zero", self._zero(form))]
+        step = _unwrap(np.asarray(form.scale.step, np.float32))
+        zero = _unwrap(np.asarray(form.scale.zero, np.int64).astype(form.dtype))
+        scale = [self._constant(f"{stem}:scale", step), self._constant(f"{stem}:zero", zero)]
         more: JsonObject = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
         if form.dtype in WIDE and self.opset < WIDE_SINCE:
             more["domain"] = MICROSOFT
@@ -174,14 +176,6 @@ class _Drafting:
         gives = gives or f"{stem}:lowered"
         self._node("DequantizeLinear", [stored, *scale], [gives], **more)
         return gives
-
-    def _scale(self, name: str, form: Quantized) -> str:
-        step = np.asarray(form.scale.step, np.float32)
-        return self._constant(f"{name}:scale", step if len(step) > 1 else step.reshape(()))
-
-    def _zero(self, form: Quantized) -> Array:
-        zero = np.asarray(form.scale.zero, np.int64).astype(form.dtype)
-        return zero if len(zero) > 1 else zero.reshape(())
 
     def _dynamic(self, name: str) -> str:
         parts = [f"{name}:codes", f"{name}:scale", f"{name}:zero"]
@@ -257,6 +251,11 @@ class _Drafting:
                 numpy_helper.from_array(np.asarray(value, order="C"), name)
             )
         return name
+
+
+def _unwrap(values: Array) -> Array:
+    """Return a scalar for a single value, else the values."""
+    return values if len(values) > 1 else values.reshape(())
 
 
 def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:

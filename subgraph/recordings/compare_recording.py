@@ -23,6 +23,7 @@ from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.noise.perturb import has_even_steps
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
+from subgraph.graph.graph import Graph
 from subgraph.graph.properties import REARRANGES, REQUANTIZES
 from subgraph.graph.region import Region
 from subgraph.log import log
@@ -368,13 +369,7 @@ class _Judging:
         """Whether noise in place can hide an error that the recorded tensors before it show."""
         graph = self.judge.model.graph
         region = regions.find_upstream_until(graph, [name], self.recorded.__contains__)
-        return region is not None and self._has_exact_inputs(region)
-
-    def _has_exact_inputs(self, region: Region) -> bool:
-        """Whether in int8 no matrix enters: that has one scale, or one per channel."""
-        weights = self.judge.model.graph.weights
-        is_int8 = self.precision is Precision.INT8
-        return is_int8 and all(len(weights[name].dims) < 2 for name in region.weights)
+        return region is not None and _has_exact_inputs(graph, region, self.precision)
 
     def _alone(self, name: str) -> Judgement | None:
         """Return the worst isolated judgement over all samples; None if it cannot be computed.
@@ -453,7 +448,7 @@ class _Judging:
         records = {**model.values.records[k], **feeds, **outputs}
         around = (model.reference, records, model.scratch)
         exact = set(model.unrounded)
-        if self._has_exact_inputs(region):
+        if _has_exact_inputs(graph, region, self.precision):
             exact.update(name for name, record in feeds.items() if has_even_steps(record.array()))
         measured = RegionNoise(graph, region, *around, unrounded=exact).get_output(meant)
         judged = self._judge(meant, reference, value, k, measured)
@@ -473,6 +468,12 @@ class _Judging:
             return without
         why = f"{share:.2%} of its values are clipped, as a small scale does"
         return replace(judged, label=CLIPPED, why=why)
+
+
+def _has_exact_inputs(graph: Graph, region: Region, precision: Precision) -> bool:
+    """Return whether in int8 no matrix enters a region: that has one scale, or one per channel."""
+    dims = [graph.weights[name].dims for name in region.weights]
+    return precision is Precision.INT8 and all(len(shape) < 2 for shape in dims)
 
 
 def _excuse(judged: Judgement, label: str, why: str) -> Judgement:

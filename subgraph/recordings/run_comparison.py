@@ -244,7 +244,8 @@ class RunComparison:
         if self.matched and is_guessed and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
-        holds = {match.tensor: match.holds for match in self._matches if match.holds}
+        matches = chain.from_iterable(sample.matches.values() for sample in self.matched)
+        holds = {match.tensor: match.holds for match in matches if match.holds}
         for names in _find_exchanged(holds):
             yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
@@ -263,7 +264,8 @@ class RunComparison:
         if self.unlike:
             neither = "neither the name nor the value of a tensor of the model"
             yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
-        by_value = any(match.how == "value" for match in self._matches)
+        matches = chain.from_iterable(sample.matches.values() for sample in self.matched)
+        by_value = any(match.how == "value" for match in matches)
         if self.failing and self.unseen_outputs and by_value:
             outputs = ", ".join(self.unseen_outputs)
             yield f"not found by value, so not compared: the model's output {outputs}"
@@ -274,10 +276,6 @@ class RunComparison:
                 causes += ", channels last in files without a header (--dump-layout NHWC)"
             lower = "or a lower precision (--precision fp16, bf16 or int8)"
             yield f"even the first recorded tensor is wrong: {causes}, {lower}?"
-
-    @property
-    def _matches(self) -> Iterator[TensorMatch]:
-        return chain.from_iterable(sample.matches.values() for sample in self.matched)
 
 
 def _find_exchanged(holds: StringMap) -> list[list[str]]:
