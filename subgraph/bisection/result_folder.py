@@ -12,7 +12,6 @@ culprit-2/ …      further findings
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.rewriting import run_file
 from subgraph.cases import case, evidence
 from subgraph.cases.case import CaseOutcome, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, MODEL, REPORT_FILES, SMALL
+from subgraph.cases.short_values import MAX_NUMBERS, is_short, list_values, show_array
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.region import Region, build_region
@@ -39,12 +37,10 @@ from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel, find_boundary_matches
 from subgraph.trials.small_input import open_small_input
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
 from subgraph.verdict import Verdict, name_failure
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
@@ -166,7 +162,7 @@ def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str 
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
     verdict = trials.judge.verdict(region, result)
     numbers = None
-    if all(_is_short(trials.values.records[0][name]) for name in region.inputs):
+    if all(is_short(trials.values.records[0][name]) for name in region.inputs):
         numbers = _list_numbers(trials, region, result, verdict)
     _add_outcome(trials, result, verdict, folder, numbers, fault)
 
@@ -182,8 +178,8 @@ def _add_outcome(
     """Add outputs of the candidate to a case, and what was found."""
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     name = trials.runtime.candidate.name
-    outcome = CaseOutcome(verdict.status, verdict.signature, why, name, numbers, fault)
-    evidence.add_candidate(folder, trials.values.labels, result.tensors, outcome)
+    outcome = CaseOutcome(verdict.status, verdict.signature, why, name, fault)
+    evidence.add_candidate(folder, trials.values.labels, result.tensors, outcome, numbers)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
@@ -208,8 +204,6 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
 # ------------------------------------------------------------ small inputs
 # A finding and its case -> the small input that fails in the same way, as a case inside it.
 
-MAX_NUMBERS = 16  # of a tensor that are shown
-MAX_COLUMNS = 1000  # of a line of numbers: it is not broken
 MIN_RUNS = 3  # of the candidate: the given input, another one, and that one again
 
 
@@ -249,7 +243,7 @@ def _list_numbers(trials: Trials, region: Region, result: RunResult, verdict: Ve
     worst = verdict.worst
     sample = trials.values.labels.index(worst.sample) if worst and worst.sample else 0
     records = trials.values.records[sample]
-    told = ", ".join(f"{clean(name)} = {_show(records[name].array())}" for name in region.inputs)
+    told = list_values(records, region.inputs)
     if worst is None or worst.worst is None:
         return f"{told} in: {name_failure(verdict.signature, verdict.process)}"
     expected, given = (of[worst.name].array() for of in (records, result.tensors[sample]))
@@ -258,23 +252,4 @@ def _list_numbers(trials: Trials, region: Region, result: RunResult, verdict: Ve
         place = tuple(worst.worst.index)
         expected, given = (value[place].reshape(1) for value in (expected, given))
         at = f"at {place} "
-    return f"{told} in, {at}{_show(expected)} expected, {_show(given)} got"
-
-
-def _is_short(record: Record) -> bool:
-    """Return whether a value is a tensor of a few numbers."""
-    is_tensor = record.form == "tensor" and record.dtype != "string"
-    return is_tensor and math.prod(record.shapes[0]) <= MAX_NUMBERS
-
-
-def _show(array: Array) -> str:
-    """Return `[1, 2, 3]`; with the shape if it has several axes with more than one element."""
-    text = np.array2string(
-        np.reshape(array, -1).astype(np.float64) + 0,
-        threshold=MAX_NUMBERS,
-        max_line_width=MAX_COLUMNS,
-        separator=", ",
-        formatter={"float_kind": "{:.6g}".format},
-    )
-    is_vector = array.size == max(array.shape, default=1)
-    return text if is_vector else f"{text} ({shape_text(array.shape)})"
+    return f"{told} in, {at}{show_array(expected)} expected, {show_array(given)} got"

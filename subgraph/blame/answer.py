@@ -6,10 +6,10 @@ The answer is a paragraph to paste into an issue tracker.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from subgraph.cases.evidence import write_document
 from subgraph.cases.layout import BLAME, BLAME_ANSWER, BLAME_JSON
 from subgraph.diagnosis.passes import describe_sets
 from subgraph.documents import to_json
+from subgraph.graph.region import build_region
 from subgraph.reports import beside
 from subgraph.reports.md import code
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
@@ -35,12 +36,14 @@ from subgraph.results.blame import (
     Versions,
 )
 from subgraph.runtime.deadline import if_time
+from subgraph.search import FindingKind
 from subgraph.storage import folders
 from subgraph.text import clean, count
 from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
+MAX_FINDINGS = 8  # that are explained: those with a case
 # lines of the answer that a report says elsewhere
 NODE = "Node"
 SEEN = "Furthest off"
@@ -180,28 +183,75 @@ def summary(found: BlameDocument) -> str:
     return "\n".join(lines)
 
 
-def explain(
+def explain_findings(
     blame: Blame,
     search: BisectDocument,
-    finding: FindingDocument | None,
     asked: ReleasesAsked | None,
     command: str,
     maker: Maker | None = None,
-) -> BlameDocument:
-    """Ask for passes, options, releases and cures, and write the folder beside the case.
+) -> list[BlameDocument]:
+    """Explain each finding, those after the first as far as the time allows; only the first if one
+    cure heals the full model.
 
-    `search`: the document of the bisection; `finding`: the one of it that the region is of;
-    `maker`: the tool that wrote the candidate's model, if its steps are tried.
+    Args:
+        blame: The blame of the full model.
+        search: The document of the bisection.
+        asked: The releases to try.
+        command: The command line for the documents.
+        maker: The tool that wrote the candidate's model, if its steps are tried.
+
+    Returns:
+        A document per finding, or that of the full model.
 
     Raises:
         UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or
             nothing can be written.
     """
+    found = [finding for finding in search.findings if finding.indices]
+    is_other = any(finding.kind is not FindingKind.CULPRIT for finding in found)
+    is_one = blame.healing or maker or is_other
+    documents = list[BlameDocument]()
+    for finding in found[:1] if is_one else found[:MAX_FINDINGS]:
+        explain = partial(_explain, blame, search, finding, asked, command, maker)
+        document = if_time(explain, None) if documents else explain()
+        if document is None:
+            break
+        documents.append(document)
+        if finding.case:
+            cause = replace(finding.cause, blame=plain(document))
+            findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
+            search = replace(search, findings=findings)
+            with folders.scratch(folder := Path(finding.case).parent) as work:
+                write_document(search, work)
+                for path in work.iterdir():
+                    path.replace(folder / path.name)
+    return documents or [_explain(blame, search, None, asked, command, maker)]
+
+
+def _explain(
+    blame: Blame,
+    search: BisectDocument,
+    finding: FindingDocument | None,
+    asked: ReleasesAsked | None,
+    command: str,
+    maker: Maker | None,
+) -> BlameDocument:
+    """Ask for passes, options, releases and cures, and write the folder beside the case.
+
+    Raises: as `explain_findings`.
+    """
     began = time.monotonic()
     trials = blame.trials
+    blame = replace(blame, notes=[])
+    if finding and not blame.healing:
+        alone = replace(blame, region=build_region(trials.graph, finding.indices))
+        if alone.is_wrong:
+            blame = alone
+        places = 1 + len(finding.place.repeats or ())
+        if places > 1:
+            blame.notes.append(f"{places} places are wrong in this way: this is about the first")
     wrong = blame.is_wrong
-    if (places := sum(1 + len(f.place.repeats or ()) for f in search.findings)) > 1:
-        blame.notes.append(f"{places} places are wrong: this is about the first")
+    worst, off = (finding.run.worst, finding.run.off) if finding else (None, None)
     differences = (finding.cause.differences if finding and wrong else None) or ()
     passes = blame.passes() if wrong and not maker else []
     attributes = blame.attributes() if wrong else []
@@ -218,7 +268,9 @@ def explain(
             cures += more
         if trials.runtime.workers.deadline.has_passed:
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
-        region = finding.indices if finding and blame.healing else blame.region.nodes
+        nodes: Sequence[int] = blame.region.nodes
+        if blame.healing:
+            nodes = trials.graph.in_order(chain.from_iterable(map(_iter_nodes, search.findings)))
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
@@ -236,14 +288,14 @@ def explain(
                 version=version,
             ),
             region=BlamedRegion(
-                labels=[trials.graph.label(i) for i in region],
+                labels=[trials.graph.label(i) for i in nodes],
                 pieces=search.whole.pieces,
-                ops=[trials.graph.ops[i] for i in region],
+                ops=[trials.graph.ops[i] for i in nodes],
                 whole=not blame.healing and blame.region == trials.model.whole(),
                 signature=blame.verdict.signature,
                 why=blame.verdict.why,
-                nodes=[describe_node(trials.graph.nodes[i]) for i in region[:MAX_NODES] if wrong],
-                seen=_describe_worst(finding),
+                nodes=[describe_node(trials.graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
+                seen=beside(worst, off) if worst else "",
                 differences=[d.text for d in differences],
             ),
             cause=BlamedCause(
@@ -262,31 +314,17 @@ def explain(
                 seconds=round(time.monotonic() - began, 3),
             ),
         )
-        document = write_answer(document, work)
-    if case and finding is not None:
-        _add_to_report(search, finding, plain(document), case.parent)
-    return document
+        return write_answer(document, work)
+
+
+def _iter_nodes(finding: FindingDocument) -> Iterator[int]:
+    """Yield the nodes of a finding and of the places that fail like it."""
+    yield from finding.indices
+    for place in finding.place.repeats or ():
+        yield from place.indices
 
 
 def _environment(of: RunEnvironment) -> str:
     """`Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
     packages = [f"{name} {version}" for name, version in of.packages.items()]
     return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])
-
-
-def _describe_worst(finding: FindingDocument | None) -> str:
-    """Return the element that is furthest off, expected beside got; "" if none is known."""
-    worst = finding.run.worst if finding else None
-    return beside(worst, finding.run.off) if finding and worst else ""
-
-
-def _add_to_report(
-    search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path
-) -> None:
-    """Add the answer to the report of the bisection."""
-    cause = replace(finding.cause, blame=lines)
-    findings = [replace(f, cause=cause) if f is finding else f for f in search.findings]
-    with folders.scratch(folder) as work:
-        write_document(replace(search, findings=findings), work)
-        for path in work.iterdir():
-            path.replace(folder / path.name)

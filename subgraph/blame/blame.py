@@ -13,7 +13,6 @@ from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.maker import Maker, Remade
 from subgraph.blame.rewritten import Rewriter
-from subgraph.comparison import ROUNDING_ALONE
 from subgraph.diagnosis.conclusions import Fact
 from subgraph.diagnosis.diagnosis import diagnose_model
 from subgraph.diagnosis.passes import Ablation, describe_sets, minimal_sets, switch_off
@@ -25,14 +24,13 @@ from subgraph.results.bisect import Healing
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
-from subgraph.text import clean, count, list_some
+from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
 from subgraph.trials.open_trials import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.types import StringMap, Strings, frozen
 from subgraph.verdict import Signature, Status, Verdict
 
-MAX_NAMES = 6  # of nodes that a note has
 MAX_SETS = 4  # minimal sets of passes that are tried as cures
 ALL_AT_ONCE = "all that costs accuracy"  # optimizations, or a lower precision
 
@@ -369,44 +367,6 @@ def _iter_candidates(
             npm = f"npm install {package}@{version}"
             install = npm if other.can.npm else f"pip install {package}=={version}"
             yield prover.try_candidate("version", f"{package} {version}", install, other)
-
-
-def widen_to_surroundings(blame: Blame) -> Blame:
-    """The same, or about the whole model where the fault needs the surroundings, as a fusion may,
-    with a note.
-
-    The region alone is then right, or off by no more than its own rounding, while the whole is off
-    by more: that is judged by rounding alone, since a criterion that asks for more would call
-    nothing right.
-
-    Raises:
-        SubcutError: the candidate cannot be used.
-    """
-    trials = blame.trials
-    region = blame.region
-    whole = blame.trials.model.whole()
-    if region == whole or blame.verdict.signature is Signature.REFUSED:
-        return blame
-    labels = [f"'{clean(trials.graph.label(i))}'" for i in region.nodes]
-    names = list_some(labels, MAX_NAMES)
-    if not blame.is_wrong:
-        note = f"{names}: not wrong alone, so the whole is asked"
-        return replace(blame, region=whole, notes=[*blame.notes, note])
-    if not _only_rounds(trials, region) or _only_rounds(trials, whole):
-        return blame
-    note = (
-        f"{names}: off by rounding only alone, so the whole is asked, and judged by"
-        f" {ROUNDING_ALONE}"
-    )
-    trials = trials.with_criterion(ROUNDING_ALONE)
-    setup = replace(blame.setup, criterion=ROUNDING_ALONE)
-    return replace(blame, trials=trials, region=whole, setup=setup, notes=[*blame.notes, note])
-
-
-def _only_rounds(trials: Trials, region: Region) -> bool:
-    """Return whether rounding explains all deviations, whatever criterion judged it."""
-    verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
-    return verdict.agrees or verdict.signature is Signature.PRECISION
 
 
 def is_between(version: str, first: str, last: str) -> bool:

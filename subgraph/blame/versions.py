@@ -32,14 +32,11 @@ def search(
     """
     asked = _Asked(releases, ask)
     asked[used]
-    if len(releases) <= FEW:
-        for k in range(len(releases)):
-            asked[k]
-        return _history(asked, used)
-    most = (len(releases) - 1).bit_length() + 1 if most is None else most
-    for end in (len(releases) - 1, 0):
+    number = len(releases)
+    most = most or (number if number <= FEW else (number - 1).bit_length() + 1)
+    for end in (number - 1, 0):
         asked[end]
-    for end in (len(releases) - 1, 0):
+    for end in (number - 1, 0):
         asked.close(used, end)
     while len(asked.states) - 1 < most and (gap := asked.widest_gap()) is not None:
         low, high = gap

@@ -252,6 +252,7 @@ class CaseManifest(WrittenManifest):
         losses: The losses of conversions, in words.
         target_opset: The cut at another opset (`cases.check`).
         expected: The operator test that the case was made from.
+        numbers: The inputs and outputs in a line if they are a few numbers; `repro.py` prints it.
         found: The candidate's outcome.
     """
 
@@ -269,6 +270,7 @@ class CaseManifest(WrittenManifest):
     check: CheckResult
     recording: RecordingEntry | None = absent()
     expected: object = absent()
+    numbers: Name | None = absent()
     found: object = absent()
     target_opset: TargetOpset | None = absent()
 
@@ -285,7 +287,6 @@ class CaseOutcome:
         signature: The signature of its verdict; bundles of earlier versions lack it.
         why: The reason in words.
         candidate: The candidate's name; None in the list of a bundle.
-        numbers: The input and the outputs of a small case in a line, which `repro.py` prints.
         place: The nodes at fault and the cure, if only the full model shows the fault.
     """
 
@@ -293,7 +294,6 @@ class CaseOutcome:
     signature: Word | None = None
     why: str = ""
     candidate: str | None = absent()
-    numbers: Name | None = absent()
     place: Name | None = absent()
 
 

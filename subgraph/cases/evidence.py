@@ -197,15 +197,22 @@ def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
 
 
 def add_candidate(
-    case_folder: Path, labels: Sequence[str], samples: Sequence[Records], outcome: CaseOutcome
+    case_folder: Path,
+    labels: Sequence[str],
+    samples: Sequence[Records],
+    outcome: CaseOutcome,
+    numbers: str | None,
 ) -> None:
-    """Add the candidate's outputs to a case, and the outcome to its manifest."""
+    """Add the candidate's outputs to a case, and the outcome to its manifest.
+
+    `numbers`: the line of the manifest if all tensors are short.
+    """
     for into, tensors in zip(
         sample_folders(case_folder / CANDIDATE, labels), samples, strict=False
     ):
         copy_tensors(tensors, folders.safe_names(tensors), into)
     manifest = read_document(case_folder / case.MANIFEST, CaseManifest, "make the case again")
-    case.write_manifest(replace(manifest, found=outcome), case_folder)
+    case.write_manifest(replace(manifest, found=outcome, numbers=numbers), case_folder)
 
 
 def copy_tensors(tensors: Records, stems: StringMap, folder: Path) -> None:

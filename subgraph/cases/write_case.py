@@ -28,6 +28,7 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
+from subgraph.cases.short_values import list_case
 from subgraph.documents import json_key, part, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf, region as regions
@@ -341,9 +342,11 @@ class CaseBuilder:
             )
             result = checked(work / MODEL)
             other = at_opset(cut, self.request.target_opset, work, checked)
+            numbers = list_case(tensors[0], cut.inputs, cut.outputs)  # files are moved then
             entries, losses = self._store(cut, group, work)
             manifest = replace(
                 _make_manifest(cut, self.request),
+                numbers=numbers,
                 inputs=entries["inputs"],
                 outputs=entries["outputs"],
                 dump_data=entries.get("dump_data"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -158,23 +157,16 @@ def _parse_releases(
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None, maker: Maker | None) -> Result:
-    """Explain the first finding of a search."""
-    from subgraph.blame.answer import explain, summary
-    from subgraph.blame.blame import Blame, widen_to_surroundings
-    from subgraph.graph import region as regions
-    from subgraph.runtime.deadline import if_time
+    """Explain the findings of a search."""
+    from subgraph.blame.answer import explain_findings, summary
+    from subgraph.blame.blame import Blame
 
     trials = bisection.oracle.trials
     # the fault has shown that the outputs depend on the input
     trials = replace(trials, judge=trials.judge.ignore_evidence())
     criterion = bisection.result.setup.criterion  # with which the fault was found
     setup = replace(bisection.options.setup, criterion=criterion, needs_evidence=False)
-    finding = next((f for f in bisection.result.findings if f.indices), None)
-    healing = bisection.result.search.healing
-    region = trials.model.whole()
-    if finding and not healing:
-        region = regions.build_region(trials.graph, finding.indices)
-    blame = Blame(trials, region, setup, healing)
-    blame = if_time(partial(widen_to_surroundings, blame), blame)
-    document = explain(blame, bisection.result, finding, asked, command_line(), maker)
-    return Result(document, summary(document))
+    result = bisection.result
+    blame = Blame(trials, trials.model.whole(), setup, result.search.healing)
+    documents = explain_findings(blame, result, asked, command_line(), maker)
+    return Result(documents[0], "\n\n".join(map(summary, documents)))

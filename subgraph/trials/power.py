@@ -145,8 +145,8 @@ class Planting:
 
         None if no kind fits the tensor.
         """
-        name = self._names[k] if self._names else ""
-        kinds = list(self._iter_kinds(name)) if name else []
+        name = self._names[k]
+        kinds = list(self._iter_kinds(name))
         first = k % max(len(kinds), 1)
         for kind in (*kinds[first:], *kinds[:first]):
             fault = self._change_attribute(k) if kind == ATTRIBUTE else self._change_tensor(k, kind)

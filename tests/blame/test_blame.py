@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,21 +16,15 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong, threads, toy_releases
-from subgraph.blame.blame import Blame, ReleasesAsked, is_between, widen_to_surroundings
+from subgraph.blame.blame import Blame, ReleasesAsked, is_between
 from subgraph.blame.cures import draw_samples
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
-from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import Reference
-from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load, save
-from subgraph.trials.open_trials import Setup, open_trials
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.documents import problem
 from tests.helpers.facts import has_line
-from tests.helpers.open_trials import region_of
 from tests.helpers.run_command import Done, in_process, subcut
 from tests.helpers.versions import RUNTIME
 
@@ -154,48 +146,32 @@ def load(model, options):
     names = [o.name for o in session.get_outputs()]
     return lambda feeds: {n: v * v.dtype.type(factor) for n, v in zip(names, session.run(names, feeds))}
 """  # noqa: E501
-TIGHT = "numpy:rtol=1e-9,atol=0"
 SURROUNDINGS = (
     "g (float[2,3] x) => (float[2,3] y) { [exp] a = Exp(x) [neg] b = Neg(a) [abs] y = Abs(b) }"
 )
 
 
-@contextmanager
-def surrounded(folder: Path, reference: Reference, text: str, criterion: str) -> Iterator[Blame]:
-    """Blame of 'neg', on a candidate that fuses three operators, wrongly, and rounds otherwise than
-    the reference."""
-    graph = text_models.load(folder, text)
-    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
-    (folder / "fuses.py").write_text(SURROUNDED)
-    chosen = candidate.parse(str(folder / "fuses.py"))
-    setup = Setup(chosen, Feeding((str(folder / "x.npy"),)), folder / "out", criterion)
-    with Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
-        yield Blame(trials, region_of(graph, "neg"), setup)
+@pytest.mark.slow
+def test_fusion_that_needs_the_surroundings_has_its_pass(tmp_path: Path) -> None:
+    path = model(tmp_path, SURROUNDINGS)
+    (tmp_path / "fuses.py").write_text(SURROUNDED)
+    _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", "fuses.py")
+    assert (document["passes"], document["whole"]) == ([["Fuse"]], True)
 
 
-@pytest.mark.parametrize(
-    ("criterion", "note"),
-    [(TIGHT, ("rounding only", "noise:floor=1e-5")), ("noise", ("not wrong",))],
-)
-def test_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
-    tmp_path: Path, reference: Reference, criterion: str, note: tuple[str, ...]
-) -> None:
-    with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
-        blame = widen_to_surroundings(alone)
-        assert blame.region == alone.trials.model.whole()
-        (found,) = blame.notes
-        assert has_line(found, "'neg': ", *note)
-        assert blame.is_wrong
-        assert blame.passes() == [("Fuse",)]
-        assert widen_to_surroundings(blame) is blame
-
-
-def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(
-    tmp_path: Path, reference: Reference
-) -> None:
-    with surrounded(tmp_path, reference, SURROUNDINGS.replace("Abs(b)", "Neg(b)"), TIGHT) as alone:
-        assert alone.is_wrong
-        assert widen_to_surroundings(alone) is alone
+@pytest.mark.slow
+def test_each_finding_is_explained(tmp_path: Path) -> None:
+    path = model(tmp_path, SURROUNDINGS)
+    spec = f"{fake_candidate.HERE}:op=Exp+Abs,fault=wrong"
+    done, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", spec)
+    folder = (tmp_path / document["case"]).parent
+    findings = json.loads((folder / "run.json").read_text())["findings"]
+    assert len(findings) == 2 and all(finding["blame"] for finding in findings), done.err
+    answers = [
+        json.loads((tmp_path / f["case"] / "blame/blame.json").read_text()) for f in findings
+    ]
+    assert [answer["region"] for answer in answers] == [finding["nodes"] for finding in findings]
+    assert answers[0]["answer"] == document["answer"]
 
 
 def test_draws_are_like_the_samples(tmp_path: Path) -> None:

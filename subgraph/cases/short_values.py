@@ -1,0 +1,49 @@
+"""Tensors of a few numbers, in a line: `x = [1, 2, 3] in, y = [0, 1.5] expected`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from subgraph.storage.tensors import Record, Records, shape_text
+from subgraph.text import clean
+from subgraph.types import Array
+
+MAX_NUMBERS = 16  # of a tensor that are shown
+MAX_COLUMNS = 1000  # of a line of numbers: it is not broken
+
+
+def is_short(record: Record) -> bool:
+    """Return whether a value is a tensor of a few real numbers."""
+    is_real = not record.dtype.startswith(("string", "complex"))
+    return record.form == "tensor" and is_real and math.prod(record.shapes[0]) <= MAX_NUMBERS
+
+
+def list_values(values: Records, names: Iterable[str]) -> str:
+    """Return the names and values of tensors."""
+    return ", ".join(f"{clean(name)} = {show_array(values[name].array())}" for name in names)
+
+
+def list_case(values: Records, inputs: Iterable[str], outputs: Iterable[str]) -> str | None:
+    """Return the inputs and the expected outputs of a case; None if one of them is large."""
+    if not all(is_short(values[name]) for name in (*inputs, *outputs)):
+        return None
+    return f"{list_values(values, inputs)} in, {list_values(values, outputs)} expected"
+
+
+def show_array(array: Array) -> str:
+    """Return `[1, 2, 3]`; with the shape if it has several axes with more than one element."""
+    import numpy as np  # slow to import
+
+    flat = np.reshape(array, -1)
+    if array.dtype.kind not in "iu":
+        flat = flat.astype(np.float64) + 0
+    text = np.array2string(
+        flat,
+        threshold=MAX_NUMBERS,
+        max_line_width=MAX_COLUMNS,
+        separator=", ",
+        formatter={"float_kind": "{:.6g}".format},
+    )
+    is_vector = array.size == max(array.shape, default=1)
+    return text if is_vector else f"{text} ({shape_text(array.shape)})"
