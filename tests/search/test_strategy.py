@@ -587,6 +587,14 @@ def labeled(
 KINDS = ("Conv", "Relu", "Add", "Pad")
 
 
+def test_pairs_that_are_refused_are_each_asked() -> None:
+    pairs = [(8, 9), (60, 61)]
+    faults = tuple(Fault(frozenset(pair), signature=Signature.REFUSED) for pair in pairs)
+    findings, _ = labeled(Scenario("by hand", 0, chain(64), faults), KINDS)
+    regions = [region for finding in findings.findings for region in finding.regions]
+    assert sorted(regions) == pairs and findings.complete
+
+
 # where it vanishes, the error counts as accumulated
 @pytest.mark.parametrize("profile", ["shows", "everywhere"])
 def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(

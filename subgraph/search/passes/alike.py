@@ -22,7 +22,6 @@ from subgraph.search.state import SearchState
 from subgraph.verdict import NO_OUTPUT, NUMBERS, Signature
 
 T = TypeVar("T")
-MIN_REFUSED = 2  # further regions of a kind that is refused; one run represents all of them
 ASKED_FIRST = 4  # regions of a kind that are run one by one; if all agree, the others are not run
 
 
@@ -68,8 +67,8 @@ def repeats(
 ) -> Search[tuple[Items, ...]]:
     """Return the regions of a scope that fail as this culprit does, and have its kind.
 
-    Another finding must have that kind, too. Only one further region of a kind that is refused is
-    run.
+    Another finding must have that kind, too. Only one further node of an operator that is refused
+    is run.
 
     Args:
         state: The state of the search.
@@ -81,7 +80,8 @@ def repeats(
     """
     regions = regions_alike(state, scope, finding.items)
     signature = finding.signature
-    if signature is Signature.REFUSED and len(regions) >= MIN_REFUSED:
+    is_operator = signature is Signature.REFUSED and len(finding.items) == 1
+    if is_operator and len(regions) > 1:
         yield from state.probe(Purpose.CONFIRM, regions[-1])
         if state.answer_to(regions[-1]).signature is signature:
             return tuple(regions)
