@@ -6,7 +6,7 @@ The answer is a paragraph to paste into an issue tracker.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
@@ -247,9 +247,9 @@ def _explain(
         alone = replace(blame, region=build_region(trials.graph, finding.indices))
         if alone.is_wrong:
             blame = alone
-        places = 1 + len(finding.place.repeats or ())
-        if places > 1:
-            blame.notes.append(f"{places} places are wrong in this way: this is about the first")
+    if finding and finding.place.repeats:
+        places = 1 + len(finding.place.repeats)
+        blame.notes.append(f"{places} places are wrong in this way: the first is named")
     wrong = blame.is_wrong
     worst, off = (finding.run.worst, finding.run.off) if finding else (None, None)
     differences = (finding.cause.differences if finding and wrong else None) or ()
@@ -270,7 +270,7 @@ def _explain(
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
         nodes: Sequence[int] = blame.region.nodes
         if blame.healing:
-            nodes = trials.graph.in_order(chain.from_iterable(map(_iter_nodes, search.findings)))
+            nodes = trials.graph.in_order(chain.from_iterable(f.indices for f in search.findings))
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
@@ -315,13 +315,6 @@ def _explain(
             ),
         )
         return write_answer(document, work)
-
-
-def _iter_nodes(finding: FindingDocument) -> Iterator[int]:
-    """Yield the nodes of a finding and of the places that fail like it."""
-    yield from finding.indices
-    for place in finding.place.repeats or ():
-        yield from place.indices
 
 
 def _environment(of: RunEnvironment) -> str:

@@ -22,7 +22,6 @@ from subgraph.graph.region import Region
 from subgraph.log import log
 from subgraph.results.bisect import Healing
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
-from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
 from subgraph.trials.candidate_runtime import describe_changed_options
@@ -187,10 +186,15 @@ class Blame:
         found = {}
         kernels = None
         for name, options in () if self.is_model_wrong else tried.items():
-            verdict = self._judge_candidate(
-                replace(self.trials.runtime.candidate, options=dict(options))
-            )
-            if verdict is None or verdict.is_unresolved:
+            self.runs += 1
+            own = self.trials.runtime.candidate
+            other = self.trials.with_candidate(replace(own, options=dict(options)))
+            try:
+                verdict = other.verdict(self.region)
+            except SubcutError as e:
+                self.notes.append(f"{describe_changed_options(own, options)}: {e.what}")
+                continue
+            if verdict.is_unresolved:
                 continue
             if name == ALL_AT_ONCE:
                 kernels = verdict.fails
@@ -198,16 +202,6 @@ class Blame:
                 log.info("switches: right with %s off", name)
                 found[name] = options
         return found, kernels
-
-    def _judge_candidate(self, candidate: Candidate) -> Verdict | None:
-        """The verdict on the region with other options."""
-        self.runs += 1
-        try:
-            return self.trials.with_candidate(candidate).verdict(self.region)
-        except SubcutError as e:
-            changed = describe_changed_options(self.trials.runtime.candidate, candidate.options)
-            self.notes.append(f"{changed}: {e.what}")
-            return None
 
     # ------------------------------------------------------------ releases
 
