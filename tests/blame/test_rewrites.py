@@ -218,22 +218,22 @@ order | half the columns; half the length | half
     float[2,3,16] -> float[2,3,8]: MatMul(x, w16x8)
 order | half the channels | half
     float[1,4,9,9] -> float[1,8,7,7]: Conv(x, kw, kb)
-padding | as numbers; a Pad | Pad
+padding | as numbers; separate Pad | Pad
     float[1,4,9,9] -> float[1,8,5,5]: Conv<auto_pad="SAME_LOWER", strides=[2,2]>(x, kw)
     float[1,4,8,8] -> float[1,8,4,4]: Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, kw)
-padding | a Pad | | unevaluated
+padding | separate Pad | | unevaluated
     float[1,4,9,9]: MaxPool<kernel_shape=[3,3], pads=[0,1,2,1]>(x)
-padding | a Pad | Pad
+padding | separate Pad | Pad
     float[1,4,9,9]: AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x)
-padding | ceil_mode unnecessary
+padding | instead of ceil_mode
     float[1,4,9,9] -> float[1,4,5,5]: MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)
-padding | ceil_mode unnecessary | | unevaluated
+padding | instead of ceil_mode | | unevaluated
     float[1,4,9,9] -> float[1,4,4,4]: MaxPool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], ceil_mode=1>(x)
 padding | a Concat
     float[1,4,9,9] -> float[1,4,12,11]: Pad(x, p4, seven)
 padding | inside; a Concat | inside
     g (float[1,4,9,9] x) => (float[1,8,9,10] y) { a = Pad(x, p5) y = Conv(a, kw, kb) }
-padding | a Pad | | unevaluated
+padding | separate Pad | | unevaluated
     uint8[1,4,9,9] -> uint8[1,8,9,9]: QLinearConv<pads=[1,1,1,1]>(x,xs,xz,qw,ws,wz,ys,yz,qb)
 padding | corrects the counts | counts | unevaluated
     float[1,4,9,9] -> float[1,4,5,5]: AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,2], ceil_mode=1>(x)
@@ -675,7 +675,7 @@ def test_form_that_holds_for_one_shape_says_so_where_the_model_takes_others() ->
     assert (
         those("Identity")
         == those("GlobalAveragePool")
-        == those("a Pad")
+        == those("separate Pad")
         == those("full rank")
         == {False}
     )
@@ -733,7 +733,7 @@ def test_model_of_old_opset_gets_forms_of_that_opset(tmp_path: Path, reference: 
         model, [fed(tmp_path / "fed", x=IMAGE)], reference, tmp_path / "scratch"
     )
     found = list(rewritings(model, ["apart", "padding", "layers"]))
-    assert any(has_line(form.words, "a Pad") for form in found) and len(found) > 5
+    assert any(has_line(form.words, "separate Pad") for form in found) and len(found) > 5
     assert all(original.compare(form.model) in PROVEN for form in found)
 
 
