@@ -1,1 +1,1 @@
-"""A region that goes wrong → the change that did it, and cures that are proven."""
+"""A region that fails → the change that caused it, and cures that are proven."""

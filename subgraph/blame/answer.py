@@ -44,7 +44,7 @@ from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
 MAX_FINDINGS = 8  # that are explained: those with a case
-# lines of the answer that a report says elsewhere
+# lines of the answer that a report has elsewhere
 NODE = "Node"
 SEEN = "Furthest off"
 ENVIRONMENT = "Environment"
@@ -65,8 +65,10 @@ def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
 
 
 def plain(found: BlameDocument) -> list[str]:
-    """The answer's lines behind the first one, without Markdown, and without what a report says
-    elsewhere."""
+    """Return the lines of the answer after the first one, without Markdown.
+
+    Lines that a report has elsewhere are omitted.
+    """
     told = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
     lines = [line for line in found.answer.split("\n")[1:] if not line.startswith(told)]
     return [line.removeprefix("- ").replace("`", "") for line in lines]
@@ -173,12 +175,12 @@ def _cure(cure: Cure) -> str:
 
 
 def summary(found: BlameDocument) -> str:
-    """The answer for a terminal, and where it lies."""
+    """Return the answer for a terminal, and its folder."""
     lines = [found.answer.partition("\n")[0].replace("**", "").replace("`", "")]
     lines += [f"- {line}" for line in plain(found)]
     cost = found.cost
     runs = f"{count(cost.runs, 'run')}, {count(cost.installs, 'install')}"
-    lines.append(f"{runs}, {cost.seconds:.0f} s beside the search")
+    lines.append(f"{runs}, {cost.seconds:.0f} s in addition to the search")
     lines += [f"answer and models: {clean(found.folder)}/"] if found.folder else []
     return "\n".join(lines)
 
@@ -204,8 +206,8 @@ def explain_findings(
         A document per finding, or that of the full model.
 
     Raises:
-        UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or
-            nothing can be written.
+        UsageError: The releases cannot be read.
+        SubcutError: The candidate cannot be used, or the folder cannot be written.
     """
     found = [finding for finding in search.findings if finding.indices]
     is_other = any(finding.kind is not FindingKind.CULPRIT for finding in found)
@@ -236,7 +238,7 @@ def _explain(
     command: str,
     maker: Maker | None,
 ) -> BlameDocument:
-    """Ask for passes, options, releases and cures, and write the folder beside the case.
+    """Find passes, options, releases and cures, and write the folder next to the case.
 
     Raises: as `explain_findings`.
     """

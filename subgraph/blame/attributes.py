@@ -1,9 +1,9 @@
 """Attributes of the nodes that a candidate gets wrong -> those without which it computes the region
 right.
 
-One attribute at a time is left out, so that its default holds; where none does it, two are. This
-makes another function of the region. The reference computes that function too, and the candidate is
-right where it gives the same values.
+One attribute at a time is omitted, so that its default applies; if no single one helps, two are
+omitted. The region then is another function. The reference computes that function, too, and the
+candidate is right if it returns the same values.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from subgraph.verdict import NUMBERS, Signature, Verdict
 MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
-SMALLER = (
-    10.0  # times smaller than the region's error is what rounding may leave without the attribute
-)
+# Factor by which the error without the attribute must be smaller than that of the region.
+SMALLER = 10.0
 # onnx.AttributeProto's numbers of these types
 TENSOR = 4
 GRAPH = 5
@@ -51,12 +50,16 @@ SPARSE = 11
 
 @dataclass
 class Attributes:
-    """The attributes of a region that a candidate gets wrong, and what it does without them.
+    """The attributes of a region that a candidate gets wrong, and its results without them.
 
     Attributes:
-        reference: runs the region without an attribute. One with `restart` survives a function that
+        trials: The trials.
+        region: The region.
+        setup: The setup of the trials.
+        reference: Runs the region without an attribute. One with `restart` survives a function that
             ends its process.
-        tried: models that were run on the candidate. notes: what was not tried.
+        tried: Number of models that were run on the candidate.
+        notes: Sentences about attributes that were not tried.
     """
 
     trials: Trials
@@ -67,13 +70,14 @@ class Attributes:
     notes: list[str] = field(default_factory=list)
 
     def deciding(self) -> Iterator[str]:
-        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a
-        fresh process; where there is none, the first pair (`… and …`).
+        """Yield each attribute without which the candidate is right: `ceil_mode=1 of 'pool'`.
 
-        Nothing is said unless the region as it is goes wrong in the same way of asking.
+        It must be right in a fresh process, too. If no attribute is found, the first pair is
+        yielded (`… and …`). Nothing is yielded unless the unchanged region fails in the same kind
+        of run.
 
         Raises:
-            SubcutError: the region cannot be cut, or the candidate cannot be used.
+            SubcutError: The region cannot be cut, or the candidate cannot be used.
         """
         trials = self.trials
         region = fix_parameters(self.trials.graph, self.region)
@@ -125,7 +129,7 @@ class Attributes:
             return False
         if not verdict.agrees:
             return False
-        # the same error may be small beside larger values
+        # the same error may be small in comparison with larger values
         is_smaller = verdict.largest_error("max_abs") * SMALLER <= as_it_is.largest_error("max_abs")
         return as_it_is.signature not in NUMBERS or is_smaller
 
@@ -171,7 +175,7 @@ def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
 
 
 def _other_axis(model: protobuf.ModelProto, node: protobuf.NodeProto, attribute: Any) -> int | None:
-    """Another axis along which the constant scales of a constant fit; None if there is none."""
+    """Return another axis along which the constant scales of a constant fit; None without one."""
     dims = {t.name: list(t.dims) for t in model.graph.initializer if t.name in node.input[:2]}
     if node.op_type not in AXIS or attribute.name != "axis" or len(dims) < 2:
         return None
@@ -204,7 +208,7 @@ def _copy_with_own_shapes(
     can be inferred."""
     made = protobuf.clone(model)
     del made.graph.value_info[:]
-    for i, k in sorted(without, reverse=True):  # from behind: places before stay
+    for i, k in sorted(without, reverse=True):  # from the end: earlier positions stay
         attribute = made.graph.node[i].attribute[k]
         axis = _other_axis(made, made.graph.node[i], attribute)
         if axis is None:

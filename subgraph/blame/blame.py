@@ -82,8 +82,12 @@ class Blame:
     """The findings about one region; each method runs once.
 
     Attributes:
-        healing: the cure that the search found, if no cut shows the fault. runs: of the candidate,
-            for all this. installs: environments that were made.
+        trials: The trials.
+        region: The region.
+        setup: The setup of the trials.
+        healing: The cure that the search found, if no cut shows the fault; else None.
+        runs: Number of runs of the candidate.
+        installs: Number of environments that were installed.
     """
 
     trials: Trials
@@ -111,7 +115,7 @@ class Blame:
 
     @cached_property
     def is_model_wrong(self) -> bool:
-        """Is the candidate's own model wrong, and not what runs it?"""
+        """Whether the candidate's own model is wrong, and not its runtime."""
         found = diagnose_model(self.trials, self.region, self.verdict)
         return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
 
@@ -206,11 +210,11 @@ class Blame:
     # ------------------------------------------------------------ releases
 
     def history(self, asked: ReleasesAsked) -> Versions:
-        """Releases by what they do with the region.
+        """Return the releases with their results for the region.
 
         Raises:
-            UsageError: the releases cannot be read, or there are none. BackendError: none can be
-                had.
+            UsageError: The releases cannot be read, or none are named.
+            BackendError: No release is available.
         """
         own = _find_own_release(self)
         known = self.find_releases(asked)
@@ -246,7 +250,7 @@ class Blame:
         inside = [v for v in known if is_between(v, first, last if dots else first)]
         if not inside:
             raise UsageError(
-                f"--versions {asked.span}: no release lies there",
+                f"--versions {asked.span}: no such release",
                 f"{known[0]}..{known[-1]}",
                 code="blame.no-release",
             )
@@ -270,7 +274,10 @@ class Blame:
         return tried
 
     def _make_tried_release(self, version: str, verdict: Verdict) -> TriedRelease:
-        """A refusal is wrong where it is the fault; elsewhere the release cannot be told."""
+        """Return a release with its state.
+
+        A refusal is wrong if it is the fault; otherwise the state is unknown.
+        """
         states = {Status.AGREE: ReleaseState.RIGHT, Status.FAIL: ReleaseState.WRONG}
         state = states.get(verdict.status, ReleaseState.UNKNOWN)
         refuses = verdict.signature is self.verdict.signature is Signature.REFUSED

@@ -3,8 +3,8 @@ and on inputs drawn like them.
 
 A cure is another candidate (a pass off, another option, another release) or another model
 (`rewrites`). It is proven on the candidate, against the reference's values of the model as it is,
-and its time is measured beside the original's. A cure that is right on the samples alone may be
-luck, so inputs are drawn like them.
+and its time is measured next to that of the original. A cure that is right on the samples alone may
+be luck, so inputs are drawn like them.
 
 Inputs that only set how operators work (a shape, axes, scales) keep their values: another value of
 one is another model, not another sample. Exporters make them initializers; onnx's operator tests
@@ -40,7 +40,7 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Strings
 from subgraph.verdict import Verdict
 
-DRAWS = 3  # inputs beside the samples
+DRAWS = 3  # inputs in addition to the samples
 TIMED = 7  # runs of which the median counts
 WARM = 2  # before these
 MIN = 1e-6  # seconds: less is not measured
@@ -49,10 +49,13 @@ NOISE = 0.1  # of the standard deviation of a tensor
 
 @dataclass
 class Prover:
-    """The whole model on the candidate, fed with the samples and with draws.
+    """The full model on the candidate, fed with the samples and with draws.
 
     Attributes:
-        draws: how many inputs were drawn. runs: models that were run.
+        trials: The trials.
+        setup: Their setup.
+        draws: Number of drawn inputs.
+        runs: Number of models that were run.
     """
 
     trials: Trials
@@ -101,7 +104,7 @@ class Prover:
             return self.trials.judge.verdict(self.trials.model.whole(), result)
 
     def open_model(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
-        """Trials on another model, of a region or the whole, in the same processes."""
+        """Open trials on another model, a region or a full model, in the same processes."""
         setup = replace(self.setup, feeding=feeding, candidate_model=None)
         return open_trials(
             load(path), setup, self.trials.model.reference, self.trials.runtime.workers
@@ -181,8 +184,7 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
 
 @contextmanager
 def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
-    """Trials of another candidate: of the same environment in the same processes, else in processes
-    of its own."""
+    """Open trials of another candidate: in the same processes if the environment is the same."""
     own = trials.runtime.candidate
     if candidate.build() == own.build():
         yield trials.with_candidate(candidate)

@@ -1,4 +1,4 @@
-"""What made the candidate's model: it is run again with some of its steps left out.
+"""The tool that wrote the candidate's model: it is run again without some of its steps.
 
 A tool is an optimizer or a quantizer (`blame.makers`), the user's Python file or command. The
 minimal sets of steps without which its model is right are found as those of a runtime's passes
@@ -47,7 +47,7 @@ class Maker:
     workers: Workers
 
     def steps(self, model: Path) -> Strings:
-        """The names of what it can leave out.
+        """Return the names of the steps that it can omit.
 
         Raises:
             SubcutError: It does not run here.
@@ -136,7 +136,7 @@ class Remade(Ablation):
     """The models that a tool writes without some of its steps, run as full models.
 
     Attributes:
-        prover: What runs them.
+        prover: The prover that runs them.
         maker: The tool.
         made: The file of the model that was made last.
     """
@@ -148,7 +148,7 @@ class Remade(Ablation):
     _digests: dict[frozenset[str], str] = field(default_factory=dict)
 
     def names(self, off: Iterable[str] = ()) -> Sequence[str]:
-        """The steps without which the model is another one, while some are off."""
+        """Return the steps without which the model is another one, without the steps in `off`."""
         left_out = frozenset(off)
         steps = self.maker.steps(self.trials.graph.path)
         log.info("%s: %s", clean(self.maker.title), count(len(steps), "step"))

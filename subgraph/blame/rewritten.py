@@ -3,10 +3,10 @@
 A form is run alone first, then proven on the reference, then run in the full model; each step is
 more expensive than the one before.
 
-A form is proven if it gives every output of every sample bit for bit, or within what one rounding
-per operation can do (criterion `noise`, its floor for float32 lowered). What rounding cannot
-change, integers and booleans for example, must be equal. A quantized operator has no rounding that
-can be perturbed; a form of it in float32 has, and that counts.
+A form is proven if it returns every output of every sample bit for bit, or within the effect of one
+rounding per operation (criterion `noise`, its floor for float32 lowered). Values that rounding
+cannot change, integers and booleans for example, must be equal. A quantized operator has no
+rounding that can be perturbed; a form of it in float32 has, and that counts.
 """
 
 from __future__ import annotations
@@ -51,18 +51,22 @@ NOISE = "within fp32 noise"
 DIFFERENT = "different"
 NOT_RUN = "not run"
 PROVEN = (IDENTICAL, NOISE)  # forms that are allowed to replace the region
-# of the scale: kernels round constants of their own, such as weights of an interpolation
+# of the scale: kernels round internal constants, such as weights of an interpolation
 CRITERION = "floor=1e-5"
 CODES = ("int8", "uint8")
 
 
 @dataclass
 class Rewriter:
-    """The region, and what its forms are compared with.
+    """The forms of a region, which are compared with it.
 
     Attributes:
-        work: the folder that the models go to, which becomes `place`. tried: forms that were run on
-            the candidate.
+        prover: The prover of the full model.
+        trials: The trials.
+        region: The region.
+        work: The folder that the models go to, which becomes `place`.
+        place: The final name of the folder.
+        tried: Number of forms that were run on the candidate.
     """
 
     prover: Prover
@@ -176,7 +180,7 @@ class OriginalRegion:
         """
         if not samples:
             raise UsageError(
-                "a rewriting is proven on samples, and there is none", code="blame.no-samples"
+                "a rewriting is proven on samples, and no sample exists", code="blame.no-samples"
             )
         self._model = model
         self._samples = samples
@@ -221,7 +225,7 @@ class OriginalRegion:
         return self._run(self._model)
 
     def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Records) -> RegionNoise:
-        """The rounding noise of a model that gave these outputs for sample k.
+        """Return the rounding noise of a model that returned these outputs for sample k.
 
         Two forms of a region are one only as far as rounding goes: a step that two runtimes may
         differ by is no proof.

@@ -2,9 +2,9 @@
 the one that is used.
 
 Releases that cannot be tried (they are not installed, or refuse the model) are passed over, as `git
-bisect skip` does. A history may change more than once. So what is tried after the two changes is
-the middle of the widest gap, and a gap is closed where its middle says otherwise; what is not tried
-is not claimed.
+bisect skip` does. A history may change more than once. So the next release after the two changes is
+the middle of the widest gap, and a gap is closed if its middle differs. Nothing is claimed about
+releases that are not tried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def search(
 
 
 class _Asked:
-    """The answers so far, by the position of a release."""
+    """The known answers, by the position of a release."""
 
     def __init__(self, releases: Sequence[str], ask: Callable[[str], TriedRelease]) -> None:
         self.releases = releases
@@ -63,7 +63,7 @@ class _Asked:
     def close(self, one: int, other: int) -> None:
         """Halve the releases between two whose answers differ until those of neighbors do.
 
-        Where unknown ones lie on the way, the change to them is found, then the one behind them.
+        If unknown ones are on the way, the change to them is found, then the one after them.
         """
         low, high = sorted((one, other))
         while high - low > 1 and self[low] is not self[high]:
@@ -77,7 +77,7 @@ class _Asked:
                 low = middle
 
     def widest_gap(self) -> tuple[int, int] | None:
-        """Two that were tried with the most untried between them; None where there are none."""
+        """Return two tried releases with the most untried ones between them; None without such."""
         known = sorted(self.states)
         gaps = [(low, high) for low, high in itertools.pairwise(known) if high - low > 1]
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)

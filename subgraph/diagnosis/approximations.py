@@ -28,7 +28,7 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.types import StringMap
 
 NEARER = 10.0  # times nearer to the approximation than to the exact function
-MOST = 9999  # that is said
+MOST = 9999  # that reports name
 LEFT = 1e-5  # of the scale, which healthy kernels stay within
 MAX_NODES = 2000  # of a region that is run once per hypothesis
 DOMAIN = "subcut.approximation"
@@ -42,10 +42,11 @@ LOWERED = (
 
 # A power of two whose fraction is a straight line, as the bits of a float are read: t of u.
 EXP = f"""
-    per_two = Constant<value = float {{{1 / math.log(2)!r}}}>() lowered = Constant<value = float {{{LOWERED!r}}}>()
+    per_two = Constant<value = float {{{1 / math.log(2)!r}}}>()
+    lowered = Constant<value = float {{{LOWERED!r}}}>()
     one_ = Constant<value = float {{1.0}}>() two_ = Constant<value = float {{2.0}}>()
-    p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole) line = Add(rest, one_)
-    power = Pow(two_, whole) t = Mul(line, power)"""  # noqa: E501
+    p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole)
+    line = Add(rest, one_) power = Pow(two_, whole) t = Mul(line, power)"""
 
 
 # tanh(u) as Lambert's continued fraction, cut off where it reaches 1 (at 4.97): t of u.
@@ -111,9 +112,12 @@ APPROXIMATIONS: Mapping[str, StringMap] = {
 
 
 def looks_like(output: WrongOutput) -> Iterator[Evidence]:
-    """The approximation that the candidate's values are those of, if one of these is; the nearest.
+    """Yield the nearest of the approximations whose values the candidate's values are.
 
-    `output`: the one that is off most. A run of its region on the reference for each hypothesis.
+    Complexity: a run of the region on the reference for each hypothesis.
+
+    Args:
+        output: The output that deviates most.
     """
     trials = output.trials
     region = output.region
@@ -142,8 +146,10 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
 
 
 def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
-    """By how many times the worst output is nearer, as a whole and at its worst element; 0 where
-    more than rounding is left of any output of any sample."""
+    """Return the factor by which the worst output is nearer, on average and at its worst element.
+
+    It is 0 if more than rounding is left of any output of any sample.
+    """
     trials = output.trials
     region = output.region
     judged = output.judgement

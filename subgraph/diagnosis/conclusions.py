@@ -13,12 +13,12 @@ class Fact(StrEnum):
     """The fact that evidence states, as far as conclusions need it."""
 
     ALIKE = "alike"  # the values look like a change of the right ones
-    APPROXIMATE = "approximate"  # an approximate kernel of one of its operators may be so far off
+    APPROXIMATE = "approximate"  # an approximate kernel of one of its operators may deviate as far
     BEYOND = "beyond"  # rounding at the claimed precision does not explain the error
     CANDIDATE = "candidate"  # onnx's own evaluator agrees with the candidate
     COARSE = "coarse"  # one scale for values of very different sizes makes most of them 0
-    EVERYWHERE = "everywhere"  # each node of the region is off alone
-    EXPORT = "export"  # one side is what the model was exported from
+    EVERYWHERE = "everywhere"  # each node of the region deviates alone
+    EXPORT = "export"  # one side is the source of the exported model
     FITS = "fits"  # rounding at a lower precision explains the error
     GRID = "grid"  # all values are those of a lower precision
     INPUT = "input"  # an input of the model was misread
@@ -40,11 +40,15 @@ class Fact(StrEnum):
 
 @frozen
 class Evidence:
-    """Attributes:
-    kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness, exact,
-        pass, switch, second, provider or export.
-    fact: None where it decides nothing. precision: which one the fact is about, where it is a lower
-    one. quoted: what a conclusion that rests on it repeats.
+    """A line of evidence about a region that fails.
+
+    Attributes:
+        kind: conclusion, model, range, noise, precision, approximation, alone, input, likeness,
+            exact, pass, switch, second, provider or export.
+        says: The line.
+        fact: The fact that it states; None if it decides nothing.
+        precision: The lower precision that the fact is about; None without one.
+        quoted: The part that a conclusion from this fact repeats.
     """
 
     kind: str
@@ -54,11 +58,11 @@ class Evidence:
     quoted: str = ""
 
 
-# The first is drawn whose facts are all there. `{dtype}`, `{claim}`: the precision that explains
-# the error; `{quoted}`: what the error looks like, or how the input was misread; `{passes}`: those
-# to blame, in brackets.
+# The first conclusion is drawn whose facts are all present. `{dtype}`, `{claim}`: the precision
+# that explains the error; `{quoted}`: the likeness of the error, or how the input was misread;
+# `{passes}`: those to blame, in brackets.
 CONCLUSIONS = (
-    ((Fact.INPUT,), "the input, not a node: {quoted}; the reference fed so gives the same"),
+    ((Fact.INPUT,), "the input, not a node: {quoted}; the reference fed so returns the same"),
     ((Fact.EXPORT,), "{quoted}"),
     (
         (Fact.CANDIDATE,),
@@ -83,7 +87,7 @@ CONCLUSIONS = (
     ((Fact.SWITCH,), "one option of the candidate is the reason: right with {quoted}"),
     (
         (Fact.WITHIN,),
-        "rounding, not a bug: the criterion asks for more than the claimed precision can give",
+        "rounding, not a bug: the criterion requires more than the claimed precision can reach",
     ),
     ((Fact.MODEL,), "the model, not what runs it: {quoted}"),
     ((Fact.KNOWN,), "an approximation, no bug by itself: {quoted}"),
@@ -176,7 +180,7 @@ QUOTED = (
     Fact.APPROXIMATE,
     Fact.SOMEWHERE,
 )  # in the order of conclusions
-# The facts of those which say that the candidate rounds, and does nothing wrong; "probably" is not
+# The facts of the conclusions that the candidate rounds, and does nothing wrong; "probably" is not
 # enough.
 ROUNDING = frozenset(
     (

@@ -3,11 +3,11 @@
 The error in units of rounding noise, at the claimed precision and below; known approximations of
 functions, such as GELU by tanh, whose values the candidate's are; transformations that would make
 the tensors equal; the same backend in full precision or without optimizations, if it names such
-options (`exact`), and, where that does not heal it, with each of its `switches` thrown; and onnx's
-own evaluator, which tells whether the reference is right. A precision that only fits is a guess: it
-is called the reason where a switch confirms it. Each more run of a candidate has processes of its
-own; evidence that cannot be had is listed with the reason. Where nothing decides, the conclusion is
-"not known".
+options (`exact`), and, if that does not heal it, with each of its `switches` thrown; and onnx's own
+evaluator, which shows whether the reference is right. A precision that only fits is a guess: it is
+called the reason if a switch confirms it. Each further run of a candidate has separate processes;
+evidence that is not available is listed with the reason. If nothing decides, the conclusion is "not
+known".
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ MAX_ABLATIONS = 30  # runs of the region without some passes of the optimizer
 MAX_SECONDS = 60.0  # that one more run of the region may take
 MAX_SOURCES = 3  # lines of code that a conclusion names
 MAX_ALONE = 8  # nodes of a region that are run alone
-MIN_ALONE = 2  # that tell anything
-# nodes all of whose values are those of a lower precision; outputs of few values do not tell it
+MIN_ALONE = 2  # that show anything
+# nodes all of whose values are those of a lower precision; outputs of few values do not show it
 MIN_GRIDS = 3
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
-FAINT = 0.02  # times the noise: a precision that would be off by so much more is not the reason
+FAINT = 0.02  # times the noise: a precision with a noise so much larger is not the reason
 NEARER = 10.0  # times nearer to one side than to the other
-LIKENESSES = ("input", "likeness")  # evidence that nodes share only where it says the same
-NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is none
+LIKENESSES = ("input", "likeness")  # evidence that nodes share only if its text is the same
+NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is not a fault
 
 
 def diagnose(
@@ -128,8 +128,10 @@ def diagnose(
 
 
 def _overflow(judge: Judge, region: Region) -> Iterator[Evidence]:
-    """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus
-    infinity."""
+    """Yield a weight beyond the range of the claimed precision: converters clip it.
+
+    Masks mean minus infinity.
+    """
     graph = judge.model.graph
     limit = min(judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
@@ -187,11 +189,9 @@ def _diagnose_values(output: WrongOutput) -> Iterator[Evidence]:
 
 
 def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
-    """Evidence in the values of nodes each of which is off alone: what most of them show, and no
-    kernel explains."""
-    shown: list[
-        dict[tuple[Fact, Precision | None, str], Evidence]
-    ] = []  # per node, by what others may share
+    """Yield the evidence that most nodes which deviate alone share, and that no kernel explains."""
+    # per node, by the parts that others may share
+    shown: list[dict[tuple[Fact, Precision | None, str], Evidence]] = []
     by_rounding = trials.with_criterion(ROUNDING_ALONE)
     for region in regions:
         worst = by_rounding.verdict(region).worst
@@ -205,7 +205,7 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
         if fact is Fact.FITS and not (
             precision and times == len(regions) and _explains_whole(trials, precision)
         ):
-            continue  # a node that was not looked at may be wrong beside the rounding of all
+            continue  # a node that was not run may be wrong in addition to the rounding of all
         if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
             first = next(own[common] for own in shown if common in own)
             yield replace(
@@ -213,7 +213,7 @@ def _diagnose_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evid
             )
             if Fact.FITS in common and times == len(regions):
                 yield Evidence(
-                    "alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE
+                    "alone", f"each of {count(times, 'node')} alone deviates, too", Fact.EVERYWHERE
                 )
 
 
@@ -272,7 +272,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
         return
     rest = []
     on_levels = any(e.grid is Precision.INT8 for e in output.explanations)
-    # float16 stands for TF32; int8 explains nearly any error: only its levels bring it up
+    # float16 represents TF32; int8 explains nearly any error: only its levels bring it up
     omitted = (Precision.TF32,) if on_levels else (Precision.TF32, Precision.INT8)
     for precision in [p for p in Precision if p.eps > claim.eps and p not in omitted]:
         ruling = _ruling(output, pair, precision)
@@ -284,7 +284,9 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
             return
         if ruling.is_unresolved:
             rest = [
-                Evidence("precision", f"{name} arithmetic is too imprecise here to tell", Fact.OPEN)
+                Evidence(
+                    "precision", f"{name} arithmetic is too imprecise here to decide", Fact.OPEN
+                )
             ]
         elif ratio is not None:
             says = f"{name} arithmetic does not explain it: {ruling.why}"
@@ -317,8 +319,13 @@ def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact
 
 @frozen
 class _OtherRun:
-    """One more run of a region: its verdict, and whether it computes more precisely. `error`: why
-    there is none."""
+    """A further run of a region.
+
+    Attributes:
+        verdict: The verdict on it.
+        finer: Whether it computes more precisely.
+        error: The reason why it has no verdict; "" if it has one.
+    """
 
     verdict: Verdict
     finer: bool = False
@@ -326,7 +333,7 @@ class _OtherRun:
 
 
 def _run_with(trials: Trials, region: Region, options: StringMap, folder: str) -> _OtherRun:
-    """The same backend with other options, and no more time than evidence may take."""
+    """Run the backend with other options, and no more time than evidence may take."""
     timeout = min(MAX_SECONDS, trials.runtime.candidate.timeout)
     other = replace(
         trials.runtime.candidate, options=dict(options), precision=None, timeout=timeout
@@ -346,7 +353,7 @@ def _run_with(trials: Trials, region: Region, options: StringMap, folder: str) -
 
 
 def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
-    """The same backend in full precision, or without its optimizations."""
+    """Run the backend in full precision, or without its optimizations."""
     if not (options := trials.runtime.about.exact):
         return
     words = describe_changed_options(trials.runtime.candidate, options)
@@ -398,7 +405,7 @@ def diagnose_model(
         yield Evidence("model", f"whether {file} itself is wrong is not known: {e.what}")
         return
     coarse = [row for row in differences if row.part.startswith(QUANTIZER)]
-    says = f"with {file} the reference gives what the candidate gives"
+    says = f"with {file} the reference returns the candidate's values"
     if found.agrees and not coarse:
         yield Evidence("model", f"with {file} the reference is right: what runs it is to blame")
     elif is_same and coarse:
@@ -435,7 +442,7 @@ def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evide
         if verdict.is_unresolved:
             return
     yield Evidence(
-        "alone", f"each of {count(len(nodes), 'node')} alone is off as well", Fact.EVERYWHERE
+        "alone", f"each of {count(len(nodes), 'node')} alone deviates, too", Fact.EVERYWHERE
     )
 
 
@@ -453,7 +460,7 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
 
 
 def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
-    """The same backend with each of its switches thrown, until the region is right."""
+    """Run the backend with each of its switches thrown, until the region is right."""
     rest = []
     for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
         words = f"{name} off ({describe_changed_options(trials.runtime.candidate, options)})"
@@ -503,18 +510,22 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
 
 
 def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
-    """The evaluator's verdict as evidence beside the candidate's; `nearer`: its output is far
-    nearer to that one's.
+    """Return the evaluator's verdict as evidence.
 
-    Where both sides give the same shapes and the evaluator others, it is the evaluator that errs:
-    it joins what a Loop collects, which ought to be stacked.
+    If both sides return the same shapes and the evaluator others, the evaluator errs: it joins the
+    values that a Loop collects, which must be stacked.
+
+    Args:
+        verdict: The verdict on the evaluator.
+        candidate: The verdict on the candidate.
+        nearer: Whether the evaluator's output is far nearer to that of the candidate.
     """
     if verdict.agrees:
         return Evidence("second", "onnx's own evaluator agrees with the reference", Fact.REFERENCE)
     if nearer:
         return Evidence("second", "onnx's own evaluator agrees with the candidate", Fact.CANDIDATE)
     if verdict.signature is Signature.SHAPE is not candidate.signature:
-        why = f"onnx's own evaluator gives other shapes than both: {verdict.why}"
+        why = f"onnx's own evaluator returns other shapes than both: {verdict.why}"
         return Evidence("second", f"no second opinion: {why}")
     if verdict.fails and verdict.signature not in NO_OUTPUT:
         return Evidence("second", f"onnx's own evaluator agrees with neither: {verdict.why}")

@@ -27,8 +27,11 @@ class Ablation:
     """A candidate without some passes of its optimizer, on one region that it gets wrong.
 
     Attributes:
-        most_runs: of the region, before no more pairs are tried. runs: so far.
-        tries_pairs: are pairs tried beside single names?
+        trials: The candidate with all passes.
+        region: The region.
+        most_runs: Number of runs of the region after which no further pairs are tried.
+        runs: Number of runs of the region.
+        tries_pairs: Whether pairs are tried in addition to single names.
     """
 
     trials: Trials
@@ -39,10 +42,11 @@ class Ablation:
     _known: dict[object, Verdict] = field(default_factory=dict)
 
     def names(self, off: Iterable[str] = ()) -> Sequence[str]:
-        """The passes that change what the candidate makes of the region, while some are off.
+        """Return the passes that change the candidate's form of the region, without those in `off`.
 
         Raises:
-            BackendError: the candidate cannot be used. WorkerDied: it crashed.
+            BackendError: The candidate cannot be used.
+            WorkerDied: The candidate crashed.
         """
         if not self.trials.runtime.about.passes:
             return ()
@@ -77,8 +81,7 @@ class Ablation:
 
 
 def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
-    """Trials of the same candidate, in the same processes, with these passes off beside those that
-    are off already."""
+    """Return trials of the same candidate, in the same processes, without these passes as well."""
     option = trials.runtime.about.passes
     options = dict(trials.runtime.candidate.options)
     names = dict.fromkeys([*filter(None, str(options.get(option, "")).split("+")), *sorted(off)])

@@ -1,5 +1,5 @@
-"""The same region of two models -> what differs between them: operators, attributes, constants and
-the parameters of quantizers.
+"""A region in two models -> its differences: operators, attributes, constants, and parameters of
+quantizers.
 
 The nodes of both sides are paired: by the tensor that they compute, else by their operator. A
 difference has one row per part of a node.
@@ -39,7 +39,7 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array, Arrays, StringMap, frozen
 
 MAX_NODES = 512  # nodes of a side; larger regions are not compared
-MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is told
+MAX_VALUES = 8  # values of a constant that are listed; of larger ones the range is printed
 CODED = "QLinear"  # before the name of an operator that reads and outputs codes
 INPUTS = "inputs"  # the part that is their number
 FAR = 0.3  # relative distance of constants that no quantization explains
@@ -137,7 +137,7 @@ class _Side:
     Attributes:
         graph: The model.
         nodes: Indices of the nodes, with those that compute its constants.
-        constants: By tensor, the value of what does not depend on values of the model's inputs.
+        constants: The values of tensors that do not depend on values of the model's inputs.
     """
 
     graph: Graph
@@ -183,7 +183,7 @@ class _Node:
 
     @property
     def fold(self) -> Fold | None:
-        """What folds the BatchNormalization after a Conv into it."""
+        """The fold of the BatchNormalization after a Conv into it; None without one."""
         graph = self.side.graph
         return find_fold(graph, graph.maker[self.proto.output[0]])
 
@@ -242,8 +242,9 @@ class _Pairing:
     """A region in both models.
 
     Attributes:
-        ours, theirs: The two sides.
-        pairs: The nodes that are paired, by those of ours.
+        ours: The side of the reference's model.
+        theirs: The side of the candidate's model.
+        pairs: The nodes of the candidate's side, by the nodes of our side.
     """
 
     ours: _Side
@@ -300,7 +301,7 @@ def _pair_nodes(ours: _Side, theirs: _Side, names: StringMap) -> dict[int, int]:
 
 
 def _list_carried(graph: Graph, j: int) -> set[str]:
-    """List a node's outputs, and those of quantizers behind it, which carry its values on."""
+    """List a node's outputs, and those of quantizers downstream, which carry its values on."""
 
     def follow(i: int) -> Iterator[int]:
         return (k for k in graph.successors(i) if graph.ops[k] in AXIS)
@@ -432,7 +433,7 @@ def _measure_constants(
 
 
 def _list_folded(ours: Graph, theirs: Graph, name: str) -> list[str]:
-    """List the nodes that compute a constant of ours, and that the other model does not have."""
+    """List the nodes that compute a constant of our side, and that the other model lacks."""
 
     def is_value(tensor: str) -> bool:
         return ours.kinds([tensor])[tensor] == VALUE
@@ -443,7 +444,7 @@ def _list_folded(ours: Graph, theirs: Graph, name: str) -> list[str]:
 
 
 def _are_nearest_codes(graph: Graph, name: str, ours: Array, theirs: Array) -> bool:
-    """Return whether a constant of theirs is dequantized from the nearest codes of ours."""
+    """Return whether their constant is dequantized from the nearest codes of our constant."""
     if graph.operator(name) != "DequantizeLinear" or ours.shape != theirs.shape:
         return False
     scale = constant_scale(graph, graph.nodes[graph.maker[name]], *SCALES["DequantizeLinear"])
@@ -481,10 +482,10 @@ def _iter_outputs(
 def _iter_coarse(
     trials: Trials, other: CandidateModel, theirs: _Side, region: Region
 ) -> Iterator[ModelDifference]:
-    """Yield tensors of the region of which the scale of a quantizer clips values, or makes many 0:
-    outliers, a mask, or another range share it.
+    """Yield tensors of the region of which the scale of a quantizer clips values, or makes many 0.
 
-    A scale that is found as the model runs is that of what the region reads.
+    Outliers, a mask, or another range share such a scale. A scale that is found as the model runs
+    is that of the tensors that the region reads.
     """
     graph = trials.graph
     records = trials.values.records[0]

@@ -53,7 +53,7 @@ class Quantizer:
         """Return the operators that it quantizes, and `OPTION=VALUE` for each option.
 
         Raises:
-            UsageError: A setting is none of the options, or its value none of the option's.
+            UsageError: A setting is not an option, or the option does not accept its value.
         """
         for name, value in settings.items():
             known = self.options.get(name, self.options)

@@ -1,7 +1,7 @@
-"""A command with {model}, {made}, and what it may leave out: {skip:A,B}.
+"""A command with {model}, {made}, and the steps that it can omit: {skip:A,B}.
 
-What is left out is filled in with commas between; where that is nothing, an empty text. There is no
-shell.
+The omitted steps are filled in, separated by commas, or an empty text if none is omitted. There is
+no shell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLACE = re.compile(r"\{skip:([^{}]+)\}")
 
 
 def steps(making: Making, command: str) -> list[str]:
-    """Return what the command lists as what it may leave out."""
+    """Return the steps that the command can omit."""
     places = PLACE.findall(command)
     if len(places) != 1 or "{model}" not in command:
         raise UsageError(

@@ -39,7 +39,7 @@ def _match_nothing(op: Any, x: Any) -> Any:
 
 @cache
 def _rules() -> tuple[Any, ...]:
-    """Return its own rules, in the place of which `make` puts fewer."""
+    """Return its own rules, which `make` replaces by fewer ones."""
     from onnxscript import rewriter
 
     return tuple(rewriter._DEFAULT_REWRITE_RULES)
