@@ -493,9 +493,8 @@ def _iter_coarse(
     scales = {n: other.matches[n].scale for n in made}
     shares = measure_saturation(other, trials.values) if any(scales.values()) else {}
     places = {n: graph.maker[n] for n in made if n in shares}
-    names = {match.name: name for name, match in other.matches.items()}
-    dynamic = [j for j in theirs.nodes if theirs.graph.ops[j] in FINDS_RANGE]
-    for name in (names.get(theirs.graph.nodes[j].input[0], "") for j in dynamic):
+    dynamic = {theirs.graph.reads[j][0] for j in theirs.nodes if theirs.graph.ops[j] in FINDS_RANGE}
+    for name in (n for n, match in other.matches.items() if match.name in dynamic):
         reading = [i for i in region.nodes if name in graph.reads[i]]
         if reading and name in records:
             span = float(np.ptp(np.append(records[name].array(), 0)))
@@ -515,8 +514,8 @@ def _iter_coarse(
             text = f"makes {100 * lost:.2g} % of our values 0, next to {value.max():.4g}"
         else:
             continue
-        text += f" ({_scale_text(scale)})"
-        yield ModelDifference(clean(graph.label(place)), f"{QUANTIZER} {clean(name)}", "", text)
+        their = f"{text} ({_scale_text(scale)})"
+        yield ModelDifference(clean(graph.label(place)), f"{QUANTIZER} {clean(name)}", "", their)
 
 
 def _describe_constants(ours: Array, theirs: Array, apart: float) -> tuple[str, str] | tuple[()]:

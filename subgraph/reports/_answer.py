@@ -57,7 +57,7 @@ OF_SEARCH = frozenset(
     "--by --dump-format --dump-layout --ignore --inside --keep-input --loop --max-trials"
     " --may-be-empty --no-freeze --recorded --repeat --weights --where --within".split()
 )
-MIN_COST = 0.01  # of quantized weights, which a headline states
+MIN_COST = 0.01  # of quantized weights, which a headline states, and of a node
 MAX_DIFFERENCES = 3  # between two models that an answer shows
 # Label by start of a conclusion.
 CAUSES = {"a bug: ": "a bug", "rounding, not a bug: ": "rounding"}
@@ -187,8 +187,8 @@ def _say_first(document: BisectDocument) -> ReportedAnswer:
     misreads = [row for row in finding.cause.differences or () if row.misread]
     if misreads and not finding.certified and whole.status is Status.FAIL:
         row = misreads[0]
-        what = f"{row.node} reads {row.misread} in the candidate's model"
-        what += f", and {row.ours.removeprefix(READS)} in ours"
+        read = row.ours.removeprefix(READS)
+        what = f"{row.node} reads {row.misread} in the candidate's model, and {read} in ours"
         return _fails(name_failure(whole.signature, whole.process), what)
     if finding.kind is FindingKind.UNRESOLVED:
         why = finding.cause.reason or ""
@@ -268,7 +268,8 @@ def finding_lines(finding: FindingDocument, proof: Sequence[str] = ()) -> Iterat
         label, text = split_cause(conclusion)
         yield label, text
     for difference in (finding.cause.differences or ())[:MAX_DIFFERENCES]:
-        yield "differs", difference.text
+        if difference.text not in conclusion:
+            yield "differs", difference.text
     if finding.kind is FindingKind.UNRESOLVED and finding.nodes:
         yield "in doubt", region(finding)
     if found := [*_iter_proof(finding), *proof]:
@@ -434,11 +435,9 @@ def _iter_costs(document: BisectDocument) -> Iterator[Line]:
         return
     yield "matched", other.matched
     for row in (other.nodes or ())[:MAX_PIECES]:
-        left = ""
-        if row.remains is not None:
-            left = f"; with it on the reference, {percent(row.remains)} is left"
-        place = nodes_with_ops(row.nodes, [row.op])
-        yield "cost", f"{place} explains {percent(row.explains)}{left}"
+        if row.explains >= MIN_COST:
+            place = nodes_with_ops(row.nodes, [row.op])
+            yield "cost", f"{place} explains {percent(row.explains)}"
     if clipped := [f"{row.tensor} {percent(row.share)}" for row in other.saturated or ()]:
         yield "clipped", f"values clipped by their scale: {listed(clipped)}"
 

@@ -221,6 +221,15 @@ def test_output_that_no_node_computes_names_our_node(tmp_path: Path) -> None:
     assert done.code == 1 and has_line(done.err, "no node of b.onnx", "'n'", "'count' does")
 
 
+def test_file_with_another_batch_size_is_told_before_a_search(tmp_path: Path) -> None:
+    text = "g (float[{n},2] x) => (float[{n},2] y) { y = Neg(x) }"
+    for name, size in {"a": "1", "b": "4"}.items():
+        text_models.save(tmp_path / f"{name}.onnx", text.replace("{n}", size))
+    done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", "--json", cwd=tmp_path)
+    assert (done.code, done.document["error"]["code"]) == (2, "input.wrong-shape")
+    assert has_line([done.document["error"]["what"]], "b.onnx", "1×2", "'x' takes 4×2")
+
+
 def test_pinned_file_keeps_declared_types(tmp_path: Path) -> None:
     save_misdeclared(tmp_path)
     pinned = tmp_path / "pinned.onnx"

@@ -105,8 +105,10 @@ def find_scattered(state: SearchState, scope: Items, findings: Sequence[Finding]
     )
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
-    why = f"the culprits ({len(shares)}) explain {sum(shares):.0%}, none more than"
-    why += f" {max(shares):.0%}; the remaining error arises in many places"
+    why = (
+        f"the culprits ({len(shares)}) explain {sum(shares):.0%}, none more than {max(shares):.0%};"
+        " the remaining error arises in many places"
+    )
     return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from subgraph.comparison.metrics import max_rel
 from subgraph.comparison.pair import Pair, relative_l2
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import ModelError, SubcutError, UsageError
+from subgraph.errors import InputError, ModelError, SubcutError, UsageError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.merged_cuts import merge_cuts, partition
@@ -50,6 +50,7 @@ MAX_USES = 64  # tests of the use of two tensors upstream of another one
 MAX_ALIKE = 0.5  # relative l2 distance from which on it shows nothing about such tensors
 MAX_UPSTREAM = 8  # tensors of the candidate's model that are tried for that
 MAX_ATTEMPTS = 16  # to match more tensors downstream of a fault
+OTHER_SHAPE = "input.wrong-shape"  # the code of an error
 MAX_BREAKS = 4  # nodes that the reference does not run, after which no more is captured
 MAX_HELD = 128  # tensors in memory while models are matched
 
@@ -182,6 +183,9 @@ def _values_of(
         other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
         other_values.need(list(other.inputs))
     except SubcutError as e:
+        if e.code == OTHER_SHAPE:
+            what = f"{other.path.name} does not take this input: {e.what.rpartition(' has ')[2]}"
+            raise InputError(what, "both models need inputs of one shape", code=OTHER_SHAPE) from e
         log.info(
             "%s cannot be run on the reference, so that names alone decide: %s",
             other.path.name,
