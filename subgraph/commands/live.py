@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import OUTCOMES
 from subgraph.log import log
-from subgraph.text import clean, clean_lines, count, wrap
+from subgraph.text import clean, clean_lines, count, distinct, wrap
 from subgraph.types import Fields
 
 if TYPE_CHECKING:
@@ -228,18 +228,16 @@ def _describe_outcome(step: Step) -> str:
     from subgraph.reports import percent
 
     answer = step.answer
-    signature = (
-        f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
-    )
+    outcome = step.outcome.value
+    words = [OUTCOMES.get(outcome, outcome)]
+    if answer.signature and answer.signature != "mismatch":
+        words.append(f"({answer.signature})")
     share = answer.share.of_target
-    explained = f"explains {percent(share)}" if share is not None and step.outcome == "fail" else ""
-    stored = "(stored)" if answer.verdict and answer.verdict.stored else ""
-    return " ".join(
-        filter(
-            None,
-            (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, explained, stored),
-        )
-    )
+    if share is not None and outcome == "fail":
+        words.append(f"explains {percent(share)}")
+    if answer.verdict and answer.verdict.stored:
+        words.append("(stored)")
+    return " ".join(words)
 
 
 def _format_error(step: Step) -> str:
@@ -247,12 +245,11 @@ def _format_error(step: Step) -> str:
     if step.answer.signature == "nan":
         return "NaN"
     worst = step.answer.verdict.worst if step.answer.verdict else None
-    return f"{worst.errors['max_rel']:.1e}" if worst and "max_rel" in worst.errors else ""
+    error = worst.errors.get("max_rel") if worst else None
+    return f"{error:.1e}" if error is not None else ""
 
 
 def _name_span(labels: Sequence[str]) -> str:
     """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
     names = map(clean, (*labels[:1], *labels[-1:]))
-    # names differ at their end: `…ers.3/attention/MatMul`
-    shown = (name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}" for name in names)
-    return " … ".join(dict.fromkeys(shown))
+    return " … ".join(distinct(names, NAME_WIDTH).values())

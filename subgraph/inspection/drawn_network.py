@@ -170,15 +170,15 @@ def short_size(size: str) -> str:
 def replace_known_dims(dims: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
     """Return dimensions with numbers instead of expressions whose symbols have a size.
 
-    >>> replace_known_dims([1, "floor(height/2)", "width"], {"height": 33})
-    [1, 16, 'width']
+    >>> replace_known_dims(["floor(height/2)", "dim.1", "width"], {"height": 33, "dim.1": 3})
+    [16, 3, 'width']
     """
     return [_evaluate(dim, sizes) if isinstance(dim, str) and sizes else dim for dim in dims]
 
 
 def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
-    if len(size) > MAX_EXPRESSION:
-        return size
+    if size in sizes or len(size) > MAX_EXPRESSION:
+        return sizes.get(size, size)
     try:
         return int(_value(ast.parse(size, mode="eval").body, sizes))
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, TypeError):

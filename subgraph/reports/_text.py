@@ -130,7 +130,7 @@ def first_lines(document: Document) -> dict[str, object] | None:
     if isinstance(document, BisectDocument):
         found = answer(cleaned(document))
         told = [found.lines, *([("also", title), *lines] for title, lines in found.further)]
-        rows = [[f"{label}: {text}" for label, text in lines] for lines in told]
+        rows = [[shorten_names(f"{label}: {text}") for label, text in lines] for lines in told]
         return _lines_of_page(found, rows)
     compared = cleaned(document)
     seen = view(compared)
@@ -144,7 +144,8 @@ def _lines_of_page(
 ) -> dict[str, object]:
     """Return the headline with its sign, the lines of each finding, and what follows."""
     lines = [*after, *(f"{one.why}: {system.join(one.argv)}" for one in found.next)]
-    return {"headline": found.says, "sign": found.sign, "findings": findings, "after": lines}
+    says = shorten_names(found.says)
+    return {"headline": says, "sign": found.sign, "findings": findings, "after": lines}
 
 
 def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
@@ -157,12 +158,9 @@ def render_compared(document: ComparedDocument, *, every: bool = True) -> str:
     shown = cleaned(document)
     seen = view(shown)
     if isinstance(shown, ComparisonDocument):
-        lines = [
-            seen.answer.says,
-            "   ".join(
-                [f"candidate    {shown.setup.candidate.name}", *runtime(shown.setup.candidate)[1:]]
-            ),
-        ]
+        about = shown.setup.candidate
+        columns = [f"candidate    {about.name}", *runtime(about)[1:]]
+        lines = [seen.answer.says, "   ".join(columns)]
         lines += _whole(shown.whole.verdict)
         if seen.lines:
             lines += format_table(seen, every=every)
@@ -282,7 +280,8 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
     rows = shown.lines
     bad = document.tensors.first_bad
     whole = document.whole.verdict.status
-    if not rows and document.whole.looked_at and document.whole.looked_at.others:
+    looked_at = document.whole.looked_at
+    if not rows and looked_at and looked_at.others:
         return ["no intermediate tensor was compared"]
     if not rows:
         return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
@@ -300,10 +299,10 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
         sources = [t.source for t in rows if (t.index, t.tensor) == first]
         lines += [f"source            {source}" for source in filter(None, sources)]
         lines += [f"looks like        {words}" for words in bad.looks_like]
-    elif whole is Status.AGREE and (seen := document.whole.looked_at):
-        unseen = "" if seen.inner else "; without --at, all intermediate tensors are compared"
-        inner = count(seen.inner, "intermediate tensor")
-        lines.append(f"compared: {count(seen.outputs, 'output')}, {inner}{unseen}")
+    elif whole is Status.AGREE and looked_at:
+        unseen = "" if looked_at.inner else "; without --at, all intermediate tensors are compared"
+        inner = count(looked_at.inner, "intermediate tensor")
+        lines.append(f"compared: {count(looked_at.outputs, 'output')}, {inner}{unseen}")
     elif whole is Status.FAIL:
         lines.append(_whole_alone(document, shown))
     return lines
@@ -311,9 +310,10 @@ def _totals(document: ComparisonDocument, shown: View) -> list[str]:
 
 def _whole_alone(document: ComparisonDocument, shown: View) -> str:
     """Return a sentence on a model that is wrong although no tensor is."""
-    if document.whole.looked_at and (others := document.whole.looked_at.others):
-        verb = "was" if others == 1 else "were"
-        left = f"{count(others, 'other tensor')} {verb} not compared"
+    looked_at = document.whole.looked_at
+    if looked_at and looked_at.others:
+        verb = "was" if looked_at.others == 1 else "were"
+        left = f"{count(looked_at.others, 'other tensor')} {verb} not compared"
         return f"the full model is wrong, the compared tensors are not: {left}"
     if all(line.cells[-1].status is Status.AGREE for line in shown.lines):
         return (

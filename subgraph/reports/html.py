@@ -50,7 +50,7 @@ from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.compare import IntervalDocument
 from subgraph.results.plan import PlanDocument
 from subgraph.results.sweep import SweepDocument, SweepOutcome, Totals
-from subgraph.text import count, short
+from subgraph.text import count, short, shorten_names
 from subgraph.types import Fields
 from subgraph.verdict import Status
 
@@ -276,6 +276,7 @@ def _environment() -> Environment:
         runtime,
         seconds,
         short,
+        shorten_names,
         size,
         word,
         worst,

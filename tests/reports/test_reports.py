@@ -175,8 +175,7 @@ def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
     printed = " ".join(render("text", document).split())
     assert found is not None
     headline = " ".join(str(found["headline"]).split())
-    if name != "hostile-recorded":  # the text shortens its name
-        assert all(part in printed for part in headline.split(": ", 2))
+    assert all(part in printed for part in headline.split(": ", 2))
     rows: Any = found["findings"]
     searched = document["schema"] == "subcut.bisect/1"
     assert len(rows) == max(len(document.get("findings", ())), searched)

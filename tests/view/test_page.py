@@ -829,7 +829,7 @@ def test_recording_shows_its_errors_and_the_interval(
     tab.box("/block9/conv45").click()
     tab.page.click("#show-values")
     tab.page.wait_for_selector("#failed:not([hidden])")
-    assert has_line(tab.text("#failed"), "nothing", "node")
+    assert has_line(tab.text("#failed"), "view.nothing-recorded")
 
 
 def in_process_in(folder: Path) -> None:
