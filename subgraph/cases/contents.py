@@ -53,6 +53,8 @@ UNCHANGED = (".npy", ".bin", ".onnx", ".data", ".tflite", ".prototxt", ".caffemo
 
 @frozen
 class WithCase:
+    """A finding, of which the folder of its case is read."""
+
     case: str | None = None
 
 

@@ -305,6 +305,8 @@ def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
 
 @frozen
 class Drawn:
+    """A node in the drawing of a region; `inside` if it belongs to the region."""
+
     index: int
     label: str
     op: str

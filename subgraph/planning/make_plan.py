@@ -332,7 +332,6 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     Raises:
         ModelError: the model that is lowered gives other outputs than the user's.
     """
-
     folder = model.scratch / "original"
     own = ReferenceValues(
         graph.prepare(), model.reference, feeding.plan(graph, graph.inputs), folder
@@ -406,7 +405,6 @@ def _make_document(
 
 def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None) -> list[str]:
     """Return the facts about a plan that a user needs, a sentence each."""
-
     notes = []
     graph = planner.trials.graph
     if scales and not scales.tensors:

@@ -164,6 +164,8 @@ class InsideDocument:
 
 @frozen
 class RunEnvironment:
+    """The machine and the versions of a run; `threads` is the number of the reference."""
+
     subcut: Version
     python: Version
     machine: Word
@@ -261,6 +263,8 @@ class StepDocument:
 
 @frozen
 class BoundaryTensor:
+    """A tensor at the boundary of a region."""
+
     tensor: Name
     dtype: Word
     shape: Sequence[int | str]
@@ -305,6 +309,8 @@ class Off:
 
 @frozen
 class Bin:
+    """The number of elements with a difference in a decade."""
+
     decade: int
     count: int
 
@@ -329,6 +335,8 @@ class Grown:
 
 @frozen
 class Contributor:
+    """A node that adds to an accumulated error, and its share of the full model's error."""
+
     node: Name
     op: Name
     index: int
@@ -394,6 +402,8 @@ class KindDocument:
 
 @frozen
 class RegionNodes:
+    """The nodes of a region, by label and by position."""
+
     nodes: Sequence[Name]
     indices: Sequence[int]
 

@@ -366,7 +366,6 @@ def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | P
     Raises:
         FileNotFoundError: there is no such program.
     """
-
     if shutil.which(words[0], path=(os.environ if env is None else env).get("PATH")) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(words[0]))
     return ["/bin/sh", "-c", 'read _ && exec "$@" < /dev/null', "sh", *words]
@@ -374,7 +373,6 @@ def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | P
 
 def _pipe() -> tuple[int, int]:
     """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
-
     ends = os.pipe()
     held, lifeline = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends)
     for end in ends:
@@ -599,7 +597,6 @@ class Lock(HeldFile):
             BlockingIOError: another process holds it (only without `wait`). OSError: there is no
                 such path.
         """
-
         mode = (
             os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
         )  # NFS locks for itself only what may be written
@@ -681,7 +678,6 @@ def _is_private(status: os.stat_result, is_parent: bool) -> bool:
 def is_group_of_one_user(group: int) -> bool:
     """Return whether a group is this user's own: many systems make one for each user, who writes
     files for it."""
-
     try:
         user = pwd.getpwuid(os.geteuid())
         own = grp.getgrgid(group)

@@ -10,7 +10,7 @@ To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path
     def rule(options: str) -> Rule:
         '''The rule for `NAME:options`; `rule("")` is the default.
 
-        Raises:
+Raises:
             UsageError: the options are unknown.
         '''
         limit = float(options or 1e-3)
