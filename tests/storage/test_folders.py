@@ -125,7 +125,8 @@ def test_real_cut_with_odd_names(tmp_path: Path) -> None:
         )
     run = run_program([sys.executable, place / "repro.py"])
     said = run.stderr.replace("Failed to create DXGI factory.\n", "")  # onnxruntime, under wine
-    assert (run.returncode, run.stdout, said) == (0, "out put: bit-identical\n", "")
+    assert (run.returncode, said) == (0, "")
+    assert run.stdout.startswith("out put: bit-identical\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]
 
 
