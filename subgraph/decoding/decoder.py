@@ -160,8 +160,8 @@ INTEGERS = ("int64", "int32")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 # Parts of a name that only distinguish a tensor before a step and the one after it.
 _TIMES = re.compile(
-    r"(past|present)(_key_values?)?|(?<![a-z])(prev|previous|next|new|updated|old|cur|current|in|out"
-    r"|input|output|init|initial|final|last)(?![a-z])|(?<=[a-z])[0n]$"
+    r"(past|present)(_key_values?)?|(?<![a-z])(prev|previous|next|new|updated|old|cur|current|in"
+    r"|out|input|output|init|initial|final|last)(?![a-z])|(?<=[a-z])[0n]$"
 )
 
 Dims = Sequence[int | str | None] | None

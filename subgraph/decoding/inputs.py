@@ -225,7 +225,7 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
     if sequences and read.steps < 1:
         raise InputError(
             "the sequence is shorter than one slice",
-            "[slices] says how long a slice is",
+            "[slices] sets the length of a slice",
             code="loop.too-short",
         )
     return read

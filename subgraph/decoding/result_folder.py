@@ -49,18 +49,16 @@ def _make_headline(document: LoopDocument) -> str:
             return f"right: {on} agrees in all {count(of, 'step')}"
         case LoopOutcome.STEP:
             before = f"; the {count(wrong, 'step')} before are right" if wrong else ""
-            return f"wrong: {on} goes wrong in step {wrong} of {of}{before}"
+            return f"wrong: {on} fails in step {wrong} of {of}{before}"
         case LoopOutcome.TOGETHER:
-            return (
-                f"wrong: {on} goes wrong between steps {document.found.since} and {wrong} of {of}"
-            )
+            return f"wrong: {on} fails between steps {document.found.since} and {wrong} of {of}"
         case LoopOutcome.ACCUMULATES:
             return (
                 f"wrong: {on} accumulates errors over steps: from step {wrong} of {of} on they are"
                 " too large"
             )
         case LoopOutcome.FLAKY:
-            return f"flaky: {on} answers differently when it is asked the same again"
+            return f"flaky: {on} answers differently when the same step is run again"
     return (
         f"unresolved: {on} departs in step {wrong} of {of}"
         if wrong is not None

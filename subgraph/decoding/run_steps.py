@@ -265,7 +265,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
             return
         if missing := [name for name in decoder.graph.outputs if name not in made]:
             yield CandidateStep(
-                k, {}, SubcutError(f"it gives no '{clean(missing[0])}'", code="loop.output-missing")
+                k, {}, SubcutError(f"no output '{clean(missing[0])}'", code="loop.output-missing")
             )
             return
         raw = made

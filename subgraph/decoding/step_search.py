@@ -82,7 +82,7 @@ class StoredWalk:
 
     Attributes:
         seen: The steps.
-        wrong: The first wrong step; None if there is none.
+        wrong: The first wrong step; None if no step is wrong.
         why: The reason why the steps are unresolved, or empty.
         first: A hash of all results of the first step.
     """
@@ -192,7 +192,7 @@ class LoopSearch:
             )
             return document.settle(outcome=LoopOutcome.FLAKY, first_wrong=wrong, why=why)
         if wrong == 0:
-            why = "the first step goes wrong in a walk, and is right when it is asked alone"
+            why = "the first step fails in a walk, and is right when it is run alone"
             return document.settle(outcome=LoopOutcome.UNRESOLVED, first_wrong=0, why=why)
         right = wrong
         since = 0
@@ -237,8 +237,8 @@ class LoopSearch:
     # ------------------------------------------------------------ walks
 
     def _all_steps(self) -> tuple[list[StepSeen], int | None]:
-        """Each step of a walk over all, and the first that is wrong, also beside what rounding
-        does."""
+        """Return each step of a walk over all, and the first that is wrong, also in comparison with
+        rounding."""
 
         def make(_folder: Path) -> Any:
             every = math.ceil(self.walked.steps / MAX_TOLD)
@@ -277,11 +277,10 @@ class LoopSearch:
         return stored.seen, stored.wrong
 
     def _drop_if_changed(self) -> None:
-        """Repeat the first step of a stored walk; use no stored answer where the candidate gives
-        another now, twice.
+        """Repeat the first step of a stored walk; use no stored answer if two new ones differ.
 
-        As `questions.drop_if_changed` does for a search: a key does not say that a library or
-        a board has changed.
+        `questions.drop_if_changed` does this for a search: a key does not show that a library or a
+        board has changed.
         """
         entry = self.first.model.store.get(self._key_of_all())
         if entry is None:

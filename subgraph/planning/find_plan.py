@@ -1,9 +1,8 @@
-"""A model, how it is lowered, and what is accepted -> the places that stay in float, each of them
-proven.
+"""A model, its lowering and a criterion -> the places that stay in float, each of them proven.
 
-Insight: it is a search for a culprit turned round. Each place alone is lowered, which says how
-sensitive it is; then the shortest prefix in that order is kept that is accepted, then chunks are
-given back (`search`). With gears, each kept place then takes the lowest that is accepted.
+Insight: it is an inverted search for a culprit. Each place alone is lowered, which shows its
+sensitivity; then the shortest accepted prefix in that order is kept, then chunks are given back
+(`search`). With gears, each kept place then takes the lowest gear that is accepted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from threading import Lock, Semaphore
 
@@ -55,7 +54,7 @@ Levels = Mapping[
 
 @frozen
 class Tried:
-    """A model that was run: the places that it keeps, and what was said of it."""
+    """A model that was run: the places that it keeps, and the judgement on it."""
 
     levels: Levels
     judged: Judged
@@ -68,19 +67,22 @@ class Tried:
 
 @dataclass
 class Planner:
-    """Runs models in which some places are kept. Several threads may ask at once.
+    """Runs models in which some places are kept. Several threads may use it at once.
 
     Attributes:
-        gears: what lies between the lowered model and float, by name, the lowest first.
-        outputs: of the model, that are compared.
-        tried: every model that was judged, in the order of asking.
-        errors: by place, how far the outputs are off where it alone is lowered; infinite where that
+        trials: The candidate and its judge.
+        twin: The lowering.
+        unit: The unit that is kept as one.
+        gears: The lowerings between the lowered model and float, by name, the lowest first.
+        jobs: Number of models that run at once.
+        tried: Every model that was judged, in the order of the runs.
+        errors: By place, how far the outputs deviate if it alone is lowered; infinite if that model
             does not run.
-        estimates: by place, about the same: that of its neighbors together, shared out. ranking:
-            runs for these.
-        problem: why there is no plan, other than that the time is used up; "" where there may be
-            one.
-        is_wrong: the problem is that the float model was judged, and is not accepted.
+        estimates: By place, an estimate of its error: that of its neighbors together, shared out.
+        ranking: Number of runs for the estimates.
+        problem: The reason why there is no plan, other than that the time is used up; "" if there
+            may be a plan.
+        is_wrong: Whether the problem is that the float model was judged, and is not accepted.
     """
 
     trials: Trials
@@ -185,8 +187,9 @@ class Planner:
         """Return the nodes and tensors that the lists name.
 
         Args:
-            rounds: How often the list is widened by the producers of what its nodes read, and of
-                its outputs.
+            kept: The kept places.
+            rounds: How often the list is widened by the producers of the tensors that its nodes
+                read, and of its outputs.
         """
         graph = self.trials.graph
         reads = list(chain.from_iterable(self.places[k].reads for k in kept))
@@ -200,10 +203,10 @@ class Planner:
         return Kept([graph.label(i) for i in order], tensors, outputs)
 
     def judge_file(self, model: Path) -> Judged:
-        """Return what is said of another model with the same inputs and outputs.
+        """Return the judgement on another model with the same inputs and outputs.
 
         Raises:
-            OutOfTime: the time that the user gave is used up.
+            OutOfTime: The time that the user allowed is used up.
         """
 
         def job(_folder: Path, into: Path) -> Job:
@@ -226,16 +229,17 @@ class Planner:
         """Return the result of the model with these levels, on the first samples or all; stored.
 
         Raises:
-            OutOfTime: the time that the user gave is used up.
+            OutOfTime: The time that the user allowed is used up.
         """
         return self._load_or_run(
             [self.key_of(levels), samples], partial(self._job, levels, samples)
         )
 
     def _load_or_run(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
-        """
+        """Return the stored result of a job, or run it.
+
         Raises:
-            OutOfTime: the time that the user gave is used up.
+            OutOfTime: The time that the user allowed is used up.
         """
 
         def anew(into: Path) -> RunResult:
@@ -297,14 +301,14 @@ class Planner:
         return "".join(f", {number} in {name}" for name, number in lower.items())
 
     def gear_name(self, level: int) -> str:
-        """Of a kept place: that of a gear, or "float32"."""
+        """Return the name of the gear of a kept place, or "float32"."""
         return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
     @cached_property
     def as_it_is(self) -> Judged:
         """The judgement on the lowered model itself: that of the pair, else every place lowered.
 
-        Where the candidate cannot run its own model, that is said in place of a score.
+        If the candidate cannot run its own model, the judgement has that fact instead of a score.
         """
         trials = self.trials
         try:
@@ -349,10 +353,10 @@ class Planner:
     def _iter_errors(
         self, groups: Sequence[Sequence[int]], until: float, samples: int | None = None
     ) -> Iterator[tuple[Sequence[int], float]]:
-        """Each group of places, and how far the outputs are off where it alone is lowered.
+        """Yield each group of places, and how far the outputs deviate if it alone is lowered.
 
         Raises:
-            OutOfTime: it is later than `until`.
+            OutOfTime: It is later than `until`.
         """
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
             try:
@@ -372,10 +376,10 @@ class Planner:
             return math.inf
         pairs = [
             (records[n].array(), sample[n].array())
-            for records, sample in zip(
-                self.trials.model.values.records, result.tensors, strict=samples is None
+            for (records, sample), n in product(
+                zip(self.trials.model.values.records, result.tensors, strict=samples is None),
+                self.outputs,
             )
-            for n in self.outputs
             if n in sample and records[n].form == "tensor"
         ]
         return max((distance(a, b) for a, b in pairs if a.dtype.kind == "f"), default=0.0)
@@ -384,7 +388,7 @@ class Planner:
         """Find the smallest set of places to keep.
 
         Returns:
-            None if there is none, or no time is left; `problem` has the reason.
+            None without such a set, or if no time is left; `problem` has the reason.
 
         Raises:
             BackendError: The candidate runs nothing, or its outputs break the contract.
@@ -419,7 +423,7 @@ class Planner:
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
     def _lower(self, levels: Levels, place: int) -> Levels:
-        """With one place at its next lower level."""
+        """Return the levels with one place at its next lower level."""
         level = levels[place] - 1
         while level and not self._at(self.places[place], self._gears[level - 1][1]):
             level -= 1

@@ -1,5 +1,6 @@
-"""A float model, and what is read in less precision -> the model that does so, with the same inputs
-and outputs; or the model as another tool lowers it, in a process of its own.
+"""A float model, and the tensors that are read in less precision -> the lowered model.
+
+It has the same inputs and outputs. Another tool may lower it, in a separate process.
 
     before:  x → Conv → y        lowered:  x → QuantizeLinear → DequantizeLinear → Conv → y
 
@@ -44,7 +45,7 @@ from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array, JsonObject
 
 AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
-WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
+WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has its own operators
 WIDE = ("int16", "uint16")
 MICROSOFT = "com.microsoft"
 TYPES = ("int8", "uint8", "int16")
@@ -77,11 +78,13 @@ def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool =
 
 
 def narrow(value: Array) -> Array:
-    """A constant in float16, as converters store it: what is finite stays so, and what is not 0 does not become 0.
+    """Return a constant in float16, as converters store it.
+
+    A finite value stays finite, and a value other than 0 does not become 0.
 
     >>> narrow(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
     [5.960464477539063e-08, -65504.0, 0.0, inf]
-    """  # noqa: E501
+    """
     info = np.finfo(np.float16)
     most = float(info.max)
     finite = np.clip(value, -most, most, where=np.isfinite(value), out=value.copy())

@@ -66,11 +66,12 @@ MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newe
 
 @frozen_keywords
 class PlanRequest:
-    """What a plan is asked for.
+    """The request of a plan.
 
     Attributes:
-        to: The lower precision, for which a model is made; None if the candidate's model is given.
-        unit: What is kept as one.
+        to: The lower precision to which the model is lowered; None if the user names the
+            candidate's model.
+        unit: The unit that is kept as one.
         gears: Precisions between the lower one and float32 that a place may take.
         rescale: Whether tensors beyond the precision's range, or channels that are small for its
             steps, are scaled first.
@@ -124,26 +125,26 @@ def plan(
     jobs: int = 1,
     output: str | Path = "subcut_out",
 ) -> PlanDocument:
-    """Find what must stay in float so that a lowered model is right.
+    """Find the places that must stay in float so that a lowered model is right.
 
     Args:
         graph: The float model.
         candidate: As of `compare`.
         inputs: As of `compare`; they calibrate quantizers as well.
-        to: `fp16`, `bf16`, `int8`, `uint8` or `int16`: the lowered model is made.
-        candidate_model: The lowered model, in place of `to`.
-        unit: What is kept as one: `node`, `block`, `operator` or `scale`.
-        gears: `int16`, `float16`: what a kept place may take in place of float32.
+        to: `fp16`, `bf16`, `int8`, `uint8` or `int16`: the model is lowered to it.
+        candidate_model: The lowered model, instead of `to`.
+        unit: The unit that is kept as one: `node`, `block`, `operator` or `scale`.
+        gears: `int16`, `float16`: precisions that a kept place may take instead of float32.
         rescale: Whether tensors beyond the range of `to`, or channels that are small for its steps,
             are scaled by powers of two first.
         max_time: Seconds, or `"30m"`.
-        criterion: What is accepted, unless there is a `score`, as after `--criterion`.
+        criterion: The rule that accepts a model without a `score`, as after `--criterion`.
         score: A score of the task, as after `--score`, with `drop` or `at_least`, and `labels`.
         seed: Of inputs that are not given.
         shapes: Sizes of inputs that the model leaves open.
-        reference: What runs the float model.
+        reference: The runtime of the float model.
         jobs: Models that run at the same time.
-        output: The folder in which the plan's own folder is made.
+        output: The folder in which the plan's own folder is created.
 
     Raises:
         UsageError: Neither `to` nor `candidate_model`, or both; a word is unknown.
@@ -233,10 +234,10 @@ def _suggest_scales(document: PlanDocument, trials: Trials, to: str) -> PlanDocu
 
 
 def _describe_other_error(planner: Planner) -> str:
-    """Describe the error of the user's lowered model that is no lowering; "" if there is none.
+    """Describe an error of the user's lowered model that lowering does not explain; "" without one.
 
     It is wrong by far more than the float model lowered in the same places, or a node of it is by
-    more than its own step. A plan, which takes those places and their scales, would not tell.
+    more than its own step. A plan, which takes those places and their scales, would not show this.
     """
     trials = planner.trials
     whole = trials.model.whole()
@@ -261,7 +262,7 @@ def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> di
     if {*between} - {*ENDS} and not twin.forms:
         raise UsageError(
             "--gears is for quantized models",
-            "leave it out: nothing lies between 16 bits and float32",
+            "omit it: no gear is between 16 bits and float32",
             code="option.conflict",
         )
     return {name: gear(model.graph, twin, name) for name in GEARS if name in between}
@@ -330,7 +331,7 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     distance.
 
     Raises:
-        ModelError: the model that is lowered gives other outputs than the user's.
+        ModelError: The model that is lowered has other outputs than the user's model.
     """
     folder = model.scratch / "original"
     own = ReferenceValues(
@@ -342,7 +343,7 @@ def _require_unchanged(graph: Graph, feeding: Feeding, model: ReferenceModel) ->
     name, off = max(distances.items(), key=itemgetter(1))
     if off > MAX_CONVERTED:
         raise ModelError(
-            f"{graph.path.name}, {how}, gives other values of '{name}': off by {off:.2g}",
+            f"{graph.path.name}, {how}, returns other values of '{name}': off by {off:.2g}",
             "export it with opset 13 or newer" if is_converted else "omit --rescale",
             code="plan.changes-outputs",
         )
@@ -421,13 +422,15 @@ def _find_notes(planner: Planner, found: Found | None, scales: PlanScales | None
             " shows why"
         )
     if own := len(planner.twin.own):
-        what = f"{count(own, 'weight')} with other values in the lowered model (folded, say)"
+        what = f"{count(own, 'weight')} with other values in the lowered model (folded, perhaps)"
         notes.append(f"{what}: quantized again")
     kept = found.kept if found else ()
     if len(kept) > len(planner.places) / 2:
         alone = median(map(planner.sensitivity, kept))
         each = (
-            f"each alone is off by {alone:.1g} in the median" if alone else "more time keeps fewer"
+            f"each alone deviates by {alone:.1g} in the median"
+            if alone
+            else "more time keeps fewer"
         )
         notes.append(f"more than half of the places stay: {each}")
     nodes = set[int]().union(*(planner.places[k].nodes for k in kept))
@@ -485,7 +488,7 @@ def _summarize(document: PlanDocument) -> str:
 
 
 def list_names(document: PlanDocument) -> list[str]:
-    """Of the places that are kept, with their gears where one is below float."""
+    """Return the names of the kept places, with their gears if one is below float."""
     kept = document.result.kept or ()
     has_gears = any(place.gear != "float32" for place in kept)
     return [

@@ -1,10 +1,11 @@
 """A float model and its lowered twin -> the places where precision changes, and how each is
 lowered.
 
-A place is what one node reads, or an output of the model. Lowered, a tensor passes through
-QuantizeLinear and DequantizeLinear with the twin's own scale, or the node computes in float16. So
-the float graph stays as it is, whatever the tool that made the twin fused, folded or renamed:
-putting quantizers into the float graph is right where taking them out of the quantized one is not.
+A place is the tensors that one node reads, or an output of the model. A lowered tensor passes
+through QuantizeLinear and DequantizeLinear with the twin's own scale, or the node computes in
+float16. So the float graph stays as it is, whatever the tool that wrote the twin fused, folded or
+renamed: putting quantizers into the float graph is right even if taking them out of the quantized
+one is not.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Quantized:
 
 @frozen
 class Dynamic:
-    """A tensor is quantized to uint8 by the range of its own values."""
+    """The form of a tensor that is quantized to uint8 by the range of its values."""
 
 
 @frozen
@@ -85,8 +86,9 @@ class Place:
     """A part of the model that is lowered, or kept in float, as one.
 
     Attributes:
-        name: of the node, operator, tensor or output.
-        reads: what is lowered in it. nodes: their indices, in order.
+        name: The name of the node, operator, tensor or output.
+        reads: The reads that are lowered in it.
+        nodes: Indices of the nodes of the reads, in order.
     """
 
     name: str
@@ -99,12 +101,12 @@ class Twin:
     """The lowering of the tensors of a float model.
 
     Attributes:
-        precision: of what is lowered: "int8", "fp16" …
-        forms: by tensor, activations and weights.
-        own: weights whose codes the twin holds otherwise (folded, say): they are quantized anew, by
-            channel.
-        rounded: by node that computes in another float type, how.
-        by_command: nodes that the candidate lowers by itself, unless it is told to keep them.
+        precision: The precision of the lowered tensors: "int8", "fp16" …
+        forms: The forms of tensors, activations and weights.
+        own: Weights whose codes the twin holds otherwise (for example folded): they are quantized
+            again, by channel.
+        rounded: The rounding of each node that computes in another float type.
+        by_command: Nodes that the candidate lowers by itself, unless a list keeps them.
     """
 
     precision: Precision
@@ -153,11 +155,13 @@ def _name(graph: Graph, read: Read, unit: Unit) -> str:
 
 
 def blocks(graph: Graph) -> dict[int, str]:
-    """The name of each node's block: `first … last`, from one tensor that alone carries everything
-    on to the next one.
+    """Return the name of each node's block: `first … last`.
 
-    A residual block or a layer of a transformer is one, or a convolution with what follows it.
-    Inputs of the model and shapes may pass by. Linear in the nodes.
+    A block is between two tensors each of which alone carries all values on. A residual block or a
+    layer of a transformer is one, or a convolution with the nodes after it. Inputs of the model and
+    shapes may pass by.
+
+    Complexity: linear in the nodes.
     """
     order = graph.order
     kinds = graph.kinds(list(chain.from_iterable(graph.makes)))
@@ -210,7 +214,7 @@ def read_pair(pair: CandidateModel) -> Twin:
         raise UsageError(
             f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where"
             f" {graph.path.name} is float",
-            "plan wants the float model, and beside it the same one in less precision",
+            "plan needs the float model, and the same one in less precision",
             code="plan.not-lower",
         )
     precision = (
@@ -241,7 +245,11 @@ def gear(graph: Graph, twin: Twin, name: str) -> Twin:
 
 
 def _widen(form: Form) -> Form | None:
-    """The same range in 65,536 steps; None where it has none of its own, or is as wide already."""
+    """Return a form with the same range in 65,536 steps.
+
+    Returns:
+        None if the form has no fixed range, or is as wide already.
+    """
     if isinstance(form, Dynamic) or form.dtype not in ("int8", "uint8"):
         return None
     info = np.iinfo(form.dtype)
@@ -266,8 +274,8 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
             known[node.output[0]] = form
             if op == "QuantizeLinear" and not twin.is_weight(node.input[0]):
                 known[node.input[0]] = form
-        elif op == "DequantizeLinear" and (form := known.get(node.input[0])):  # type: ignore[assignment]
-            known[node.output[0]] = form
+        elif op == "DequantizeLinear" and (codes := known.get(node.input[0])):
+            known[node.output[0]] = codes
     yield from known.items()
 
 
@@ -340,11 +348,11 @@ def symmetric(value: Array, axis: int) -> Scale:
 
 
 def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
-    """The nodes that may compute in a float type of 16 bits in place of float32, by index.
+    """Return the nodes that can compute in a float type of 16 bits instead of float32, by index.
 
-    An output follows the inputs of its type's parameter: that of a Cast is as its attribute says. A
-    node with bodies is none: what it runs would have to be changed, too. Starts a process that
-    infers types.
+    An output follows the inputs of its type's parameter; that of a Cast follows its attribute. A
+    node with bodies is omitted, because its bodies would have to be changed, too. The function
+    starts a process that infers types.
     """
     types = infer_types(graph)
 
@@ -374,6 +382,6 @@ def narrowable(graph: Graph, dtype: str = "float16") -> dict[int, Rounded]:
 
 
 def _formal(formals: Sequence[object], position: int) -> str:
-    """The type of a parameter; those behind the last are as it, where it is variadic."""
+    """Return the type of a parameter; further ones have the type of a last, variadic one."""
     formal = formals[min(position, len(formals) - 1)] if formals else None
     return str(getattr(formal, "type_str", ""))

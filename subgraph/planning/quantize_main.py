@@ -2,8 +2,8 @@
 calibrated on samples.
 
 SAMPLES is JSON: per sample, input -> .npy file. LIST is JSON, too: further arguments of the
-function. Weights are int8 by channel; a Relu stays beside its quantizer, so that tensors keep their
-meaning.
+function. Weights are int8 by channel; a Relu stays next to its quantizer, so that tensors keep
+their meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
         self._rest: Iterator[dict[str, str]] = iter(samples)
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next sample; None behind the last."""
+        """Return the next sample; None after the last."""
         sample = next(self._rest, None)
         return (
             None
@@ -57,7 +57,7 @@ def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> 
 
 
 def _initialize(graph: Any) -> None:
-    """Initializers in the place of Constant nodes: the quantizer wants its weights as such."""
+    """Replace Constant nodes by initializers: the quantizer requires its weights as such."""
     outputs = {o.name for o in graph.output}
     kept = []
     for node in graph.node:

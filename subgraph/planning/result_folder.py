@@ -3,8 +3,8 @@ the document.
 
 Each tool that is installed is run with its list, and its model is judged. A tool that excludes a
 node still lowers what the node's producers output, so that the node reads lowered values all the
-same. A list that is refused is widened by the producers of what its nodes read until its model is
-accepted.
+same. A list that is refused is widened by the producers of the tensors that its nodes read until
+its model is accepted.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def try_list(
     The list is widened until that model is accepted; if none is, it is the plan's own one.
 
     Args:
-        to: The precision in which the plan's lowered model was made; None if the user gave that
+        to: The precision to which the plan lowered the model; None if the user named the lowered
             model.
     """
     narrowest = planner.find_kept_nodes(found.kept)

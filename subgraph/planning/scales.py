@@ -47,7 +47,7 @@ from subgraph.trials.matching.match_tensors import value_tensors
 from subgraph.types import Array
 
 EPSILON = 1e-5  # of a normalization that names none
-MIN_SIZE = 2.0**-12  # of the largest channel; smaller ones are not told apart
+MIN_SIZE = 2.0**-12  # of the largest channel; smaller ones are not distinguished
 MIN_EXPONENT = 2  # of a channel; of 7 networks with equal channels, no scale was larger than 2^1
 MAX_NOISE = 0.9  # of that without scales: they are kept for a clear gain only
 BIAS = "bias"

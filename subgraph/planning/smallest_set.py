@@ -1,12 +1,12 @@
-"""The smallest set of places that must be kept, of those that it was asked about: no model is known
-here.
+"""The smallest set of places that must be kept, for any predicate: no model is known here.
 
-The most sensitive places are kept until that is accepted: halving finds how many. The last of them
-matters; where many before it were let go, it comes first and the others are halved anew, so that a
-misjudged place keeps no others. Then places are given back, the least sensitive first: more at once
-after each that is accepted, fewer after one that is not, until none can. So each kept place was
-given back once with all the others kept, and was refused. Complexity: log n questions where the
-order is right, and about three for each place that is kept.
+The most sensitive places are kept until the set is accepted: halving finds how many. The last of
+them matters; if many before it were dropped, it comes first and the others are halved again, so
+that a misjudged place keeps no others. Then places are given back, the least sensitive first: more
+at once after each accepted step, fewer after a refused one, until none can. So each kept place was
+given back once with all the others kept, and was refused.
+
+Complexity: log n questions if the order is right, and about three for each place that is kept.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from dataclasses import field
 from subgraph.errors import OutOfTime
 from subgraph.types import frozen
 
-SHARE = 16  # of what is kept, that is given back at once at first
+SHARE = 16  # of the kept places, that is given back at once at first
 
-Accepts = Callable[
-    [Collection[int]], bool
-]  # raises OutOfTime where there is none for another question
+# Raises OutOfTime if no time is left for another question.
+Accepts = Callable[[Collection[int]], bool]
 
 
 @frozen
@@ -48,30 +47,34 @@ class Found:
 
 
 def smallest(order: Sequence[int], accepts: Accepts) -> Found:
-    """The smallest prefix that is accepted, without what can be given back; all of `order` is known to be accepted.
+    """Find the smallest prefix that is accepted, without the places that can be given back.
+
+    All of `order` is known to be accepted.
 
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
     Found(kept=(2, 1), proven=2, levels={})
-    """  # noqa: E501
-    asked = {frozenset(order): True}
+    """
+    results = {frozenset(order): True}
     best = list(order)
 
     def ask(kept: list[int]) -> bool:
         key = frozenset(kept)
-        if key not in asked:
-            asked[key] = accepts(kept)
-            best[:] = kept if asked[key] else best
-        return asked[key]
+        if key not in results:
+            results[key] = accepts(kept)
+            best[:] = kept if results[key] else best
+        return results[key]
 
     with suppress(OutOfTime):
         _give_back(_prefix(order, ask), ask)
-    proven = sum(asked.get(frozenset(best) - {place}) is False for place in best)
+    proven = sum(results.get(frozenset(best) - {place}) is False for place in best)
     return Found(tuple(best), proven)
 
 
 def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
-    """The shortest prefix that is accepted, behind places that turn out to matter more than those
-    before them."""
+    """Find the shortest prefix that is accepted.
+
+    Places that turn out to matter more than those before them come first.
+    """
     first = list[int]()
     rest = list(order)
     while True:
@@ -93,7 +96,7 @@ def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]
 
 
 def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
-    """Until each was asked about alone, with all the others kept."""
+    """Give places back until each was tried alone, with all the others kept."""
     size = max(1, len(kept) // SHARE)
     before = len(kept) + 1
     while len(kept) < before:

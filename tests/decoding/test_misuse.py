@@ -85,7 +85,7 @@ def test_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
     (here / "gain").write_text("0")
     done, document = looped(here)
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 2)
-    assert has_line(done.err, "gives", "'y'")
+    assert has_line(done.err, "no output", "'y'")
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
-"""One file per tool that takes a list of what stays in float: its docstring's first line says what
-the list is for.
+"""One file per tool that takes a list of the nodes or tensors that stay in float.
+
+The first line of its docstring is the purpose of the list.
 
 FILE                      the name of the file that is written
 render(kept)              its text, from a `Kept`
-is_usable(to)             optional: whether the tool is installed and makes this precision
-apply(…)                  with it: the model that the tool makes, as `lower.quantize_model`
+is_usable(to)             optional: whether the tool is installed and lowers to this precision
+apply(…)                  with it: the model that the tool writes, as `lower.quantize_model`
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ FILE = "rknn.quantization.cfg"
 
 
 def render(kept: Kept) -> str:
-    """By tensor; JSON strings are YAML, too."""
+    """Return a line for each tensor; JSON strings are YAML, too."""
     tensors = dict.fromkeys((*kept.tensors, *kept.outputs))
     lines = [f"  {json.dumps(name)}: float16" for name in tensors]
     return (
