@@ -182,8 +182,8 @@ class Pair:
         for name in names:
             metric = plugins.load("metrics", name)
             with np.errstate(all="ignore"):
-                if hasattr(metric, "measure_pair"):
-                    values[name] = float(metric.measure_pair(self))
+                if hasattr(metric, "of_pair"):
+                    values[name] = float(metric.of_pair(self))
                 elif self.measurable:
                     values[name] = float(
                         metric.measure(*(v.astype(np.float64, copy=False) for v in self.values))

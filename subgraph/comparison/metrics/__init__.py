@@ -15,7 +15,7 @@ To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
 
 Both arrays are flat float64 of equal size, at least one element, all finite; numpy's floating-point
 warnings are disabled. A metric that needs the element type, the NaN, or integers beyond float64
-also defines `measure_pair(pair: Pair) -> float`, which is then called instead.
+also defines `of_pair(pair: Pair) -> float`, which is then called instead.
 `tests/comparison/test_metrics.py` tests every file of this folder.
 """
 

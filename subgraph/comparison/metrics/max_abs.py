@@ -19,6 +19,6 @@ def measure(reference: Array, candidate: Array) -> float:
     return float(max(distance.max(), -distance.min()))
 
 
-def measure_pair(pair: Pair) -> float:
+def of_pair(pair: Pair) -> float:
     """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
     return pair.error if pair.measurable else math.nan

@@ -23,7 +23,7 @@ def measure(reference: Array, candidate: Array) -> float:
     return _ratio(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))
 
 
-def measure_pair(pair: Pair) -> float:
+def of_pair(pair: Pair) -> float:
     """Measure a pair, with exact 64-bit integers. NaN if there are no numbers to compare."""
     return _ratio(pair.error, pair.scale) if pair.measurable else math.nan
 

@@ -17,7 +17,7 @@ def measure(reference: Array, candidate: Array) -> float:
     return float(np.count_nonzero(candidate != reference)) / reference.size
 
 
-def measure_pair(pair: Pair) -> float:
+def of_pair(pair: Pair) -> float:
     """Measure a pair of any type, over all elements, also those that are not finite.
 
     NaN if there are no elements.

@@ -25,7 +25,7 @@ def measure(reference: Array, candidate: Array) -> float:
     return _largest(reference, candidate, FLOAT32)
 
 
-def measure_pair(pair: Pair) -> float:
+def of_pair(pair: Pair) -> float:
     """Measure a pair in ulps of the tensor's own type (float16, bfloat16, float64, fp8 …).
 
     The ulp of integers is 1. NaN if there are no numbers to compare.

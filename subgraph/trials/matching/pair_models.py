@@ -527,7 +527,7 @@ class MeaningTests:
         distance = relative_l2(*values)
         if not math.isfinite(distance):
             return math.inf
-        return max(distance, max_rel.measure_pair(Pair(*values)))
+        return max(distance, max_rel.of_pair(Pair(*values)))
 
 
 def _are_right(tests: MeaningTests, errors: Mapping[str, float], names: Collection[str]) -> bool:
