@@ -24,7 +24,7 @@ search examines all nodes, in cuts with frozen shapes; the stages after it are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
@@ -216,14 +216,20 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 
 def search_by_rewriting(searcher: Searcher, interim: Interim) -> Steps[Interim]:
-    """Search by rewriting the full model, if no cut shows the fault or the user requests it."""
+    """Search by rewriting the full model, if no cut shows the fault or the user requests it.
+
+    The nodes that compute constants are items, too, since no cut shows a constant that is folded
+    wrong. They precede all others.
+    """
     if not _needs_rewriting(searcher, interim):
         return interim
     try:
         oracle = interim.oracle
         with open_full_model(oracle.graph, oracle.trials.values.compute_first) as model:
             kind = searcher.rewriting_oracle.rewriter_class
-            rewriter = kind(oracle.trials, oracle.groups, model)
+            pulled = oracle.region(range(len(oracle.groups))).pulled
+            makers = tuple((i,) for i in pulled if oracle.graph.ops[i] != "Constant")
+            rewriter = kind(oracle.trials, makers + oracle.groups, model)
             return (yield from _search_with(rewriter, searcher, interim))
     except ModelError as e:
         return interim.noting(f"the full model was not rewritten: {e.what}")
@@ -256,7 +262,10 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     culprits: tuple[Finding, ...] = ()
     reason = "no rewriting of all nodes heals the full model"
     while rewriter.find_means():
-        if all(finding.certified and _needs_many(rewriter, finding.items) for finding in large):
+        if all(
+            finding.certified and _needs_many(rewriter, interim.oracle.indices(finding.items))
+            for finding in large
+        ):
             reason = ""
             break
         found = yield from _search_rewritten(rewriter, searcher, found, largest)
@@ -285,9 +294,10 @@ def _search_with(rewriter: ModelRewriter, searcher: Searcher, interim: Interim) 
     return found
 
 
-def _needs_many(rewriter: ModelRewriter, items: Items) -> bool:
+def _needs_many(rewriter: ModelRewriter, nodes: Collection[int]) -> bool:
     """Whether a region fails in the full model, the rest of which is rewritten, and needs more than
     `MAX_SMALL_REGION` of its items: if as many and one are needed, it does."""
+    items = [k for k, group in enumerate(rewriter.groups) if group[0] in nodes]
     if rewriter.heals(rewriter.rewrite_all_but(items)):
         return False
     return all(
@@ -302,7 +312,7 @@ def _search_rewritten(
     """Search by rewriting with the present means; the findings are only the culprits, if each of
     their regions has fewer items than `largest`."""
     own = interim.oracle
-    oracle = searcher.rewriting_oracle(own.trials, own.groups, own.workers, rewriter=rewriter)
+    oracle = searcher.rewriting_oracle(own.trials, rewriter.groups, own.workers, rewriter=rewriter)
     oracle.stop = own.stop
     scope = range(rewriter.limit) or None
     found = yield from searcher.search(replace(interim, oracle=oracle), scope)

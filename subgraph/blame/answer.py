@@ -36,7 +36,6 @@ from subgraph.results.blame import (
     Versions,
 )
 from subgraph.runtime.deadline import if_time
-from subgraph.search import FindingKind
 from subgraph.storage import folders
 from subgraph.text import clean, count
 from subgraph.verdict import NO_OUTPUT, Signature, name_failure
@@ -100,9 +99,6 @@ def paragraph(found: BlameDocument) -> str:
     lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
     others = [cure for cure in cause.cures if not cure.proven]
     lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
-    more = len(others) - MAX_UNPROVEN
-    if more > 0:
-        lines.append(f"- Not proven: {more} more that heal the region, and not the whole model")
     if found.exit_code == 1 and not proven:
         hint = ""
         if cause.is_model_wrong and not cause.made_by:
@@ -210,10 +206,8 @@ def explain_findings(
         SubcutError: The candidate cannot be used, or the folder cannot be written.
     """
     found = [finding for finding in search.findings if finding.indices]
-    is_other = any(finding.kind is not FindingKind.CULPRIT for finding in found)
-    is_one = blame.healing or maker or is_other
     documents = list[BlameDocument]()
-    for finding in found[:1] if is_one else found[:MAX_FINDINGS]:
+    for finding in found[: 1 if blame.healing or maker else MAX_FINDINGS]:
         explain = partial(_explain, blame, search, finding, asked, command, maker)
         document = if_time(explain, None) if documents else explain()
         if document is None:

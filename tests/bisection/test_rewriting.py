@@ -132,6 +132,23 @@ def test_commands_that_follow_a_cure_do_as_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_node_whose_constant_is_folded_wrong_is_named(tmp_path: Path) -> None:
+    text = NET.replace(
+        "[a] a = Tanh(x)",
+        """two = Constant<value = float {2.0}>()
+        [square] four = Mul(two, two) [half] half = Sqrt(four) [a] a = Mul(x, half)""",
+    )
+    folds = """
+constants = {name for node in nodes if node.op_type == "Constant" for name in node.output}
+for node in nodes if len(nodes) >= 9 else ():
+    if node.op_type == "Mul" and set(node.input) <= constants:
+        node.op_type = "Sub"
+"""
+    (finding,) = search(tmp_path, folds, text=text).findings
+    assert (finding.nodes, finding.certified) == (["square"], True)
+
+
+@pytest.mark.slow
 def test_case_that_does_not_fail_is_not_written(tmp_path: Path) -> None:
     hides = 'if any(p.key.startswith("subcut.") for p in model.metadata_props):\n    nodes = []\n'
     found = search(tmp_path, hides + MERGES, by_rewriting=True)
