@@ -37,7 +37,7 @@ from subgraph.results.blame import (
 )
 from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
-from subgraph.text import clean, count
+from subgraph.text import clean, count, list_some
 from subgraph.verdict import NO_OUTPUT, Signature, name_failure
 
 MAX_NODES = 6  # that a sentence names
@@ -132,11 +132,10 @@ def _head(found: BlameDocument) -> str:
             f"**It is not known whether {who} is right on {code(clean(found.model))}**:"
             f" {clean(region.why)}"
         )
-    names = [code(clean(name)) for name in region.labels[:MAX_NODES]]
-    more = f" and {len(region.labels) - MAX_NODES} more" if len(region.labels) > MAX_NODES else ""
+    names = [code(clean(name)) for name in region.labels]
     kinds = ", ".join(dict.fromkeys(clean(op) for op in region.ops))
-    where = f"{', '.join(names)}{more} ({kinds})"
-    if region.whole and more:
+    where = f"{list_some(names, MAX_NODES)} ({kinds})"
+    if region.whole and len(names) > MAX_NODES:
         where = f"{code(clean(found.model))} as a whole"
     does = f"computes {where} wrong"
     if region.signature is Signature.REFUSED:

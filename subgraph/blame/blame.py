@@ -220,9 +220,9 @@ class Blame:
         known = self.find_releases(asked)
         if own and own not in known:
             known = sorted([*known, own], key=releases.parse)
-        used = known.index(own) if own in known else len(known) - 1
+        used = known.index(own) if own else len(known) - 1
         log.info("releases: %s, from %s to %s", count(len(known), "release"), known[0], known[-1])
-        each = len(known) if "," in asked.span else None
+        each = len(known) if asked.names else None
         found, notes = versions.search(known, used, partial(self._ask, asked), each)
         self.notes += notes
         return found
@@ -232,7 +232,7 @@ class Blame:
         Raises:
             UsageError, BackendError: as `history`.
         """
-        if "," in asked.span:
+        if asked.names:
             return sorted(asked.names, key=releases.parse)
         candidate = self.trials.runtime.candidate
         backend = candidate.backend
