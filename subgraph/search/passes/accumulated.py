@@ -173,15 +173,15 @@ def _find_spoiling(
             continue
         if not (yield from state.tail(Purpose.TAIL, items)).fails:
             break
-        query = state.aim.make_isolated_query(items, state.aim.first, explain=True)
-        (alone,) = yield from state.ask(Purpose.GROWTH, [query])
-        why = "the outputs agree without it, and fail with its error alone"
+        (alone,) = yield from state.ask(
+            Purpose.GROWTH, [state.aim.make_isolated_query(items, state.aim.first, explain=True)]
+        )
         return Finding(
             FindingKind.CULPRIT,
             items,
             state.aim.signature,
             share_of_model=alone.share.of_model,
-            why=why,
+            why="the outputs agree without it, and fail with its error alone",
         )
     return None
 

@@ -106,8 +106,7 @@ def match_tensors(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
             value = candidate.value(target)
-            is_clipped = target != name and _does_work_of_reader(reference.graph, name)
-            if is_clipped and not _can_hold(match, expected, value):
+            if target != name and not can_hold(reference.graph, name, match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
             # Another order of axes is a fault, not a layout, where the shape does not show it, in
@@ -313,18 +312,18 @@ def _find_codes(graph: Graph, name: str) -> str:
     return graph.makes[reader][0] if graph.ops[reader] == "QuantizeLinear" else ""
 
 
-def _does_work_of_reader(graph: Graph, name: str) -> bool:
-    """Return whether a quantizer of a tensor can do the work of all its readers: a Relu or Clip.
+def can_hold(
+    graph: Graph, name: str, match: MatchedTensor, expected: Array | None, value: Array | None
+) -> bool:
+    """Return whether a match can hold the reference's values of a tensor, as far as they are known.
 
-    The codes of any other tensor are the tensor, even if their scale clips most of it.
+    Codes cannot that clip them if the quantizer can do the work of all readers: a Relu or Clip. The
+    codes of any other tensor are the tensor, even if their scale clips most of it.
     """
     readers = {graph.ops[i] for i in graph.readers.get(name, ())}
-    return bool(readers) and readers <= WORK_OF_QUANTIZERS
-
-
-def _can_hold(match: MatchedTensor, expected: Array | None, value: Array | None) -> bool:
-    """Return whether codes can hold the reference's values, as far as these are known."""
-    if match.scale is None or expected is None or value is None or value.dtype.kind not in "iu":
+    if not readers or readers - WORK_OF_QUANTIZERS or match.scale is None or expected is None:
+        return True
+    if value is None or value.dtype.kind not in "iu":
         return True
     real = replace(match, scale=None).to_candidate(expected)
     return match.scale.compute_saturated_share(real, value.dtype.name) == 0

@@ -38,6 +38,7 @@ from subgraph.storage.tensors import Record, Records, write_value
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import (
     ModelValues,
+    can_hold,
     find_misshapen,
     match_tensors,
     value_tensors,
@@ -184,8 +185,11 @@ def _values_of(
         other_values.need(list(other.inputs))
     except SubcutError as e:
         if e.code == OTHER_SHAPE:
-            what = f"{other.path.name} does not take this input: {e.what.rpartition(' has ')[2]}"
-            raise InputError(what, "both models need inputs of one shape", code=OTHER_SHAPE) from e
+            raise InputError(
+                f"{other.path.name} does not take this input: {e.what.rpartition(' has ')[2]}",
+                "both models need inputs of one shape",
+                code=OTHER_SHAPE,
+            ) from e
         log.info(
             "%s cannot be run on the reference, so that names alone decide: %s",
             other.path.name,
@@ -563,7 +567,13 @@ def _iter_uses(tests: MeaningTests, name: str) -> Iterator[dict[str, MatchedTens
     if ours.ops[node] == theirs.ops[own_node] and len(reads) == len(own_reads):
         yield dict(zip(reads, own_reads, strict=True))
     for n, use in [*uses.items()][: -MAX_UPSTREAM - 1 : -1]:
-        alike = [name for name in inner if records[name].shapes == own[n].shapes]
+        value = own[n].array()
+        alike = [
+            name
+            for name in inner
+            if records[name].shapes == own[n].shapes
+            and can_hold(ours, name, use, records[name].array(), value)
+        ]
         yield from ({name: use} for name in sorted(alike, key=partial(_rank_use, tests, use)))
 
 

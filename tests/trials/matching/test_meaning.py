@@ -16,7 +16,10 @@ from fixtures import converted, networks
 from subgraph.graph.graph import load
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.inputs import Feeding
+from subgraph.storage.dtypes import Scale
 from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.matching.match_tensors import can_hold
+from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.trials.open_trials import Setup, open_with_processes
 from tests.helpers import text_models
 
@@ -348,3 +351,14 @@ def test_tensor_downstream_of_a_fault_is_matched_by_what_is_computed_of_it(
     names = {n: m.name for n, m in found.matches.items()}
     assert names == {"x": "x", "y": "y", **expected}
     assert found.matches["b"].how == "use"
+
+
+@pytest.mark.parametrize(("name", "holds"), [("a", False), ("b", True)])
+def test_codes_that_clip_are_not_the_tensor_that_a_relu_reads(
+    name: str, holds: bool, tmp_path: Path
+) -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Neg(x) b = Relu(a) y = Neg(b) }"
+    match = MatchedTensor("codes", "use", dtype="uint8", scale=Scale((0.1,), (0,)))
+    values = np.array([-1, 1], np.float32)
+    codes = np.array([0, 10], np.uint8)
+    assert can_hold(text_models.load(tmp_path, text), name, match, values, codes) is holds
