@@ -400,7 +400,8 @@ class Server:
             returned = run(arrays)
         if not isinstance(returned, Mapping):
             raise ModelError(
-                f"{self.backend} gave {type(returned).__name__}, not a mapping of names to arrays",
+                f"{self.backend} gave {type(returned).__name__}, not a mapping of names to arrays:"
+                " return {name: numpy.ndarray}",
                 code="plugin.wrong-return",
             )
         with self._guard_backend(
