@@ -88,7 +88,7 @@ def test_fault_is_found_where_it_is_fed_with_captured_values(
         assert document["whole"]["status"] == "unresolved" and has_line(
             document["whole"]["why"], "not run"
         )
-        assert has_line(document["notes"], "nobody", "explains")
+        assert has_line(document["notes"], "unknown", "explains")
         assert not has_line(document["notes"], "outputs agree")
         asked = [step.items for step in bisection.steps if step.query.kind is not QueryKind.WHOLE]
         assert max(map(len, asked)) == 2 and {k for items in asked for k in items} == set(
