@@ -25,7 +25,7 @@ from subgraph.cases import case, evidence
 from subgraph.cases.case import CaseOutcome, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, MODEL, REPORT_FILES, SMALL
-from subgraph.cases.short_values import MAX_NUMBERS, is_short, list_values, show_array
+from subgraph.cases.short_values import MAX_NUMBERS, are_short, list_values, show_array
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError
 from subgraph.graph.region import Region, build_region
@@ -162,7 +162,7 @@ def _add_candidate(oracle: NodeOracle, region: Region, folder: Path, fault: str 
             _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
     verdict = trials.judge.verdict(region, result)
     numbers = None
-    if all(is_short(trials.values.records[0][name]) for name in region.inputs):
+    if are_short(map(trials.values.records[0].__getitem__, region.inputs)):
         numbers = _list_numbers(trials, region, result, verdict)
     _add_outcome(trials, result, verdict, folder, numbers, fault)
 

@@ -9,14 +9,18 @@ from subgraph.storage.tensors import Record, Records, shape_text
 from subgraph.text import clean
 from subgraph.types import Array
 
-MAX_NUMBERS = 16  # of a tensor that are shown
+MAX_NUMBERS = 24  # of a line
 MAX_COLUMNS = 1000  # of a line of numbers: it is not broken
 
 
-def is_short(record: Record) -> bool:
-    """Return whether a value is a tensor of a few real numbers."""
-    is_real = not record.dtype.startswith(("string", "complex"))
-    return record.form == "tensor" and is_real and math.prod(record.shapes[0]) <= MAX_NUMBERS
+def are_short(records: Iterable[Record]) -> bool:
+    """Return whether values are tensors of real numbers, a few in all."""
+    total = 0
+    for record in records:
+        if record.form != "tensor" or record.dtype.startswith(("string", "complex")):
+            return False
+        total += math.prod(record.shapes[0])
+    return total <= MAX_NUMBERS
 
 
 def list_values(values: Records, names: Iterable[str]) -> str:
@@ -25,8 +29,8 @@ def list_values(values: Records, names: Iterable[str]) -> str:
 
 
 def list_case(values: Records, inputs: Iterable[str], outputs: Iterable[str]) -> str | None:
-    """Return the inputs and the expected outputs of a case; None if one of them is large."""
-    if not all(is_short(values[name]) for name in (*inputs, *outputs)):
+    """Return the inputs and the expected outputs of a case; None if they are large."""
+    if not are_short(map(values.__getitem__, (*inputs, *outputs))):
         return None
     return f"{list_values(values, inputs)} in, {list_values(values, outputs)} expected"
 

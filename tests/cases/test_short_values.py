@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from subgraph.cases.short_values import show_array
+from subgraph.cases.short_values import are_short, show_array
+from subgraph.storage.tensors import Record
 from subgraph.types import Array
 
 
@@ -21,3 +22,11 @@ from subgraph.types import Array
 )
 def test_array_in_a_line(array: Array, text: str) -> None:
     assert show_array(array) == text
+
+
+@pytest.mark.parametrize(("sizes", "short"), [((8, 16), True), ((9, 16), False), ((), True)])
+def test_few_numbers_are_counted_together(sizes: tuple[int, ...], short: bool) -> None:
+    records = [Record(str(n), "tensor", "float32", ((n,),), ()) for n in sizes]
+    assert are_short(records) is short
+    texts = [Record("s", "tensor", "string", ((1,),), ())]
+    assert not are_short([*records, *texts])

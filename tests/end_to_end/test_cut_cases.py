@@ -249,7 +249,8 @@ def test_script_of_a_cut_reproduces_its_outputs(
     script = run_program([sys.executable, "repro.py"], cwd=moved)
     assert script.returncode == 0, script.stdout + script.stderr
     outputs = EDGES[key].outputs.split()
-    assert sorted(script.stdout.splitlines()) == [f"{name}: bit-identical" for name in outputs]
+    judged = [line for line in script.stdout.splitlines() if " in, " not in line]
+    assert sorted(judged) == [f"{name}: bit-identical" for name in outputs]
 
 
 def test_script_of_a_cut_detects_other_outputs(

@@ -486,7 +486,11 @@ def refusal(one: Worker, into: Path) -> SubcutError:
         ({"run": "return {'y': object()}"}, ModelError, ("y", "tensor", "TypeError", "object")),
         ({"run": "return {'y': {'a': 1}}"}, ModelError, ("y", "tensor", "TypeError", "dict")),
         ({"run": "return {'y': [[1, 2], [3, None]]}"}, ModelError, ("y", "tensor")),
-        ({"run": "return {'y': np.zeros(2, 'M8[s]')}"}, ModelError, ("y", "tensor", "elements")),
+        (
+            {"run": "return {'y': np.zeros(2, 'M8[s]')}"},
+            ModelError,
+            ("y", "tensor", "element type"),
+        ),
         ({"top": "1 / 0"}, UsageError, ("imported", "ZeroDivisionError")),
         ({"top": "import no_such_module"}, UsageError, ("imported", "ModuleNotFoundError")),
         ({"top": "sys.exit(3)"}, UsageError, ("imported", "SystemExit")),
