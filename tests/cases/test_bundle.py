@@ -234,7 +234,7 @@ def test_bundle_has_only_listed_files(packed: Path) -> None:
     assert "python culprit/repro.py --outputs culprit/candidate" in text and has_line(
         text, "replay it.zip --trust"
     )
-    assert has_line(text, "What it says of the sender's candidate") and has_line(
+    assert has_line(text, "About the sender's candidate") and has_line(
         text, "mine.py:api_key=REMOVED"
     )
     run = content(packed, "run.json")
