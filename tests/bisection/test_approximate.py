@@ -322,7 +322,7 @@ def test_where_all_is_off_it_is_said_once(tmp_path: Path) -> None:
     folder = done.document["report"].rpartition("/")[0]
     assert has_line(
         subcut("report", folder, "-f", "text", cwd=tmp_path).out.splitlines()[0],
-        "off alone",
+        "deviates alone",
         "none",
     )
     replayed = subcut(

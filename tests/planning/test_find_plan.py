@@ -497,8 +497,8 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
         )
 
     cut = note("m.onnx", "--candidate-model", "narrow.onnx", "--at-least", "20")
-    assert has_line(cut, "off by", "median")
-    assert has_line(note("m.onnx", "--to", "fp16", "--at-least", "130"), "off by", "median")
+    assert has_line(cut, "deviates by", "median")
+    assert has_line(note("m.onnx", "--to", "fp16", "--at-least", "130"), "deviates by", "median")
 
 
 def test_wrapper_that_breaks_its_contract_has_no_plan(place: Path) -> None:
