@@ -148,9 +148,10 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
         is_settled = not find_doubt(anew, tuple(Doubt))
         if verdict.agrees:
             require_usable(anew, anew.run(anew.full_model))
-    return anew.runner.forms.verdicts[
-        Form.SHIPPED
-    ] if anew.runner.forms.only_pinned else verdict, is_settled
+    forms = anew.runner.forms
+    if forms.only_pinned:
+        verdict = forms.verdicts[Form.SHIPPED]
+    return verdict, is_settled
 
 
 def _reason(verdict: Verdict) -> str:
