@@ -136,8 +136,8 @@ def disagreement(
 
 
 def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
-    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime;
-    and whether it needs no look inside.
+    """Return the verdict of a new run of the whole model, since a stored answer may be that of an
+    older runtime; and whether it needs no look inside.
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """

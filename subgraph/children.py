@@ -37,8 +37,8 @@ class Ended(NamedTuple):
     err: bytes
 
     def last_lines(self, count: int, *skipped: str) -> list[str]:
-        """The last lines of its standard error, or else of its output: none that are empty or begin
-        with a text of `skipped`."""
+        """Return the last lines of its standard error, or else of its output: none that are empty
+        or begin with a text of `skipped`."""
         lines = (self.err or self.out).decode(errors="replace").splitlines()
         return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][
             -count:
@@ -60,8 +60,8 @@ class Ended(NamedTuple):
 
 
 def python(*words: str | Path, of: Path | None = None) -> list[str]:
-    """The command line of a Python, subcut's own or that `of` an environment: the only way to start
-    one.
+    """Return the command line of a Python, subcut's own or that `of` an environment: the only way
+    to start one.
 
     It imports no module of the current folder or of the folder of the script that it runs (-P).
     """

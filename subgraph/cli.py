@@ -118,7 +118,7 @@ class PlainConversion:
         self.annotation = annotation
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The value that the command gets.
+        """Return the value that the command gets.
 
         Raises:
             BadParameter: not a whole number.
@@ -415,7 +415,7 @@ def _complete() -> int:
 
 
 def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
-    """An exception as a document, and the exit code."""
+    """Return an exception as a document, and the exit code."""
     if isinstance(e, SubcutError):
         return ErrorEntry(**e.to_json()), e.exit_code
     if isinstance(e, typer.TyperException):
@@ -441,7 +441,7 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorEntry, int]:
 
 
 def _usage(e: typer.TyperException) -> str:
-    """The usage line of the command whose options cannot be read."""
+    """Return the usage line of the command whose options cannot be read."""
     ctx = getattr(e, "ctx", None)
     if ctx is None or ctx.parent is None:
         return "usage: subcut [MODEL] --start A --end B; see `subcut --help`"

@@ -68,20 +68,20 @@ TYPES: Mapping[type, tuple[str, str]] = {
 
 
 def absent(*, of_kind: str = "") -> Any:
-    """A dataclass field that is left out of the JSON while it is None; a document whose `kind` is
-    that must have it."""
+    """Declare a dataclass field that is left out of the JSON while it is None; a document whose
+    `kind` is that must have it."""
     return field(default=None, metadata={ABSENT: True, KIND: of_kind})
 
 
 def json_key(key: str, **options: Any) -> Any:
-    """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of
+    """Declare a dataclass field whose JSON key is not a Python name, as `from`; `options` as of
     `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
 
 
 def part(**options: Any) -> Any:
-    """A dataclass field that holds a dataclass whose keys are on the level of its owner in the
-    JSON; `options` as of `dataclasses.field`."""
+    """Declare a dataclass field that holds a dataclass whose keys are on the level of its owner in
+    the JSON; `options` as of `dataclasses.field`."""
     return field(metadata={PART: True}, **options)
 
 
@@ -163,7 +163,7 @@ class _DepartureError(Exception):
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """The JSON in a file; no number in it is infinite, not a number or out of bounds.
+    """Read the JSON in a file; no number in it is infinite, not a number or out of bounds.
 
     Raises:
         InputError: it cannot be read, or is not JSON.
@@ -215,7 +215,7 @@ def parse_toml(text: str) -> JsonObject:
 
 
 def read_document(path: Path, kind: type[T], hint: str) -> T:
-    """The document in a file.
+    """Read the document in a file.
 
     Raises:
         InputError: The file cannot be read, holds no JSON or another document; the error names the
@@ -225,8 +225,8 @@ def read_document(path: Path, kind: type[T], hint: str) -> T:
 
 
 def from_json(kind: type[T], document: Any, what: str = "the document", hint: str = "") -> T:
-    """A dataclass from plain JSON; keys that it does not have are passed over. `what` and `hint`:
-    of the error.
+    """Return a dataclass from plain JSON; keys that it does not have are passed over. `what` and
+    `hint`: of the error.
 
     Raises:
         InputError: it is another document; names the key and what was expected.
@@ -262,7 +262,7 @@ def _reader(kind: Any) -> Reader:
 
 
 def _reader_of(option: Any) -> Reader:
-    """Reads values that have the plain type of one option."""
+    """Return a reader of values that have the plain type of one option."""
     plain = _plain(option)[0]
     if plain is list:
         return _reader_of_list(option)
@@ -427,7 +427,7 @@ def _plain(kind: Any) -> tuple[type, tuple[type, ...]]:
 
 @cache
 def _words(kind: Any) -> Sequence[object]:
-    """The only texts of a type; none for one that has any."""
+    """Return the only texts of a type; none for one that has any."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if get_origin(kind) is Annotated:
@@ -440,7 +440,7 @@ def _words(kind: Any) -> Sequence[object]:
 
 
 def _require_numbers(value: Any) -> Any:
-    """The value.
+    """Require that no number in a value is infinite or NaN, and return the value.
 
     Raises:
         _DepartureError: The document has a number that JSON lacks, or one beyond the range of any

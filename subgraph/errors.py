@@ -262,8 +262,8 @@ def _iter_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
 
 
 def from_json(data: Fields) -> SubcutError:
-    """The error that a child process described; an unknown kind becomes a plain SubcutError, no
-    code is ""."""
+    """Return the error that a child process described; an unknown kind becomes a plain SubcutError,
+    no code is ""."""
     by_name = {cls.__name__: cls for cls in _iter_subclasses(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
     ending = {

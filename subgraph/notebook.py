@@ -55,7 +55,7 @@ def html(item: Any) -> str:
 
 @singledispatch
 def drawing(item: Any) -> str:
-    """A graph or a cut as SVG, groups closed.
+    """Draw a graph or a cut as SVG, groups closed.
 
     Raises:
         TypeError: it is neither.
@@ -130,7 +130,7 @@ def _(comparison: Comparison) -> str:
 
 @html.register
 def _(plan: PlanDocument) -> str:
-    """The answer, and where a score judged it, the curve of the score over what is kept."""
+    """Show the answer, and where a score judged it, the curve of the score over what is kept."""
     kept = "\n".join(f"{p.name}  {', '.join(p.ops)}  {p.gear}" for p in plan.result.kept or ())
     curve = plan_curve(plan)
     drawn = f"<style>{CHART}</style>{curve}" if curve else ""
@@ -148,7 +148,8 @@ def _(step: Step) -> str:
 
 @html.register
 def _(findings: Findings) -> str:
-    """The outcome, and a line per finding with its nodes, or its items where they have no names."""
+    """Show the outcome, and a line per finding with its nodes, or its items where they have no
+    names."""
     lines = [f"{findings.outcome.value} {findings.stopped}"]
     for finding in findings.findings:
         items = chain.from_iterable(finding.regions)
@@ -159,7 +160,8 @@ def _(findings: Findings) -> str:
 
 @html.register
 def _(bisection: Bisection) -> str:
-    """The report in text once it ended, with the first finding drawn; before, how far it is."""
+    """Show the report in text once it ended, with the first finding drawn; before, how far
+    it is."""
     if not bisection.finished:
         return _progress(bisection)
     findings = bisection.result.findings

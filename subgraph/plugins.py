@@ -56,15 +56,15 @@ def takes(function: Callable[..., object], *arguments: object) -> bool:
 
 
 def names(kind: str) -> list[str]:
-    """The names of one kind: those of subcut's own files, then those of installed packages, each
-    sorted."""
+    """Return the names of one kind: those of subcut's own files, then those of installed packages,
+    each sorted."""
     own = own_names(kind)
     return own + sorted(set(_entry_points(kind)) - set(own))
 
 
 def own_names(kind: str) -> list[str]:
-    """The names of subcut's own files, sorted. Plugins of installed packages are left out, because
-    to look for them takes 30 ms."""
+    """Return the names of subcut's own files, sorted. Plugins of installed packages are left out,
+    because to look for them takes 30 ms."""
     stems = sorted(
         path.stem for path in _folder(kind).glob("*.py") if not path.stem.startswith("_")
     )
@@ -72,7 +72,7 @@ def own_names(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str) -> ModuleType:
-    """The module of a plugin; `name` ending in `.py` is a path.
+    """Load the module of a plugin; `name` ending in `.py` is a path.
 
     Raises:
         UnknownName: no plugin has that name; carries the nearest.
@@ -111,7 +111,7 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 def help_of(kind: str, name: str) -> str:
-    """The first line of a plugin's docstring, read without importing it."""
+    """Return the first line of a plugin's docstring, read without importing it."""
     path = _file(kind, name)
     if not path.is_file():
         return f"from {_entry_points(kind).get(name, name)}"
@@ -142,7 +142,7 @@ def constant(kind: str, name: str, constant: str) -> object:
 
 
 def _body(kind: str, name: str) -> list[ast.stmt]:
-    """The statements of a plugin that is a file; none if it cannot be read."""
+    """Return the statements of a plugin that is a file; none if it cannot be read."""
     file = _file(kind, name)
     try:
         return _statements(file, file.stat().st_mtime_ns)
@@ -152,7 +152,7 @@ def _body(kind: str, name: str) -> list[ast.stmt]:
 
 @cache
 def _statements(file: Path, _changed: int) -> list[ast.stmt]:
-    """The statements of a file, parsed once for each time at which it was changed: 4 ms for
+    """Return the statements of a file, parsed once for each time at which it was changed: 4 ms for
     onnxruntime's backend."""
     return ast.parse(file.read_bytes()).body
 

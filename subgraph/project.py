@@ -145,7 +145,7 @@ class Project:
 
 
 def _fitting(word: str) -> list[str]:
-    """The files that a glob fits; the word itself, if it is not a glob or a file's name.
+    """Return the files that a glob fits; the word itself, if it is not a glob or a file's name.
 
     Raises:
         UsageError: no file fits.
@@ -179,7 +179,7 @@ def _parse_text(key: str, text: str) -> Any:
 
 
 def load(start: Path | None = None) -> Project:
-    """The nearest project file, from this folder upwards.
+    """Load the nearest project file, from this folder upwards.
 
     Raises:
         UsageError: it is not TOML, or a value has the wrong type. UnknownName: unknown key.
@@ -289,7 +289,8 @@ def _test(file: Path, table: Any) -> JsonObject:
 
 
 def _resolve_input(file: Path, word: str) -> str:
-    """An `input` with its path relative to the project file's folder; NAME=FILE keeps its name."""
+    """Return an `input` with its path relative to the project file's folder; NAME=FILE keeps its
+    name."""
     name, sep, path = word.partition("=")
     return f"{name}={file.parent / path}" if sep else str(file.parent / word)
 

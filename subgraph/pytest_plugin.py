@@ -25,7 +25,7 @@ OUTPUT = "subcut_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The plugin's three options."""
+    """Add the plugin's three options."""
     group = parser.getgroup("subcut", "subcut: is a model right on a runtime or device?")
     group.addoption(
         "--subcut", action="store_true", help="Run [[tests]] of subcut.toml or [tool.subcut], too."
@@ -92,7 +92,8 @@ class ModelTests(pytest.File):
     """A project file: a test for each model on each candidate of its `[[tests]]`."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """
+        """Yield a test for each model of the file.
+
         Raises:
             CollectError: the file cannot be read, or a model is not there.
         """

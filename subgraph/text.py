@@ -100,7 +100,7 @@ def split_signature(path: Path) -> tuple[Path, str]:
 
 
 def cell(text: str) -> str:
-    """A text for a cell of a spreadsheet: cleaned, and it never starts a formula.
+    """Return a text for a cell of a spreadsheet: cleaned, and it never starts a formula.
 
     >>> cell("=1+1\\n")
     "'=1+1"
@@ -124,7 +124,7 @@ def mask_logins(text: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """False for a file name or an argument that is not UTF-8: Python turns its bytes into
+    """Return False for a file name or an argument that is not UTF-8: Python turns its bytes into
     surrogates."""
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
@@ -360,7 +360,7 @@ def format_size(number: int) -> str:
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """The three names most similar to `word`, best first; case does not matter.
+    """Return the three names most similar to `word`, best first; case does not matter.
 
     Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters.
     Complexity: linear in the names.

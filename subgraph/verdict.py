@@ -172,7 +172,7 @@ class Verdict(Graded):
         return max((judged.errors.get(metric, unknown) for judged in self.outputs), default=0.0)
 
     def document(self) -> VerdictDocument:
-        """The verdict as a document has it."""
+        """Return the verdict as a document has it."""
         return VerdictDocument(
             self.status,
             self.signature,

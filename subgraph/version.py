@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def install(extra: str) -> str:
-    """The command that installs what an extra of subcut needs: `pip install
+    """Return the command that installs what an extra of subcut needs: `pip install
     'openvino>=2026.4,<2027'`.
 
     By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not

@@ -241,11 +241,12 @@ class Bisection:
     # ------------------------------------------------------------ searching
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
-        """An oracle that knows no answers."""
+        """Return an oracle that knows no answers."""
         return NodeOracle(trials, items_of(trials), self.options.limits.workers)
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
-        """The findings of a search that has just ended, with the counts of those before it."""
+        """Return the findings of a search that has just ended, with the counts of those
+        before it."""
         return replace(findings, counts=before + findings.counts)
 
     def search(
@@ -313,7 +314,7 @@ def _describe(
     session_notes: Sequence[str],
     last_notes: Sequence[str],
 ) -> BisectDocument:
-    """The document, without what is found in bodies. Notes that are "" are left out."""
+    """Return the document, without what is found in bodies. Notes that are "" are left out."""
     settlement = interim.settlement
     options = bisection.options
     said = power.says if power else ""
@@ -366,8 +367,8 @@ def _stale_notes(options: BisectionOptions, interim: Interim, place: ResultPlace
 
 
 def _distance_of_whole(trials: Trials) -> str:
-    """A clause with the error of the full model, which takes no noise, where the candidate has run
-    it; else ""."""
+    """Return a clause with the error of the full model, which takes no noise, where the candidate
+    has run it; else ""."""
     judge = trials.judge.ignore_evidence().with_criterion("numpy")
     whole = trials.full_model
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)

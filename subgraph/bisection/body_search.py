@@ -51,7 +51,8 @@ class InnerRuns:
         return None if self.most is None else max(self.most - self.made, 0)
 
     def require(self, runs: int) -> None:
-        """
+        """Require that this number of runs is left.
+
         Raises:
             Inconclusive: fewer are left.
         """
@@ -178,7 +179,7 @@ def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
 
 
 def most_halvings(total: int) -> int:
-    """Runs that `first_wrong` takes at most.
+    """Return the number of runs that `first_wrong` takes at most.
 
     >>> most_halvings(1), most_halvings(2), most_halvings(1000)
     (0, 1, 11)

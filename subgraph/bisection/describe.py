@@ -331,8 +331,8 @@ def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
 
 
 def _find_isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
-    """The last verdict on exactly this region; a failing one before others, then one from a fresh
-    process."""
+    """Return the last verdict on exactly this region; a failing one before others, then one from a
+    fresh process."""
     own = [
         s
         for s in steps
@@ -424,7 +424,7 @@ def _describe_effect(oracle: NodeOracle, finding: Finding) -> document.FindingEf
 
 
 def _kind(oracle: NodeOracle, finding: Finding, is_complete: bool) -> document.KindDocument | None:
-    """The operator of several regions that are one node each."""
+    """Return the operator of several regions that are one node each."""
     wrong = oracle.indices(chain.from_iterable(finding.regions))
     if not finding.repeats or len(wrong) > len(finding.regions):
         return None

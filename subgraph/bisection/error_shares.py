@@ -106,7 +106,7 @@ class ErrorShares:
         return None if whole is None or alone is None else share_of(alone, whole)
 
     def _target(self, items: Items) -> Target:
-        """The error of these items when all others are right; of the whole model for ()."""
+        """Return the error of these items when all others are right; of the whole model for ()."""
         targets = self.seen.targets
         if items not in targets:
             trials = self._trials
@@ -158,8 +158,8 @@ class ErrorShares:
 
 
 def answer_of(verdict: Verdict) -> Answer:
-    """A verdict as an answer. A stored one takes as long as its run did, so that the search takes
-    the same path again."""
+    """Return a verdict as an answer. A stored one takes as long as its run did, so that the search
+    takes the same path again."""
     seconds = verdict.build + verdict.run
     return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict)
 
@@ -358,7 +358,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
 
 
 def _error(trials: Trials, region: Region) -> float:
-    """The largest error of a region's outputs alone, over their scale; 0 if nothing can be
+    """Return the largest error of a region's outputs alone, over their scale; 0 if nothing can be
     compared."""
     result = trials.run(region)
     errors = [0.0]

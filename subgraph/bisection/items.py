@@ -60,15 +60,15 @@ class NodeItems:
         return sum(map(len, self.groups))
 
     def label(self, item: int) -> str:
-        """The label of an item's last node."""
+        """Return the label of an item's last node."""
         return self.graph.label(self.groups[item][-1])
 
     def indices(self, items: Iterable[int]) -> list[int]:
-        """The nodes of some items, in topological order."""
+        """Return the nodes of some items, in topological order."""
         return self.graph.in_order(chain.from_iterable(self.groups[k] for k in items))
 
     def region(self, items: Iterable[int]) -> Region:
-        """The region of some items.
+        """Return the region of some items.
 
         Raises:
             NoRegion: they only draw random numbers.
@@ -92,8 +92,8 @@ class NodeItems:
 
 
 def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
-    """The items of a search, each as its nodes: nodes that an output needs and whose outputs depend
-    on more than shapes; if shapes are not frozen, on more than constants."""
+    """Return the items of a search, each as its nodes: nodes that an output needs and whose outputs
+    depend on more than shapes; if shapes are not frozen, on more than constants."""
     model = trials.model
     other = trials.runtime.own_model
     graph = model.graph
@@ -155,7 +155,7 @@ def _join(
 
 
 def describe_kind(graph: Graph, wrong: Collection[int], *, is_complete: bool) -> KindDocument:
-    """The operator of these nodes, and what distinguishes them from its other nodes.
+    """Return the operator of these nodes, and what distinguishes them from its other nodes.
 
     `is_complete`: whether all other nodes are known to agree.
     """

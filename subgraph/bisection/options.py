@@ -77,7 +77,7 @@ class BisectionOptions:
         )
 
     def scope(self, oracle: NodeOracle) -> Sequence[int] | None:
-        """The items between the two nodes of `within`; None for all.
+        """Return the items between the two nodes of `within`; None for all.
 
         Raises:
             UsageError, UnknownName: `within` does not name two nodes, or none of the nodes between

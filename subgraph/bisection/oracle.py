@@ -161,7 +161,7 @@ class NodeOracle(NodeItems):
     def _with_share(
         self, query: Query, region: Region, result: RunResult, answer: Answer
     ) -> Answer:
-        """The answer with the region's share of the error, if the full model has one."""
+        """Return the answer with the region's share of the error, if the full model has one."""
         if self.whole_agrees or self.trials.runner.too_large(self.trials.full_model):
             return answer
         share = ErrorShares(self, self.seen).compute_share(query, region, result, answer)
@@ -271,7 +271,7 @@ class RunsAhead(Closable):
             wait([future for future, _ in self._going.values()], return_when=FIRST_COMPLETED)
 
     def take(self, query: Query) -> RunResult | None:
-        """The result of a query's run, if it ran ahead.
+        """Return the result of a query's run, if it ran ahead.
 
         Raises: what the run raised.
         """

@@ -107,7 +107,7 @@ class ModelRewriter(NodeItems):
     # ------------------------------------------------------------ runs
 
     def run(self, changes: Changes, repetition: int = 0, *, fresh: bool = False) -> RunResult:
-        """The candidate's outputs of the full model with these changes.
+        """Return the candidate's outputs of the full model with these changes.
 
         Raises:
             BackendError: The candidate cannot be used at all.
@@ -120,7 +120,7 @@ class ModelRewriter(NodeItems):
     def run_changed(
         self, changes: Changes, repetition: int = 0, *, fresh: bool = False
     ) -> RunResult:
-        """The candidate's outputs with one change or more."""
+        """Return the candidate's outputs with one change or more."""
         return run_file(self.trials, self.write(changes), repetition, fresh=fresh)
 
     def write(self, changes: Changes) -> Path:
@@ -130,7 +130,7 @@ class ModelRewriter(NodeItems):
         return path
 
     def verdict(self, changes: Changes) -> Verdict:
-        """The verdict on the full model with these changes; the run is no trial."""
+        """Return the verdict on the full model with these changes; the run is no trial."""
         whole = self.trials.full_model
         with self.trials.log.count_as_extra(whole):
             return self.trials.judge.verdict(whole, self.run(changes))
@@ -214,7 +214,7 @@ def view_file(trials: Trials, path: Path) -> ReferenceModel:
 
 
 def run_file(trials: Trials, path: Path, repetition: int = 0, *, fresh: bool = False) -> RunResult:
-    """The candidate's outputs of a rewritten model.
+    """Return the candidate's outputs of a rewritten model.
 
     Raises:
         BackendError: The candidate cannot be used at all.
@@ -274,7 +274,8 @@ class RewritingOracle(NodeOracle):
         return self.rewriter.run(changes, query.repetition, fresh=query.fresh)
 
     def _answer(self, query: Query) -> Answer:
-        """The answer to a query; an error that rounding explains is a failure like any other."""
+        """Return the answer to a query; an error that rounding explains is a failure like any
+        other."""
         if query.kind in (QueryKind.PROFILE, QueryKind.PREFIX):
             return Answer(Status.UNRESOLVED)
         region = self._region(query)

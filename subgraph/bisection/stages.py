@@ -116,22 +116,22 @@ class Interim:
         return self.precise is not None or moves
 
     def agreeing(self, settlement: Settlement) -> Interim:
-        """The result if the settlement shows that the candidate is right."""
+        """Return the result if the settlement shows that the candidate is right."""
         findings = replace(self.findings, outcome=Outcome.AGREE, findings=())
         return replace(self, findings=findings, settlement=settlement)
 
     def disagreeing(self, precise: PreciseSetting) -> Interim:
-        """The result if a setting explains the candidate's outputs."""
+        """Return the result if a setting explains the candidate's outputs."""
         findings = replace(self.findings, outcome=Outcome.DISAGREE)
         return replace(self, findings=findings, precise=precise)
 
     def noting(self, text: str) -> Interim:
-        """The result with another note for the reader."""
+        """Return the result with another note for the reader."""
         notes = (*self.findings.notes, (text, ()))
         return replace(self, findings=replace(self.findings, notes=notes))
 
     def mark_stopped(self, why: str) -> Interim:
-        """The result if a stage was ended: a doubt that it was to settle stays open."""
+        """Return the result if a stage was ended: a doubt that it was to settle stays open."""
         findings = replace(self.findings, stopped=self.findings.stopped or why, budget_spent=True)
         if findings.outcome is Outcome.AGREE:
             items = tuple(range(len(self.oracle.groups)))
@@ -155,7 +155,7 @@ class Searcher(Protocol):
         """The class of the oracles that rewrite the full model."""
 
     def new_oracle(self, trials: Trials) -> NodeOracle:
-        """An oracle that knows no answers."""
+        """Return an oracle that knows no answers."""
 
     def search(
         self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False
@@ -435,7 +435,7 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 
 def _list_judged_regions(searcher: Searcher, interim: Interim) -> list[Region]:
-    """The regions that the search was to judge."""
+    """Return the regions that the search was to judge."""
     options = searcher.options
     model = interim.trials.model
     judged = [model.whole()]
@@ -562,7 +562,7 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
 
 
 def _find_excused_operators(trials: Trials, region: Region, verdict: Verdict) -> frozenset[str]:
-    """The operators of a region that runtimes approximate.
+    """Return the operators of a region that runtimes approximate.
 
     None if it computes sums, and the reference computes the same of another model's region: then no
     kernel, but that model is the reason.
@@ -633,5 +633,5 @@ def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -
 
 
 def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
-    """The operators of some items."""
+    """Return the operators of some items."""
     return {oracle.graph.ops[i] for i in chain.from_iterable(oracle.groups[k] for k in items)}

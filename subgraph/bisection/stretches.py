@@ -38,8 +38,8 @@ UNSEEN = (
 
 
 def stretches_of(oracle: NodeOracle) -> list[Items]:
-    """The items, in ranges whose weights fit into the candidate's memory; all in one where the
-    whole does."""
+    """Return the items, in ranges whose weights fit into the candidate's memory; all in one range
+    where the full model fits."""
     trials = oracle.trials
     everything = tuple(range(len(oracle.groups)))
     weights = trials.graph.weights
@@ -80,7 +80,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     numbers = itertools.count(1)
 
     def number_step(step: Step) -> Step | None:
-        """Number a step; omit every run of the full model but the first."""
+        """Give a step its number; omit every run of the full model but the first."""
         known = found and step.query.kind is QueryKind.WHOLE
         return None if known else replace(step, number=next(numbers))
 

@@ -52,7 +52,7 @@ UNKNOWN = 5  # exit code
 
 
 def write_answer(document: BlameDocument, folder: Path) -> BlameDocument:
-    """The document with its answer, and both as files in a folder.
+    """Return the document with its answer, and both as files in a folder.
 
     Raises:
         OutputError: nothing can be written.

@@ -204,8 +204,8 @@ def _format_attribute(attribute: Any) -> str:
 def _copy_with_own_shapes(
     model: protobuf.ModelProto, onnx: OnnxProcess, without: Sequence[tuple[int, int]] = ()
 ) -> protobuf.ModelProto:
-    """A copy, without these attributes, with the shapes that its attributes give, as far as they
-    can be inferred."""
+    """Return a copy, without these attributes, with the shapes that its attributes give, as far as
+    they can be inferred."""
     made = protobuf.clone(model)
     del made.graph.value_info[:]
     for i, k in sorted(without, reverse=True):  # from the end: earlier positions stay

@@ -120,7 +120,7 @@ class Blame:
         return self.is_wrong and any(one.fact is Fact.MODEL for one in found)
 
     def passes(self) -> list[Strings]:
-        """The minimal sets of passes without which the region is right."""
+        """Return the minimal sets of passes without which the region is right."""
         ablation = Ablation(self.trials, self.region)
         try:
             return [] if self.is_model_wrong else self._minimal_sets(ablation)
@@ -138,8 +138,8 @@ class Blame:
         return found
 
     def steps(self, maker: Maker, work: Path, place: Path) -> tuple[list[Strings], list[Cure]]:
-        """The minimal sets of steps without which the tool's model is right, and the models that
-        it writes then; these go to the folder `work`, which becomes `place`.
+        """Return the minimal sets of steps without which the tool's model is right, and the models
+        that it writes then; these go to the folder `work`, which becomes `place`.
 
         Raises:
             SubcutError: the reference cannot run the model, or the tool does not run.
@@ -228,7 +228,8 @@ class Blame:
         return found
 
     def find_releases(self, asked: ReleasesAsked) -> list[str]:
-        """
+        """Find the releases of the candidate's runtime that are right, among those of `asked`.
+
         Raises:
             UsageError, BackendError: as `history`.
         """
@@ -319,8 +320,8 @@ class Blame:
         return sorted(cures, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))
 
     def runtime(self) -> tuple[str, str]:
-        """(the runtime's package, its release), as people name them; the candidate's name where it
-        has none."""
+        """Return the runtime's package and its release, as people name them; the candidate's name
+        where it has none."""
         candidate = self.trials.runtime.candidate
         try:
             package = releases.package(candidate.backend)[0]
@@ -330,7 +331,7 @@ class Blame:
 
 
 def _find_own_release(blame: Blame) -> str:
-    """The release that the candidate runs; "" if it is not known."""
+    """Return the release that the candidate runs; "" if it is not known."""
     candidate = blame.trials.runtime.candidate
     if candidate.release:
         return candidate.release
@@ -379,7 +380,7 @@ def is_between(version: str, first: str, last: str) -> bool:
 
 
 def _find_mended(history: Versions) -> list[str]:
-    """The nearest release that is right, after and before the wrong ones."""
+    """Return the nearest release that is right, after and before the wrong ones."""
     known = [t.version for t in history.tried]
     after = [history.first_right] if history.first_right else []
     before = known[: known.index(history.first_wrong)] if history.first_wrong else []

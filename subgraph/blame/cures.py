@@ -94,7 +94,7 @@ class Prover:
         return self._cure(kind, what, path.name, self.verdict(path), self.trials, path)
 
     def verdict(self, path: Path) -> Verdict:
-        """The verdict on another model, as of `of_model`.
+        """Return the verdict on another model, as of `of_model`.
 
         Raises:
             SubcutError: it cannot be run.
@@ -113,8 +113,8 @@ class Prover:
     def _cure(
         self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path
     ) -> Cure:
-        """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is
-        right."""
+        """Return a cure, by the verdict on the whole model; `other`, `path`: what is timed if that
+        is right."""
         if not verdict.agrees:
             return Cure(kind, what, how, False, "region", None, verdict.why)
         return Cure(
@@ -152,7 +152,7 @@ class Prover:
 
 @contextmanager
 def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prover]:
-    """A prover until the block ends; `notes` gets what keeps it from drawing inputs.
+    """Provide a prover until the block ends; `notes` gets what keeps it from drawing inputs.
 
     Raises:
         SubcutError: the reference cannot run the model.
@@ -219,7 +219,7 @@ def draw_samples(
 def extend_samples(
     feeding: Feeding, samples: Sequence[Records], draws: Sequence[Records]
 ) -> Feeding:
-    """The samples, and the draws after them."""
+    """Return the samples, and the draws after them."""
     origins = [*[""] * len(samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
     records = (*samples, *draws)
     return replace(feeding, records=records, origins=tuple(origins), labels=(), setting="")
@@ -240,7 +240,7 @@ def _draw(value: Value, k: int, rng: np.random.Generator) -> Any:
 
 
 def parameters(graph: Graph) -> Strings:
-    """The model's inputs that nodes read in such places only. Complexity: linear in their
+    """Return the model's inputs that nodes read in such places only. Complexity: linear in their
     readers."""
     return tuple(
         name for name in graph.inputs if name not in graph.outputs and _only_sets(graph, name)
@@ -258,7 +258,8 @@ def _only_sets(graph: Graph, name: str) -> bool:
 
 
 def fix_parameters(graph: Graph, region: Region) -> Region:
-    """The region with these inputs as constants of its cut, as if they depended on shapes only."""
+    """Return the region with these inputs as constants of its cut, as if they depended on shapes
+    only."""
     constant = parameters(graph)
     inputs = tuple(name for name in region.inputs if name not in constant)
     fixed = tuple(name for name in region.inputs if name in constant)

@@ -76,7 +76,7 @@ class Maker:
 
 
 def parse_maker(text: str) -> Candidate:
-    """The tool that `--made-by` names, as a candidate whose backend runs it.
+    """Return the tool that `--made-by` names, as a candidate whose backend runs it.
 
     Raises:
         UnknownName: No tool has this name. UsageError: A setting cannot be read.
@@ -99,7 +99,7 @@ def parse_maker(text: str) -> Candidate:
 def open_maker(
     text: str, limits: Candidate, model: Path, feeding: Feeding, output: Path
 ) -> Iterator[tuple[Maker, Path]]:
-    """A tool until the block ends, and the model that it writes with all its steps.
+    """Provide a tool until the block ends, and the model that it writes with all its steps.
 
     Args:
         text: The tool as `--made-by` names it.
@@ -160,7 +160,7 @@ class Remade(Ablation):
         return self.maker.steps(self.trials.graph.path)
 
     def verdict(self, off: Iterable[str]) -> Verdict:
-        """The verdict on the full model without these steps."""
+        """Return the verdict on the full model without these steps."""
         digest = self._digest(frozenset(off))
         if digest not in self._known:
             self.runs += 1
@@ -181,7 +181,7 @@ class Remade(Ablation):
         return self.made
 
     def _digest(self, off: frozenset[str]) -> str:
-        """A digest of the model without these steps, or why it cannot be written."""
+        """Return a digest of the model without these steps, or why it cannot be written."""
         if off not in self._digests:
             try:
                 self._digests[off] = contents(self.make(off))

@@ -20,13 +20,13 @@ from subgraph.types import Fields
 
 
 def version(options: Fields) -> str:
-    """The version of the tool's package; "" without one."""
+    """Return the version of the tool's package; "" without one."""
     package = plugins.constant("makers", options["maker"], "PACKAGE")
     return _call_guarded(version_of, options, package) if package else ""
 
 
 def passes(model: Path, options: Fields) -> list[str]:
-    """The names of the steps that the tool can omit."""
+    """Return the names of the steps that the tool can omit."""
     return list(_run("steps", model, options))
 
 

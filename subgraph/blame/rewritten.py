@@ -114,7 +114,7 @@ class Rewriter:
         fed: tuple[Records, ...],
         scratch: Path,
     ) -> Cure | None:
-        """The cure that a form is; None where it heals nothing, or is another function."""
+        """Return the cure that a form is; None where it heals nothing, or is another function."""
         path = scratch / f"form{self.tried}.onnx"
         path.write_bytes(form.model.SerializeToString())
         self.tried += 1
@@ -138,8 +138,8 @@ class Rewriter:
         return replace(cure, model=model, equal=equal)
 
     def _whole(self, form: Rewriting, path: Path) -> Draft:
-        """The whole model with the form in the region's place; converted as a whole where the form
-        has another opset.
+        """Return the whole model with the form in the region's place; converted as a whole where
+        the form has another opset.
 
         Raises:
             SubcutError, OnnxError: it does not fit, or onnx cannot convert it.
@@ -168,7 +168,7 @@ class OriginalRegion:
         reference: Reference,
         scratch: Path,
     ) -> None:
-        """Runs nothing yet.
+        """Hold the cut, its samples and the reference; nothing runs yet.
 
         Args:
             model: the cut, with its weights.
@@ -239,7 +239,7 @@ class OriginalRegion:
         return RegionNoise(graph, whole, reference, tensors, path.parent, own_steps=False)
 
     def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:
-        """Outputs per sample, with absolute files."""
+        """Return outputs per sample, with absolute files."""
         folder = make_numbered_folder(self._scratch, "run")
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())

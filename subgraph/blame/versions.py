@@ -112,8 +112,8 @@ def _history(asked: _Asked, used: int) -> tuple[Versions, list[str]]:
 
 
 def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState) -> str | None:
-    """The first of the releases of a state that lead up to the last one, without one of the other
-    state between."""
+    """Return the first of the releases of a state that lead up to the last one, without one of the
+    other state between."""
     first = None
     for one in reversed(tried):
         if one.state is other:

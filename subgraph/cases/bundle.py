@@ -260,7 +260,7 @@ def _write_zip(
 
 
 def _redact_manifest(folder: Path, redactor: Redactor) -> JsonObject:
-    """The manifest that names the candidate, redacted; its commands run in the folder of its
+    """Return the manifest that names the candidate, redacted; its commands run in the folder of its
     files."""
     manifest = case.read_plain_manifest(folder)
     assert manifest

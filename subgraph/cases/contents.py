@@ -155,7 +155,7 @@ def _iter_later(folder: Path) -> Iterator[str]:
 
 
 def _find_file(folder: Path, name: str) -> Path:
-    """A listed file; a manifest may come from anywhere."""
+    """Return the path of a listed file; a manifest may come from anywhere."""
     path = folder / name
     if why := name_problem(name):
         raise InputError(
@@ -223,7 +223,7 @@ def names(case_files: CaseFiles) -> frozenset[str]:
 
 
 def data_of(source: Path | bytes) -> bytes:
-    """The bytes of a file that is packed: from disk, or made in memory."""
+    """Return the bytes of a file that is packed: from disk, or made in memory."""
     return source if isinstance(source, bytes) else source.read_bytes()
 
 
@@ -341,7 +341,7 @@ def _read(file: Path) -> bytes:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """A file, or the files of a folder; no hidden files, no links."""
+    """Yield a file, or the files of a folder; no hidden files, no links."""
     if path.is_file():
         yield path
         return

@@ -71,8 +71,8 @@ class CaseValue:
     given: Path | None
 
     def load(self) -> tuple[Array, Array | None]:
-        """(reference, given); large ones are mapped, not read. A value that is damaged or of
-        another type is not given.
+        """Return (reference, given); large arrays are mapped, not read. A value that is damaged or
+        of another type is not given.
 
         Raises:
             InputError: the reference's file is damaged, or of another type.
@@ -106,8 +106,8 @@ def render_reports(document: results.Document) -> dict[str, str]:
 
 
 def case_values(folder: Path, tensor: str) -> list[CaseValue]:
-    """The files of a tensor in a case's folder, of its samples in order; links that lead out of it
-    are left out.
+    """Return the files of a tensor in a case's folder, of its samples in order; links that lead out
+    of it are left out.
 
     Raises:
         InputError: the manifest is damaged.
@@ -191,7 +191,7 @@ def add_case(
 
 
 def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
-    """The folder of each sample's tensors: `parent` itself for a lone sample, else
+    """Return the folder of each sample's tensors: `parent` itself for a lone sample, else
     `parent/LABEL`."""
     return [parent / name for name in sample_names(labels)]
 

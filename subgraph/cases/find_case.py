@@ -146,7 +146,7 @@ def result_in(folder: Path) -> Path:
 
 
 def _enter_small(place: Path) -> Path:
-    """The case with the small input inside a case.
+    """Return the case with the small input inside a case.
 
     Raises:
         UsageError: The case has no small input.
@@ -193,7 +193,7 @@ def require_no_loop(folder: Path) -> None:
 
 
 def _locate(folder: Path) -> tuple[Path, object]:
-    """The folder of one case, and the request of the manifest around it, if any."""
+    """Return the folder of one case, and the request of the manifest around it, if any."""
     folder = result_in(folder)
     require_no_loop(folder)
     around = case.read_manifest(folder)
@@ -238,7 +238,7 @@ def _read_bundle_list(bundle: Path) -> BundleList:
 
 
 def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ...]:
-    """The .npy files of a tensor, a record per sample.
+    """Return the .npy files of a tensor, a record per sample.
 
     Raises:
         ValueError: there are too few samples, or a file leads elsewhere.
@@ -264,8 +264,8 @@ def _make_records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Recor
 
 
 def candidate_of(found: FoundCase) -> Candidate | None:
-    """The candidate that a case was found with; None where no manifest names one. Its commands need
-    trust.
+    """Return the candidate that a case was found with; None where no manifest names one. Its
+    commands need trust.
 
     Raises:
         UsageError: it was run by hand, its precision means nothing, or its file is not in the
@@ -305,7 +305,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
 
 
 def _take_from_bundle(candidate: Candidate, bundle: Path) -> Candidate:
-    """The candidate with its files taken from the bundle, in which its commands run.
+    """Return the candidate with its files taken from the bundle, in which its commands run.
 
     Its origin holds a digest of these files, so that a changed file requires trust again.
     """

@@ -48,7 +48,7 @@ CANDIDATE_FILES = "candidate_files"
 
 
 def sample_names(labels: Sequence[str]) -> list[str]:
-    """The folder of each sample's tensors below that of their role: "." for a lone sample.
+    """Return the folder of each sample's tensors below that of their role: "." for a lone sample.
 
     >>> sample_names(["cat.jpg"]), sample_names(["cat.jpg", "dog.jpg"])
     (['.'], ['cat.jpg', 'dog.jpg'])

@@ -122,7 +122,7 @@ class Redactor:
     left: set[str] = field(default_factory=set, compare=False)
 
     def text(self, text: str, name: str) -> str:
-        """The free text of a field or file, if it may leave.
+        """Return the free text of a field or file, if it may leave.
 
         >>> Redactor().text("no route to 10.1.2.3", "why")
         'left out'
@@ -136,7 +136,7 @@ class Redactor:
         return LEFT_OUT
 
     def _remove_private(self, text: str) -> str:
-        """A text that the user lets go, without what is known to be private."""
+        """Return a text that the user lets go, without what is known to be private."""
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
         for pattern in (_URL, _MAIL, _TOKENS):
@@ -157,7 +157,7 @@ class Redactor:
         return text
 
     def command(self, line: str) -> str:
-        """A command line without what is private, and without the folders of absolute paths.
+        """Return a command line without what is private, and without the folders of absolute paths.
 
         >>> Redactor().command("/opt/run.sh {model} --url https://me:pw@host --api-key='x y' -n 4")
         'run.sh {model} --url REMOVED --api-key=REMOVED -n 4'
@@ -178,18 +178,20 @@ class Redactor:
         return self._remove_private(_find_name(path))
 
     def spec(self, spec: str) -> str:
-        """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
+        """Return a candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`,
+        `npu`."""
         head, sep, rest = split_spec(spec)
         return self._name(head) + sep + self.command(rest)
 
     def option(self, key: str, value: Any) -> Any:
-        """The value of a candidate's option, `REMOVED` for a secret one."""
+        """Return the value of a candidate's option, `REMOVED` for a secret one."""
         if SECRET.search(key):
             return REMOVED
         return self.command(value) if isinstance(value, str) else value
 
     def document(self, value: Any, key: str = "", inside: bool = False) -> Any:
-        """A document of which only what is known leaves. `inside`: the value is of a candidate."""
+        """Return a document of which only what is known leaves. `inside`: the value is of a
+        candidate."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
                 if not self.metadata:
@@ -352,7 +354,7 @@ def this_machine(secrets: Iterable[str] = ()) -> Redactor:
 
 
 def _longest_first(texts: Iterable[str]) -> Strings:
-    """A text may begin with another, so the longer ones are replaced first."""
+    """Sort texts so that longer ones are replaced first: a text may begin with another."""
     return tuple(sorted(filter(None, texts), key=lambda t: (-len(t), t)))
 
 
@@ -376,7 +378,7 @@ class Environment:
 
 
 def environment() -> Environment:
-    """The facts of this machine."""
+    """Return the facts of this machine."""
     return Environment(
         "subcut.environment/1",
         f"{platform.system()} {platform.release()}",

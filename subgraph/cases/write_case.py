@@ -77,8 +77,8 @@ class CaseRequest:
     def make_for_nodes(
         cls, graph: Graph, nodes: Sequence[int], feeding: Feeding, *, freeze: bool, **options: Any
     ) -> CaseRequest:
-        """A request for the region of these nodes, named by the first and the last; `options`:
-        further fields."""
+        """Return a request for the region of these nodes, named by the first and the last;
+        `options`: further fields."""
         start, end = (tuple(map(graph.label, some)) for some in (nodes[:1], nodes[-1:]))
         return cls(start, end, feeding.options, freeze=freeze, **options)
 
@@ -272,8 +272,8 @@ def _number_place(place: ResultPlace, number: int) -> ResultPlace:
 def _find_groups(
     region: Region, captured: Sequence[Captured], request: CaseRequest
 ) -> list[tuple[int, ...]]:
-    """Samples that one cut can serve: equal shapes at its inputs and equal values of the frozen
-    tensors."""
+    """Return samples that one cut can serve: equal shapes at its inputs and equal values of the
+    frozen tensors."""
     groups: dict[object, list[int]] = {}
     for k, sample in enumerate(captured):
         shapes = (
@@ -319,7 +319,8 @@ class CaseBuilder:
     recording: RecordingEntry | None
 
     def build(self, place: ResultPlace, number: int, group: Sequence[int]) -> Case:
-        """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
+        """Return the folder of the samples `group`; those after the first are named `…-2`,
+        `…-3`."""
         place = _number_place(place, number)
         if number:
             place = case.free_place(place, case.source_of(self.graph), [self.graph.path])
@@ -447,7 +448,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
 
 
 def _make_manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
-    """The manifest of a cut without values."""
+    """Return the manifest of a cut without values."""
     graph = cut.graph
     region = cut.region
 

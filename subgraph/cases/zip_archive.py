@@ -167,7 +167,7 @@ def _shrinks(data: bytes) -> bool:
 
 
 def _open(source: Path | bytes) -> IO[bytes]:
-    """The bytes of a file.
+    """Open a file to read its bytes.
 
     Raises:
         InputError: it cannot be read.
@@ -180,7 +180,7 @@ def _open(source: Path | bytes) -> IO[bytes]:
 
 
 def checksum_of(source: Path | bytes) -> Checksum:
-    """The size and digest of a file."""
+    """Return the size and digest of a file."""
     if isinstance(source, bytes):
         return Checksum(len(source), hashlib.sha256(source).hexdigest())
     with _open(source) as file:
@@ -216,7 +216,7 @@ class Archive:
         return sum(info.file_size for info in self._infos.values())
 
     def read(self, name: str, limit: int) -> bytes:
-        """A small file.
+        """Read a small file.
 
         Raises:
             InputError: it is not there, larger than `limit` bytes, or damaged.
@@ -281,7 +281,7 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """A zip for reading.
+    """Open a zip for reading.
 
     Raises:
         InputError: it cannot be read, is no zip, or has entries that are refused.
@@ -301,7 +301,7 @@ def _reason(e: BaseException) -> str:
 
 
 def make_damage_error(path: Path, why: str) -> InputError:
-    """The error for a bundle whose contents are not those that it lists."""
+    """Return the error for a bundle whose contents are not those that it lists."""
     return InputError(
         f"{clean(str(path))} is damaged: {why}",
         "get it again; nothing was unpacked",
@@ -310,7 +310,7 @@ def make_damage_error(path: Path, why: str) -> InputError:
 
 
 def make_kind_error(path: Path, why: str) -> InputError:
-    """The error for another zip or file."""
+    """Return the error for another zip or file."""
     return InputError(
         f"{clean(str(path))} is not a bundle: {why}",
         "name one that `subcut bundle` made",
@@ -319,7 +319,7 @@ def make_kind_error(path: Path, why: str) -> InputError:
 
 
 def make_refusal(path: Path, why: str) -> InputError:
-    """The error for a zip that subcut never writes."""
+    """Return the error for a zip that subcut never writes."""
     return InputError(
         f"{clean(str(path))} is refused: {why}",
         "no bundle of subcut is so; nothing was unpacked",
@@ -328,7 +328,7 @@ def make_refusal(path: Path, why: str) -> InputError:
 
 
 def _check_entry(path: Path, info: zipfile.ZipInfo) -> str | None:
-    """The name of a file; None for a folder.
+    """Return the name of a file; None for a folder.
 
     Raises:
         InputError: it is a link or a special file, or its name cannot be used.

@@ -251,7 +251,7 @@ def log_steps(bisection: Bisection) -> Result:
 
 
 def _describe_first_answer(bisection: Bisection, step: Step) -> str:
-    """`outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
+    """Return `outputs: differ in 1 of 2: max error 0.02: 7.6 % …, prediction unchanged`."""
     from subgraph.trials.compare_tensors import ranking
     from subgraph.verdict import NUMBERS, name_failure
 
@@ -393,7 +393,7 @@ def _search(
     *,
     force: bool,
 ) -> LoopDocument:
-    """The document with that of the bisection of its step."""
+    """Return the document with that of the bisection of its step."""
     from subgraph.bisection.bisection import Bisection
     from subgraph.bisection.options import BisectionOptions
 

@@ -237,7 +237,8 @@ def open_folder(path: Path, output: str | None) -> Path:
 
 
 def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candidate:
-    """The candidate that the command line names, else that of the case, else that of the project.
+    """Return the candidate that the command line names, else that of the case, else that of the
+    project.
 
     Raises:
         UsageError: it is not trusted, or cannot be run here.

@@ -188,8 +188,8 @@ def compare(
 
 
 def _separate(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoice]:
-    """The choice for each of several candidates: the values of each are saved in a folder of its
-    own."""
+    """Return the choice for each of several candidates: the values of each are saved in a folder of
+    its own."""
     if not choice.save or len(setups) == 1:
         return [choice] * len(setups)
     places = [Path(choice.save) / f"{k}-{_make_name(setup)}" for k, setup in enumerate(setups)]
@@ -223,7 +223,7 @@ def _compare(
     jobs: int,
     several: bool,
 ) -> ComparisonDocument:
-    """The document of the comparison with one candidate, which is saved."""
+    """Return the document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.reports import listed
@@ -312,7 +312,8 @@ def side_by_side(documents: Sequence[ComparisonDocument]) -> str:
 
 
 def csv_of_all(documents: Sequence[ComparisonDocument]) -> str:
-    """The tables of several candidates below each other, the candidate in the first column."""
+    """Return the tables of several candidates below each other, the candidate in the first
+    column."""
     from subgraph.reports.csv import render_compared
 
     lines: list[str] = []

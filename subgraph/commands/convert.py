@@ -154,7 +154,7 @@ def _convert_to_opset(check: Asked, opset: int, target: Path, *, no_check: bool)
 
 
 def _find_converter(source: Path) -> tuple[str, Converter]:
-    """(what it is, what converts it).
+    """Return (what it is, what converts it).
 
     Raises:
         UsageError: nothing does.
@@ -231,7 +231,7 @@ def find_python(
     *,
     yes: bool,
 ) -> Path:
-    """The interpreter of the converter's environment, made if the user agrees.
+    """Return the interpreter of the converter's environment, made if the user agrees.
 
     Raises:
         UsageError: nobody agreed. BackendError: it cannot be installed.
@@ -392,7 +392,7 @@ def _write_samples(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
 
 
 def _files(sample: Records) -> dict[str, Path]:
-    """The file of each input.
+    """Return the file of each input.
 
     Raises:
         InputError: an input is not a tensor.

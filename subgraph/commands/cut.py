@@ -206,7 +206,7 @@ def _describe_next(graph: Graph, model: str | None) -> str:
 
 
 def _find_caffe_files(asked: Asked) -> Strings:
-    """The files of the Caffe model that is cut.
+    """Return the files of the Caffe model that is cut.
 
     Raises:
         UsageError: The model is not Caffe's.
@@ -223,7 +223,7 @@ def _find_caffe_files(asked: Asked) -> Strings:
 
 
 def _make_plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
-    """The result of `--dry-run`: the region, and the folder that would be written."""
+    """Return the result of `--dry-run`: the region, and the folder that would be written."""
     from subgraph.graph.region import find_region
 
     region = find_region(graph, request.start, request.end)

@@ -141,7 +141,7 @@ def result(
     rows: list[JsonObject],
     **more: Any,
 ) -> Result:
-    """The document and the text of an edit."""
+    """Return the document and the text of an edit."""
     remarks = [f"note     {remark}" for remark in draft.remarks]
     nodes = len(draft.model.graph.node)
     document = EditResult(

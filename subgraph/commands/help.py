@@ -54,7 +54,7 @@ def start_page() -> str:
 
 
 def section_of(command: str) -> str:
-    """The section of a command on the page of `subcut --help`."""
+    """Return the section of a command on the page of `subcut --help`."""
     return next(title for title, names in GROUPS.items() if command in names)
 
 
@@ -64,7 +64,7 @@ class HelpPage:
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The docstring up to its examples."""
+        """Write the docstring up to its examples."""
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(
@@ -72,7 +72,7 @@ class HelpPage:
             )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """A section per panel; the global options last."""
+        """Write a section per panel; the global options last."""
         panels: dict[str, list[tuple[str, str]]] = {}
         root = ctx.find_root()
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ class HelpGroup(HelpPage, typer.core.TyperGroup):
 
 
 def paragraphs(text: str | None) -> list[str]:
-    """The paragraphs of a docstring; the first is the summary."""
+    """Return the paragraphs of a docstring; the first is the summary."""
     return inspect.cleandoc(text or "").split("\n\n")
 
 

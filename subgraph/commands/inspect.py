@@ -129,8 +129,8 @@ def inspect(
 
 
 def _find_runtime(asked: Asked, typed: str | None) -> Candidate | None:
-    """The candidate whose runtime the node is held against; None where the project's cannot be
-    read, with a warning.
+    """Return the candidate whose runtime the node is held against; None where the project's cannot
+    be read, with a warning.
 
     Raises:
         UnknownName, UsageError: the one that is typed cannot be read.

@@ -168,7 +168,7 @@ def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
 
 
 def text(document: LintDocument) -> str:
-    """The findings for people: warnings first, each fix once, equal findings folded into one
+    """Return the findings for people: warnings first, each fix once, equal findings folded into one
     line."""
     width = max((len(clean(f.rule)) for f in document.findings), default=0)
     groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
@@ -186,7 +186,7 @@ def text(document: LintDocument) -> str:
 
 
 def _iter_group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
-    """The findings of one rule, those with the same fix together."""
+    """Yield the findings of one rule, those with the same fix together."""
     by_fix = group_values((f.fix, f) for f in findings)
     for fix, same in by_fix.items():
         rows = list(_fold(same, same[0].severity))
@@ -275,14 +275,14 @@ def known(
 
 
 def folders_of(settings: Project) -> list[Path]:
-    """The user's own folders with entries; those of a project file are relative to it."""
+    """Return the user's own folders with entries; those of a project file are relative to it."""
     base = settings.file.parent if settings.file else Path()
     return [base / word for word in settings.get("known", default=[])]
 
 
 def release_of(candidate: Candidate) -> str:
-    """The release of the runtime that a candidate runs; "" where that is not known without starting
-    it."""
+    """Return the release of the runtime that a candidate runs; "" where that is not known without
+    starting it."""
     from subgraph.environments import releases
 
     if candidate.release or candidate.package or candidate.python:
@@ -304,7 +304,8 @@ def _hold_against(context: LintContext, candidate: Candidate, settings: Project)
 
 
 def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
-    """A note for each node like those that the candidate's runtime is known to compute wrongly."""
+    """Return a note for each node like those that the candidate's runtime is known to compute
+    wrongly."""
     from subgraph.inspection.lint import LintContext, run_rules
 
     context = _hold_against(LintContext(graph), candidate, project.load())
@@ -312,7 +313,7 @@ def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
 
 
 def log_known(graph: Graph, candidate: Candidate) -> list[int]:
-    """The nodes of `hints`; the first ones are logged."""
+    """Return the nodes of `hints`; the first ones are logged."""
     nodes = [(issue.node, issue.reason) for issue in hints(graph, candidate) if issue.node]
     for node, reason in nodes[:MAX_HINTS]:
         log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))

@@ -71,7 +71,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
         return adapt(super().format(record), self.stream)
 
     def _line(self, record: logging.LogRecord) -> None:
-        """A line, above the live line if there is one."""
+        """Write a line, above the live line if there is one."""
         if self.bar is None:
             super().emit(record)
         else:
@@ -103,7 +103,7 @@ class ProgressHandler(logging.StreamHandler[Any]):
         bar.update(0, completed=live.get("done"), total=live.get("of"), **words)
 
     def _open(self, *columns: Any, **options: Any) -> Any:
-        """The bar, made at its first message."""
+        """Return the bar, made at its first message."""
         if self.bar is None:
             from rich.console import Console
             from rich.progress import Progress
@@ -241,7 +241,7 @@ def _describe_outcome(step: Step) -> str:
 
 
 def _format_error(step: Step) -> str:
-    """The relative error; NaN where values are."""
+    """Return the relative error; NaN where values are."""
     if step.answer.signature == "nan":
         return "NaN"
     worst = step.answer.verdict.worst if step.answer.verdict else None

@@ -129,7 +129,7 @@ def _describe_processor(name: str) -> BackendRow:
 
 
 def _describe_candidates() -> list[BackendRow]:
-    """The candidates of the project file: do the programs exist that they name?"""
+    """Return the candidates of the project file: do the programs exist that they name?"""
     try:
         settings = project.load()
     except SubcutError as e:

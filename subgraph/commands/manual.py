@@ -294,7 +294,7 @@ def _find_parent(output: str | None) -> Path:
 
 @contextmanager
 def _open_session(output: str | None) -> Iterator[Session]:
-    """The session in a folder of results, locked in the block."""
+    """Provide the session in a folder of results, locked in the block."""
     from subgraph.bisection.manual import manual_session as sessions
     from subgraph.bisection.manual.manual_session import Session
 
@@ -360,7 +360,7 @@ def _remember_code(manual: Session) -> None:
 
 
 def _advance(manual: Session, trials: Trials) -> Result:
-    """The end of the search, or the tasks to run next."""
+    """Return the end of the search, or the tasks to run next."""
     from subgraph.bisection.items import Remaining
     from subgraph.bisection.manual import advance
 
@@ -411,7 +411,7 @@ class OpenTask:
 
 
 def open_task(manual: Session, number: int) -> OpenTask:
-    """An open task, with its folders and what is to come back."""
+    """Return an open task, with its folders and what is to come back."""
     from subgraph.bisection.manual import outputs, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
@@ -433,8 +433,8 @@ def open_task(manual: Session, number: int) -> OpenTask:
 def next_steps(
     manual: Session, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path
 ) -> list[str]:
-    """The tasks and the next command, in words; `usual`: the folder of results that need not be
-    named."""
+    """Return the tasks and the next command, in words; `usual`: the folder of results that need not
+    be named."""
     seen = bisection.steps
     more = (
         f", about {seen[-1].estimated_runs} more to come"

@@ -185,7 +185,7 @@ def _list_options(group: type) -> list[inspect.Parameter]:
 
 
 def title_of(group: type) -> str:
-    """The section of `--help` that holds a group's options."""
+    """Return the section of `--help` that holds a group's options."""
     return (group.__doc__ or "").partition("\n")[0].rstrip(".")
 
 

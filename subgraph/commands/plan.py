@@ -110,7 +110,7 @@ def _iter_next(document: PlanDocument, *, is_other_model: bool) -> Iterator[Next
 
 
 def text(document: PlanDocument) -> str:
-    """The document for people."""
+    """Return the document for people."""
     from subgraph.planning.make_plan import MAX_NAMED, list_names
 
     result = document.result
@@ -164,7 +164,7 @@ def text(document: PlanDocument) -> str:
 
 
 def _list_scales(scales: PlanScales) -> Iterator[tuple[str, str]]:
-    """The tensors that were scaled, and where the factors are."""
+    """Yield the tensors that were scaled, and where the factors are."""
     cured = [tensor for tensor in scales.tensors if tensor.exponent is not None]
     for tensor in cured[:MAX_LISTED]:
         size = f"{clean(tensor.name)} ({tensor.kind}, up to {tensor.largest:.3g})"

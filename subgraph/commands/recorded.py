@@ -341,8 +341,8 @@ def next_commands(
     compared: RunComparison,
     feeding: Feeding,
 ) -> list[NextCommand]:
-    """The commands that take the search to this very device: its element type and layout, the
-    user's files."""
+    """Return the commands that take the search to this very device: its element type and layout,
+    the user's files."""
     dtype, layout = _find_form(compared)
     first = document.findings[0]
     case = first.case or "CASE"
@@ -369,7 +369,7 @@ def next_commands(
 
 
 def _find_form(compared: RunComparison) -> tuple[str, str]:
-    """The element type and the layout in which a device records; both "" if they are the
+    """Return the element type and the layout in which a device records; both "" if they are the
     model's."""
     matches = list(chain.from_iterable(sample.matches.values() for sample in compared.matched))
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)

@@ -344,7 +344,7 @@ class Asked:
 
 
 def find_criterion_words(asked: Asked) -> str:
-    """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
+    """Return the criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
 
     Raises:
         UsageError: several at once, no number, or a project file names code that is not
@@ -382,8 +382,8 @@ def find_criterion_words(asked: Asked) -> str:
 
 
 def read_formats(asked: Asked, form: FormatOptions, default: str) -> tuple[Strings, TensorFormat]:
-    """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin`
-    ones.
+    """Return the formats of tensor files (`npy`, `bin`), and the element type and layout of the
+    `.bin` ones.
 
     Raises:
         UsageError: one of them is unknown.
@@ -406,7 +406,7 @@ def parse_candidate(asked: Asked, spec: str) -> Candidate:
 
 
 def _add_custom_ops(asked: Asked, candidate: Candidate) -> Candidate:
-    """The candidate with the library of custom operators, where it is onnxruntime."""
+    """Return the candidate with the library of custom operators, where it is onnxruntime."""
     library, origin = _find_custom_ops(asked)
     if not library or not candidate.can.custom_ops:
         return candidate
@@ -415,8 +415,8 @@ def _add_custom_ops(asked: Asked, candidate: Candidate) -> Candidate:
 
 
 def _find_custom_ops(asked: Asked) -> tuple[str, str]:
-    """The library of custom operators as an absolute path ("" for none), and the project file
-    if that names it.
+    """Return the library of custom operators as an absolute path ("" for none), and the project
+    file if that names it.
 
     Raises:
         UsageError: there is no such file.
@@ -491,7 +491,7 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
 
 
 def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
-    """The candidate's own model, and the file that maps its tensors to those of the model.
+    """Return the candidate's own model, and the file that maps its tensors to those of the model.
 
     Raises:
         UsageError: one of them does not exist, or only the second is given.
@@ -511,8 +511,8 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
 
 
 def usual_reference(model: Path | None) -> str:
-    """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of
-    TensorFlow Lite."""
+    """Return the reference where none is named: onnxruntime, or LiteRT without delegates for
+    operators of TensorFlow Lite."""
     return LITERT if model and is_of_tflite(model) else PLAIN
 
 
@@ -527,7 +527,7 @@ def log_caveat(runtime: CandidateRuntime) -> None:
 
 
 def positive_number(option: str, text: str | float | None) -> float | None:
-    """A number, zero or more; None for None.
+    """Return a number, zero or more; None for None.
 
     Raises:
         UsageError: the text is something else.
@@ -546,7 +546,7 @@ def positive_number(option: str, text: str | float | None) -> float | None:
 
 
 def read_score(options: ScoreOptions) -> Wanted | None:
-    """The score that judges, with its limit; None where the criterion does.
+    """Return the score that judges, with its limit; None where the criterion does.
 
     Raises:
         UsageError: as `make_wanted`; a number cannot be read.

@@ -105,8 +105,8 @@ def _iter_next(document: SweepDocument) -> Iterator[NextCommand]:
 
 
 def _make_candidate(asked: Asked, spec: str | None) -> Candidate:
-    """A candidate with the sweep's own timeout where none is given: the models are tiny, so one
-    that hangs should cost a minute, not ten."""
+    """Return a candidate with the sweep's own timeout where none is given: the models are tiny, so
+    one that hangs should cost a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
     from subgraph.sweep.sweep import RUN_TIMEOUT
 

@@ -218,7 +218,7 @@ def dump(
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
-    """The tensors to write: all, or by name (of a tensor or its node), or by glob.
+    """Return the tensors to write: all, or by name (of a tensor or its node), or by glob.
 
     Raises:
         UsageError: no words. UnknownName: a name or glob that matches nothing.

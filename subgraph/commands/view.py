@@ -225,7 +225,7 @@ class _FoundRun:
 
 
 def _read_run(place: str | None) -> _FoundRun | None:
-    """The result in the folder of a bisection or a plan; None for anything else.
+    """Return the result in the folder of a bisection or a plan; None for anything else.
 
     Raises:
         InputError: it cannot be read.
@@ -255,7 +255,7 @@ def _read_run(place: str | None) -> _FoundRun | None:
 
 
 def _read_plan(folder: Path) -> _FoundRun:
-    """A plan, with the model that it is of and its report, as a bisection has them.
+    """Return a plan, with the model that it is of and its report, as a bisection has them.
 
     Raises:
         InputError: it cannot be read.
@@ -273,8 +273,8 @@ def _read_plan(folder: Path) -> _FoundRun:
 
 
 def find_model(file: str, structure: str | None, folder: str) -> str:
-    """The model here that the bisection or plan is of, known by its structure: the file of that
-    name before others.
+    """Return the model here that the bisection or plan is of, known by its structure: the file of
+    that name before others.
 
     Raises:
         UsageError: There is no such model.
@@ -297,8 +297,8 @@ def view_options(
     output: str | None,
     weights: str | None,
 ) -> ViewOptions:
-    """The words that each run gets, and the candidates by name; what a project file names keeps
-    that file as origin."""
+    """Return the words that each run gets, and the candidates by name; what a project file names
+    keeps that file as origin."""
     from subgraph.view.page_session import ViewOptions
 
     candidates: dict[str, Sequence[str]] = {

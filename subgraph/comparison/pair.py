@@ -207,7 +207,8 @@ def _is_numeric(pair: Pair) -> bool:
 
 
 def count_infinite_only(pair: Pair) -> tuple[int, int]:
-    """Number of elements that are infinite in the candidate alone, and in the reference alone.
+    """Return the number of elements that are infinite in the candidate alone, and in the reference
+    alone.
 
     Infinities of opposite sign count as both; an infinity against a NaN counts as neither.
     """
@@ -219,7 +220,8 @@ def count_infinite_only(pair: Pair) -> tuple[int, int]:
 
 
 def count_nan_only(pair: Pair) -> tuple[int, int]:
-    """Number of elements that are NaN in the candidate alone, and in the reference alone."""
+    """Return the number of elements that are NaN in the candidate alone, and in the reference
+    alone."""
     if pair.finite.all():
         return 0, 0
     a, b = (np.isnan(v) for v in pair._vectors)

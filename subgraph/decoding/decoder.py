@@ -70,7 +70,8 @@ class LoopFile:
 
 
 def read_loop_file(path: Path) -> LoopFile:
-    """
+    """Read the file that describes a loop.
+
     Raises:
         UsageError: it cannot be read, or a key or value means nothing.
     """
@@ -96,7 +97,8 @@ def read_loop_file(path: Path) -> LoopFile:
 
 
 def _check_value(file: str, key: str, value: Any) -> Any:
-    """
+    """Require the kind of value that a key takes, and return the value.
+
     Raises:
         UsageError: the value is of another kind.
     """
@@ -144,7 +146,7 @@ def _is_number(value: Any) -> bool:
 
 
 def list_named_inputs(file: LoopFile) -> Sequence[str]:
-    """The model's inputs that the file names."""
+    """Return the model's inputs that the file names."""
     named = filter(None, (file.tokens, file.position_ids, file.attention_mask))
     return [*named, *file.states, *file.slices, *file.constants]
 
@@ -308,7 +310,8 @@ def _explain_unclear(graph: Graph, unknown: Sequence[str], states: StringMap) ->
 
 
 def _find_logits(graph: Graph, file: LoopFile, states: StringMap, tokens: str) -> str:
-    """
+    """Return the output that holds the logits; "" without one.
+
     Raises:
         UsageError: several outputs may be it.
     """
@@ -342,7 +345,7 @@ def find_declared_type(graph: Graph, name: str) -> tuple[str, str, Dims]:
 
 
 def find_dims(graph: Graph, name: str) -> Dims:
-    """The declared dimensions of an input or output; None for an unknown rank."""
+    """Return the declared dimensions of an input or output; None for an unknown rank."""
     return find_declared_type(graph, name)[2]
 
 
@@ -392,8 +395,8 @@ def _fit(graph: Graph, one: str, other: str) -> bool:
 
 
 def find_first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
-    """The shape of a state before the first step: a dimension that grows is 0, a batch is that of
-    the tokens.
+    """Return the shape of a state before the first step: a dimension that grows is 0, a batch is
+    that of the tokens.
 
     A symbol grows if the output has another one there; of dimensions without a name, the last but
     one of a cache.

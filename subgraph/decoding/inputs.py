@@ -85,7 +85,7 @@ class LoopInputs:
         return self.prompt[:, k : k + 1] if k < self.prompt.shape[1] else None
 
     def arrays(self, k: int, tokens: Sequence[Array]) -> JsonObject:
-        """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch,
+        """Return the inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch,
         length)."""
         decoder = self.decoder
         arrays = {name: self.values[name] for name in self.decoder.constants}
@@ -138,7 +138,7 @@ class LoopInputs:
         }
 
     def first_states(self, folder: Path) -> dict[str, Record]:
-        """The states before step 0: what was given, else zeros.
+        """Return the states before step 0: what was given, else zeros.
 
         Raises:
             UsageError: a shape is not known.
@@ -160,7 +160,8 @@ class LoopInputs:
 
 
 def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
-    """
+    """Read the inputs of a loop from the file and the feeding.
+
     Raises:
         InputError: a file cannot be read or fits no input; no prompt, or several samples.
     """
@@ -232,7 +233,7 @@ def read_inputs(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInput
 
 
 def _make_rows(prompt: Any, decoder: Decoder) -> Any:
-    """A prompt as (batch, length).
+    """Return a prompt as (batch, length).
 
     Raises:
         InputError: it has another rank, or no token.

@@ -70,7 +70,8 @@ NAME_LENGTH = 60  # characters of the candidate's name in the folder's
 
 
 def find_free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:
-    """
+    """Return the folder for a result, which is free or holds the same question's result.
+
     Raises:
         ResultExists: The folder holds something else.
     """

@@ -79,7 +79,7 @@ class Trace:
         return [fed[name] for name in self.decoder.graph.inputs]
 
     def state_before(self, k: int) -> Records:
-        """The states that the reference has before step k, from those that are kept."""
+        """Return the states that the reference has before step k, from those that are kept."""
         begin = max(b for b in self.states if b <= k)
         states = self.states[begin]
         for j in range(begin, k):
@@ -134,8 +134,8 @@ def make_next_states(decoder: Decoder, made: Records) -> Records:
 def carry_over_empty_states(
     decoder: Decoder, made: Records, before: Records, into: Path
 ) -> Records:
-    """The outputs of a step; for an empty state the one before, where the model has a branch for
-    steps with a cache.
+    """Return the outputs of a step; for an empty state the one before, where the model has a branch
+    for steps with a cache.
 
     So merged decoders give what the encoder's output was made into in the first step only.
     """
@@ -194,7 +194,7 @@ def trace_reference(given: LoopInputs, reference: Reference, model: Path, folder
 
 
 def find_winners(given: LoopInputs, results: Records, k: int) -> Any:
-    """The token of the largest logit of each row, (batch,); None without logits."""
+    """Return the token of the largest logit of each row, (batch,); None without logits."""
     if not given.decoder.logits:
         return None
     return np.asarray(read_last_logits(given, results, k).argmax(axis=-1))
@@ -302,7 +302,7 @@ def measure_rounding(walked: Trace, end: int, precision: Precision, folder: Path
 
 
 def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Record:
-    """A state with each value off by up to a rounding; one that holds no floats as it is."""
+    """Return a state with each value off by up to a rounding; one that holds no floats as it is."""
     value = record.value()
     if value is None or isinstance(value, list) or value.dtype.kind != "f":
         return record
@@ -312,8 +312,8 @@ def _move_by_rounding(record: Record, eps: float, seed: int, folder: Path, stem:
 
 
 def measure_relative_error(expected: Any, actual: Any) -> float:
-    """The largest difference over the largest magnitude; infinity where shapes, NaN or infinities
-    differ."""
+    """Return the largest difference over the largest magnitude; infinity where shapes, NaN or
+    infinities differ."""
     if isinstance(expected, list) or isinstance(actual, list) or expected is None or actual is None:
         return 0.0 if expected is actual else math.inf
     if expected.shape != actual.shape:

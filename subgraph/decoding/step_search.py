@@ -123,7 +123,8 @@ class LoopSearch:
     why: str = ""
 
     def run(self) -> LoopDocument:
-        """
+        """Run the search, and return its document.
+
         Raises:
             BackendError: the candidate cannot be used at all. OutputError: nothing can be written.
             ModelError: the reference cannot run a step.
@@ -171,7 +172,7 @@ class LoopSearch:
         )
 
     def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
-        """A step that agrees alone, but not by rounding alone: the first, or the worst."""
+        """Return a step that agrees alone, but not by rounding alone: the first, or the worst."""
         off = [s for s in seen if s.error and s.error > ROUNDING]
         worst = max(off, key=lambda s: s.error or 0.0, default=None)
         for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
@@ -319,7 +320,8 @@ class LoopSearch:
         return from_json(WalkEnd, document)
 
     def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
-        """
+        """Yield what the candidate computed in each step from `begin` to `end`.
+
         Raises:
             BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be
                 written.
@@ -422,7 +424,7 @@ class LoopSearch:
 def _find_first_wrong(
     search: LoopSearch, seen: Sequence[StepSeen], doubted: dict[int, Records]
 ) -> int | None:
-    """The first step that does not agree, with the rounding of that step measured."""
+    """Return the first step that does not agree, with the rounding of that step measured."""
     failing = [s.step for s in seen if s.status == Status.FAIL]
     for k in failing:
         if k not in doubted and seen[k].error is not None:

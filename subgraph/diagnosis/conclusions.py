@@ -193,8 +193,8 @@ UNKNOWN = "not known: no evidence decides it"
 
 
 def conclude(evidence: Sequence[Evidence]) -> Evidence:
-    """The conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that is
-    all."""
+    """Return the conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that
+    is all."""
     facts = {e.fact for e in evidence if e.fact}
     explains = max(
         (e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None

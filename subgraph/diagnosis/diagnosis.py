@@ -241,8 +241,8 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
 
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
-    """The error in units of rounding noise: at the claimed precision, and at lower ones that may be
-    undeclared."""
+    """Yield the error in units of rounding noise: at the claimed precision, and at lower ones that
+    may be undeclared."""
     claim = output.trials.judge.claim(output.region)
     ruling = _ruling(output, pair, claim)
     if ruling.is_unresolved:
@@ -295,7 +295,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
 
 
 def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
-    """The ruling of the default criterion, with its noise, whatever criterion judged."""
+    """Return the ruling of the default criterion, with its noise, whatever criterion judged."""
     context = OutputContext(output.judgement.name, precision, _noise_of(output))
     return rule("floor=0")(pair, context)
 
@@ -305,8 +305,8 @@ def _noise_of(output: WrongOutput) -> OutputNoise:
 
 
 def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
-    """The fact about the error's size at the claimed precision; `kernels`: operators that runtimes
-    approximate."""
+    """Return the fact about the error's size at the claimed precision; `kernels`: operators that
+    runtimes approximate."""
     if ruling.label == "approximate kernel" and kernels:
         return Fact.APPROXIMATE
     if ruling.agrees or ruling.signature is Signature.PRECISION:
@@ -425,8 +425,8 @@ def diagnose_model(
 
 
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
-    """A candidate that computes in a lower precision does so in each node: is each one that rounds
-    off alone?"""
+    """Ask whether each node that rounds off is alone in doing so: a candidate that computes in a
+    lower precision does so in each node."""
     graph = trials.graph
     nodes = [i for i in region.nodes if rounds(graph.nodes[i])][:MAX_ALONE]
     if withheld or len(nodes) < MIN_ALONE:

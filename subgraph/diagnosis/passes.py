@@ -64,7 +64,7 @@ class Ablation:
             return worker.names("passes", path, trials.runtime.candidate.options)
 
     def every(self, names: Sequence[str]) -> Sequence[str]:
-        """The names that are left out together where none of `names` cures alone."""
+        """Return the names that are left out together where none of `names` cures alone."""
         return names
 
     def is_right(self, off: Iterable[str]) -> bool:
@@ -72,7 +72,7 @@ class Ablation:
         return self.verdict(off).agrees
 
     def verdict(self, off: Iterable[str]) -> Verdict:
-        """The verdict on the region without these passes."""
+        """Return the verdict on the region without these passes."""
         key = frozenset(off)
         if key not in self._known:
             self.runs += 1
@@ -91,8 +91,8 @@ def switch_off(trials: Trials, off: Iterable[str]) -> Trials:
 
 
 def minimal_sets(ablation: Ablation) -> list[Strings]:
-    """The minimal sets of passes without which the region is right: of one name, of two, else one
-    larger set.
+    """Return the minimal sets of passes without which the region is right: of one name, of two,
+    else one larger set.
 
     Empty where the region stays wrong without any of them, or the optimizer has no passes with
     names.
@@ -128,8 +128,8 @@ def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterato
 
 
 def _minimal(ablation: Ablation, names: Sequence[str]) -> Strings:
-    """A set without which it is right, and of which each name is needed: one name after the other
-    is left in."""
+    """Return a set without which it is right, and of which each name is needed: one name after the
+    other is left in."""
     needed = list(names)
     for name in names:
         fewer = [n for n in needed if n != name]

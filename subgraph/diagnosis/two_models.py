@@ -225,14 +225,14 @@ class _Node:
         return _scale_text(scale) if scale else ""
 
     def only(self, side: str) -> ModelDifference:
-        """The difference that only one side has this node."""
+        """Return the difference that only one side has this node."""
         attributes = (f"{name}={text}" for name, text in self.attributes.items())
         text = ", ".join(filter(None, (self.operator, *attributes, self.quantization)))
         ours, theirs = (text, "") if side == "ours" else ("", text)
         return ModelDifference(self.label, "operator", ours, theirs)
 
     def input_name(self, k: int) -> str:
-        """The name of an input in the operator's schema."""
+        """Return the name of an input in the operator's schema."""
         formal = self.schema.inputs if self.schema else ()
         return clean(formal[min(k, len(formal) - 1)].name) if formal else f"input {k}"
 

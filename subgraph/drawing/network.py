@@ -140,7 +140,7 @@ class Network:
         return into
 
     def add_constants(self, nodes: Collection[int]) -> set[int]:
-        """These nodes, and the constants in their boxes."""
+        """Return these nodes, and the constants in their boxes."""
         kept = set(nodes)
         return kept.union(constant for constant, reader in self.folded.items() if reader in kept)
 

@@ -164,7 +164,7 @@ def _numbers(values: Array) -> Array:
 
 
 def _difference(reference: Array, given: Array) -> Array:
-    """|a − b|; infinite if only one is NaN, or where Inf meets another value; 0 if both are
+    """Return |a − b|; infinite if only one is NaN, or where Inf meets another value; 0 if both are
     alike."""
     a = _numbers(reference)
     b = _numbers(given)

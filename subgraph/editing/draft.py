@@ -314,8 +314,8 @@ class Draft:
 
 
 def _load_copy(graph: Graph) -> Any:
-    """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large
-    weights are stubs."""
+    """Load a copy of a model in onnx's own class; data of tensors inside nodes is in it, other
+    large weights are stubs."""
     model = protobuf.to_onnx(graph.model, graph.path)
     for holder in (model.graph, *model.functions):
         protobuf.load_all(tensors_in(holder.node), graph.path)

@@ -72,7 +72,7 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str
 
 
 def _list_maps(graph: Graph) -> list[str]:
-    """The outputs of a model that are maps, which no file holds."""
+    """Return the outputs of a model that are maps, which no file holds."""
     types = graph.find_declared_types(graph.outputs)
     return [name for name in graph.outputs if name in types and holds_maps(types[name])]
 
@@ -80,7 +80,7 @@ def _list_maps(graph: Graph) -> list[str]:
 def compute_outputs(
     graph: Graph, feeding: Feeding, reference: Reference, folder: Path
 ) -> ReferenceValues:
-    """The values of a model's outputs, without maps and weights."""
+    """Return the values of a model's outputs, without maps and weights."""
     maps = _list_maps(graph)
     names = [n for n in graph.outputs if n not in maps and not graph.is_weight(n)]
     return compute_values(graph, names, feeding, reference, folder)
@@ -89,7 +89,7 @@ def compute_outputs(
 def compute_values(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, folder: Path
 ) -> ReferenceValues:
-    """The values of tensors that are no weights, with their files in a folder."""
+    """Return the values of tensors that are no weights, with their files in a folder."""
     values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), folder)
     values.need(names)
     return values

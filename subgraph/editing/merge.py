@@ -114,7 +114,7 @@ def _name_all(info: Any, name: str) -> Any:
 
 
 def _order(other: Graph) -> list[str]:
-    """The outputs that a tail's metadata name; empty for any other model."""
+    """Return the outputs that a tail's metadata name; empty for any other model."""
     text = next((e.value for e in other.model.metadata_props if e.key == OUTPUTS), "")
     try:
         found = json.loads(text) if text else []
@@ -131,8 +131,8 @@ def _add_metadata(model: Any, other: Any) -> None:
 
 
 def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
-    """The model without some nodes of one input and one output: what read a node's output reads its
-    input.
+    """Return the model without some nodes of one input and one output: what read a node's output
+    reads its input.
 
     Inputs that are constants (scale and zero point, axes) do not count. Where the output of a node
     is one of the model and its input cannot take over that name, an Identity stays in its place.

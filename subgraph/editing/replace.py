@@ -119,7 +119,8 @@ def _connect(graph: Graph, region: Region, piece: Graph, ours: StringMap) -> dic
 
 
 def _require_types(graph: Graph, piece: Graph, connected: StringMap) -> None:
-    """
+    """Require that the tensors on the boundary have the same type and shape on both sides.
+
     Raises:
         ModelError: a boundary tensor has another type or shape in the piece than in the model, as
             far as declared.

@@ -369,8 +369,8 @@ class Graph:
     # ------------------------------------------------------------ types
 
     def value_infos(self, names: Iterable[str] | None = None) -> dict[str, ValueInfoProto]:
-        """Declarations of graph inputs, outputs and value_info by tensor, in file order: all, or of
-        `names`.
+        """Return declarations of graph inputs, outputs and value_info by tensor, in file order:
+        all, or of `names`.
 
         Raises:
             ModelError: a value_info is damaged.

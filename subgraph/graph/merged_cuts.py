@@ -72,8 +72,8 @@ class MergedCut:
         return [replace(tensors[name], name=merged) for name, merged in names]
 
     def split(self, outputs: Records) -> list[dict[str, Record]]:
-        """Outputs of the merged model per piece, by their names in the source model; missing ones
-        are omitted."""
+        """Return outputs of the merged model per piece, by their names in the source model; missing
+        ones are omitted."""
         return [
             {
                 name: replace(outputs[merged], name=name)

@@ -52,7 +52,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """These nodes, and those in their bodies."""
+    """Yield these nodes, and those in their bodies."""
     for node in nodes:
         yield node
         for body in bodies(node):

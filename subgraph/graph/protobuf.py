@@ -515,7 +515,7 @@ def in_other_file(tensor: TensorProto) -> bool:
 
 
 def element_count(tensor: TensorProto) -> int:
-    """Number of elements by the tensor's dims.
+    """Return the number of elements by the tensor's dims.
 
     Raises:
         ModelError: a negative dimension.

@@ -97,7 +97,8 @@ class InferredTypes:
 
 
 def infer_types(graph: Graph) -> InferredTypes:
-    """Declared and inferred types; weights stay on disk. Complexity: linear in the nodes.
+    """Infer the types of tensors, those that are declared included; weights stay on disk.
+    Complexity: linear in the nodes.
 
     Raises:
         ModelError: onnx takes too much time or memory for it, or crashes.

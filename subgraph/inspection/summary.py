@@ -120,8 +120,8 @@ def functions(graph: Graph) -> list[FunctionSummary]:
 
 
 def weight_totals(graph: Graph) -> WeightTotals:
-    """Number, parameters and bytes of the weights, those that Constant nodes hold included; the
-    element type with most bytes first."""
+    """Return the number, parameters and bytes of the weights, those that Constant nodes hold
+    included; the element type with most bytes first."""
     weights = [weight_summary(graph, name) for name in graph.weights]
     for made, op in zip(graph.makes, graph.ops, strict=True):
         tensor = graph.constant(made[0]) if op == CONSTANT and made else None

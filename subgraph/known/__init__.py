@@ -138,7 +138,8 @@ class Entry:
         return f"{tried}; {own} was {outcome}"
 
     def _as_tried(self, own: str) -> str:
-        """The release that was tried, where this is a package of it: 5.0.0.93 of OpenCV 5.0.0."""
+        """Return the release that was tried, where this is a package of it: 5.0.0.93 of OpenCV
+        5.0.0."""
         return next((v for v in (*self.wrong, *self.right) if own.startswith(f"{v}.")), own)
 
     def was_tried(self, own: str) -> bool:
@@ -248,8 +249,8 @@ def numbers(version: str) -> list[int]:
 
 
 def runtime_of(backend: str, device: str) -> str:
-    """The folder of a candidate's entries: the name of its device, of its backend, or of that one's
-    Python file."""
+    """Return the folder of a candidate's entries: the name of its device, of its backend, or of
+    that one's Python file."""
     return device or Path(backend).stem
 
 

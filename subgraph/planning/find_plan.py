@@ -141,7 +141,7 @@ class Planner:
         return list(self.gears.items())
 
     def in_float(self, kept: Collection[int]) -> Levels:
-        """These places in float, all others lowered."""
+        """Return these places in float, all others lowered."""
         return dict.fromkeys(kept, len(self.gears) + 1)
 
     def how(self, levels: Levels) -> dict[Read, Lowering]:
@@ -169,8 +169,8 @@ class Planner:
         return wide if changed and len(wide) == len(place.reads) else {}
 
     def draft(self, levels: Levels, *, simulated: bool = False) -> Draft:
-        """The model with these levels; the float model itself where the candidate's command lowers
-        it. `simulated`: as of `lower_model`."""
+        """Return the model with these levels; the float model itself where the candidate's command
+        lowers it. `simulated`: as of `lower_model`."""
         graph = self.trials.graph
         if self.twin.by_command:
             return Draft(graph)
@@ -268,7 +268,7 @@ class Planner:
         return self.trials.runtime.workers.deadline.has_passed
 
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
-        """A run of the model with these levels; it is written to the folder."""
+        """Return a run of the model with these levels; it is written to the folder."""
         options = self.trials.runtime.candidate.options
         self.draft(levels, simulated=self.simulated).save(folder / "model.onnx")
         if self.twin.by_command:
@@ -458,7 +458,7 @@ def compare_outputs(one: ReferenceValues, other: ReferenceValues) -> dict[str, f
 
 
 def distance(reference: Array, other: Array) -> float:
-    """|a − b| / |a|; infinite where a value is not finite, or the shapes differ."""
+    """Return |a − b| / |a|; infinite where a value is not finite, or the shapes differ."""
     if reference.shape != other.shape:
         return math.inf
     a = reference.astype(np.float64)

@@ -53,8 +53,8 @@ TIMEOUT = 3600.0  # seconds
 
 
 def raise_model(graph: Graph, folder: Path) -> Graph:
-    """The model at an opset that quantizes by channel: itself, or as onnx converts it, a file in
-    `folder`.
+    """Return the model at an opset that quantizes by channel: itself, or as onnx converts it, a
+    file in `folder`.
 
     Raises:
         ModelError: onnx cannot convert it.
@@ -64,8 +64,8 @@ def raise_model(graph: Graph, folder: Path) -> Graph:
 
 
 def lower_model(graph: Graph, how: Mapping[Read, Lowering], *, simulated: bool = False) -> Draft:
-    """The model in which exactly these reads are lowered; for quantized ones its opset is that of
-    `raise_model`.
+    """Return the model in which exactly these reads are lowered; for quantized ones its opset is
+    that of `raise_model`.
 
     Args:
         graph: The float model.
@@ -143,7 +143,7 @@ class _Drafting:
     # ------------------------------------------------------------ quantized
 
     def _lower(self, name: str, form: Form) -> str:
-        """The name of a tensor's lowered value; made once."""
+        """Return the name of a tensor's lowered value; made once."""
         if (key := (name, form)) not in self.names:
             if isinstance(form, Dynamic):
                 self.names[key] = self._dynamic(name)
@@ -187,7 +187,7 @@ class _Drafting:
         return f"{name}:lowered"
 
     def _lower_output(self, name: str, form: Form) -> None:
-        """An output of the model keeps its name; its own value gets another one."""
+        """Lower an output of the model, which keeps its name; its own value gets another one."""
         raw = f"{name}:float"
         outputs = list(self.proto.output)
         rename(self.proto, lambda n: raw if n == name else n, str)
@@ -220,7 +220,7 @@ class _Drafting:
                 self._cast(node.output[k], name, "float32")
 
     def _add_rounded(self, name: str, dtype: str, is_float: bool) -> str:
-        """The name of a tensor's rounded value, in float16 or in float32; made once."""
+        """Return the name of a tensor's rounded value, in float16 or in float32; made once."""
         if name not in self.narrow:
             suffix = "rounded" if is_float else dtype
             made = f"{name}:{suffix}"
@@ -282,7 +282,7 @@ def count_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mappi
 def quantize_model(
     graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline
 ) -> Path:
-    """The model quantized by onnxruntime, a file in `folder`; calibrated on all samples.
+    """Quantize the model by onnxruntime, into a file in `folder`; it is calibrated on all samples.
 
     Args:
         dtype: That of the activations.

@@ -272,8 +272,8 @@ def _make_gears(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> di
 def _open(
     graph: Graph, setup: Setup, reference: Reference, request: PlanRequest, end: float
 ) -> Iterator[tuple[Trials, Twin, PlanScales | None]]:
-    """The trials of the float model, how it is lowered, and what was scaled. `end`: of the time for
-    all that runs, by `monotonic`."""
+    """Provide the trials of the float model, how it is lowered, and what was scaled. `end`: of the
+    time for all that runs, by `monotonic`."""
     to = request.to
     original = graph
 

@@ -134,7 +134,7 @@ class Twin:
 
 
 def places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
-    """The places of a model, in the order of its nodes."""
+    """List the places of a model, in the order of its nodes."""
     groups: dict[str, list[Read]] = {}
     names = blocks(graph) if unit is Unit.BLOCK else {}
     for read in twin.reads(graph):
@@ -236,8 +236,8 @@ def lower_by_command(graph: Graph, precision: Precision) -> Twin:
 
 
 def gear(graph: Graph, twin: Twin, name: str) -> Twin:
-    """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes
-    compute in."""
+    """Return a gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which
+    nodes compute in."""
     if name == Precision.FP16.dtype:
         return round_nodes(graph, Precision.FP16)
     wide = {n: form if graph.is_weight(n) else _widen(form) for n, form in twin.forms.items()}
@@ -280,7 +280,7 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
 
 
 def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
-    """The integer type of the codes, which is that of the zero point; uint8 without one."""
+    """Return the integer type of the codes, which is that of the zero point; uint8 without one."""
     name = node.input[position] if len(node.input) > position else ""
     zero = graph.array(name)
     return "uint8" if zero is None else str(zero.dtype)
@@ -289,8 +289,8 @@ def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
 def _weights(
     graph: Graph, twin: Graph, forms: Mapping[str, Form]
 ) -> tuple[dict[str, Form], list[str]]:
-    """The forms of weights: the twin's where it holds this weight, else by channel; and the names
-    of the latter."""
+    """Return the forms of weights: the twin's where it holds this weight, else by channel; and the
+    names of the latter."""
     codes = list(_codes(twin))
     found: dict[str, Form] = {}
     own: list[str] = []
@@ -309,7 +309,7 @@ def _weights(
 
 
 def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
-    """The quantized weights of a model."""
+    """Yield the quantized weights of a model."""
     for i, node in enumerate(twin.nodes):
         if (positions := QUANTIZED_WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
             scale = constant_scale(twin, node, *positions[1:])
@@ -332,7 +332,7 @@ def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
 
 
 def symmetric(value: Array, axis: int) -> Scale:
-    """A scale per channel along an axis, with which int8 codes hold a weight; zero is zero.
+    """Return a scale per channel along an axis, with which int8 codes hold a weight; zero is zero.
 
     >>> symmetric(np.array([[127, -254], [0, 0]], np.float32), 0).step
     (2.0, 1.0)

@@ -318,7 +318,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
 
 
 def _join_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """A run of nothing but inputs is dropped; its entries join every other run."""
+    """Join runs that hold nothing but inputs to every other run."""
     inputs = [r for r in runs if all(e.role == "input" for e in chain.from_iterable(r.samples))]
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:

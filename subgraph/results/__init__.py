@@ -38,7 +38,7 @@ KNOWN: Mapping[str, tuple[str, str]] = {
 
 
 def type_of(schema: str) -> type:
-    """The dataclass of the documents of a schema, which is one of `KNOWN`."""
+    """Return the dataclass of the documents of a schema, which is one of `KNOWN`."""
     module, name = KNOWN[schema]
     found: type = getattr(import_module(f"subgraph.results.{module}"), name)
     return found

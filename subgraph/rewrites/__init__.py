@@ -158,7 +158,7 @@ def _iter_forms(
 
 
 def _read(path: Path) -> protobuf.ModelProto:
-    """A model with all its weights."""
+    """Read a model with all its weights."""
     model = protobuf.to_onnx(protobuf.read(path).model, path)
     protobuf.load_all(model.graph.initializer, path)
     return model

@@ -187,7 +187,7 @@ class _Making(Substitution):
 
 @contextmanager
 def open_full_model(graph: Graph, value: Callable[[str], Array]) -> Iterator[FullModel]:
-    """A model that can be rewritten, until the block ends.
+    """Provide a model that can be rewritten, until the block ends.
 
     Args:
         graph: The model.

@@ -79,7 +79,7 @@ class RegionModel:
         self.inner = made.intersection(filter(None, read)) - self.constants.keys()
 
     def value(self, name: str) -> Array | None:
-        """A constant's elements; None if it is computed."""
+        """Return a constant's elements; None if it is computed."""
         self.fixed |= name in self.frozen
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
@@ -137,7 +137,7 @@ def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
 
 
 def argument(node: NodeProto, position: int) -> str:
-    """The name of an input; "" if it is left out."""
+    """Return the name of an input; "" if it is left out."""
     return str(node.input[position]) if position < len(node.input) else ""
 
 
@@ -147,7 +147,7 @@ def title(node: NodeProto) -> str:
 
 
 def find_reduced_axes(source: RegionModel, node: NodeProto) -> list[int] | None:
-    """The axes of a reduction, all for none given, not negative; None if unknown."""
+    """Return the axes of a reduction, all for none given, not negative; None if unknown."""
     rank = source.rank(node.input[0])
     given = argument(node, 1)
     if rank is None or (given and source.value(given) is None):
@@ -178,7 +178,7 @@ class Substitution:
         self._new[index] = []
 
     def name(self, hint: str) -> str:
-        """A tensor's name that is not taken."""
+        """Return a tensor's name that is not taken."""
         name = f"rewritten/{hint}"
         number = 0
         while name in self._taken:
@@ -258,12 +258,12 @@ class Substitution:
         return self.weight(np.array(values, np.int64))
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
-        """A Reshape node."""
+        """Return a Reshape node."""
         return self.node("Reshape", [x, self.integers(shape)], output)
 
     def never(self) -> str:
-        """A condition that never holds, which is computed from an input, so that nothing can know
-        it; "" without such an input."""
+        """Return a condition that never holds, which is computed from an input, so that nothing can
+        know it; "" without such an input."""
         inputs = (v.name for v in self.source.model.graph.input)
         given = (n for n in inputs if self.source.element(n) in (*FLOATS, *INTEGERS))
         number = next((n for n in given if n not in self.source.constants), "")
@@ -278,15 +278,16 @@ class Substitution:
         return self._never
 
     def always(self, x: str, other: str, y: str = "") -> str:
-        """The first of two tensors, by a Where of which nothing can know that it takes it."""
+        """Return the first of two tensors, by a Where of which nothing can know that it
+        takes it."""
         return self.node("Where", [self.never(), other, x], y)
 
     def other(self, element: int) -> str:
-        """A number that no other node reads: equal nodes would be merged."""
+        """Return a number that no other node reads: equal nodes would be merged."""
         return self.weight(len(self._weights) % 100 + 1, element)
 
     def model(self) -> ModelProto:
-        """The copy, without constants that nothing reads any more."""
+        """Return the copy, without constants that nothing reads any more."""
         made = copy_without_nodes(self.source)
         made.graph.node.extend(self._new.get(FIRST, []))
         for i, node in enumerate(self.source.nodes):
@@ -303,7 +304,7 @@ def copy_without_nodes(source: RegionModel) -> ModelProto:
 
 
 def tidy(made: ModelProto) -> ModelProto:
-    """The model without nodes and constants that nothing reads."""
+    """Return the model without nodes and constants that nothing reads."""
     graph = made.graph
     read = {v.name for v in graph.output}
     for k in reversed(range(len(graph.node))):

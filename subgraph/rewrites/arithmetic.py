@@ -135,7 +135,8 @@ def _maximum(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 @restrict_to("Mod", floats=True)
 def _remainder(source: RegionModel, node: NodeProto, new: Substitution) -> str:
-    """The sign of the divisor, or with `fmod` that of the dividend."""
+    """Rewrite a remainder, which has the sign of the divisor, or with `fmod` that of the
+    dividend."""
     signed = "Mul(Mod(Abs(x), Abs(y), fmod=1), Sign(x))"
     if attribute(node, "fmod", 0):
         new.formula(signed)

@@ -60,7 +60,8 @@ def _body(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 def _version(op: str, opset: int) -> int:
-    """The opset in which the operator has a function and means the same as in ours; 0 without one.
+    """Return the opset in which the operator has a function and means the same as in ours; 0
+    without one.
 
     Many got their function in a version that only takes more element types.
     """

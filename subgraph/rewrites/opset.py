@@ -15,7 +15,8 @@ NEWEST = 25
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """The nearest opsets first; of those that define all of its operators alike, one."""
+    """Yield the model at the nearest opsets first; of those that define all of its operators alike,
+    at one."""
     versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
     tried = [source.opset]
     for version in versions:

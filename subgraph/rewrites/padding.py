@@ -134,7 +134,7 @@ def _concat(source: RegionModel, node: NodeProto, new: Substitution) -> str:
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, ModelProto]]:
-    """A Pad that only one Conv or pool reads, as its attribute."""
+    """Yield the model with a Pad that only one Conv or pool reads as an attribute of that."""
     readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in PADDED}
     for i, node in enumerate(source.nodes):
         pads = _constant_pad(source, node) if node.op_type == "Pad" else None
@@ -167,7 +167,7 @@ def _constant_pad(source: RegionModel, node: NodeProto) -> list[int] | None:
 
 
 def _fill(source: RegionModel, node: NodeProto) -> Array | None:
-    """The value with which a Pad fills; None if it is computed."""
+    """Return the value with which a Pad fills; None if it is computed."""
     if name := argument(node, 2):
         value = source.value(name)
         return None if value is None else value.reshape(())

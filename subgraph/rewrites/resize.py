@@ -111,7 +111,7 @@ def _positions(node: NodeProto, n: int, m: int, scale: float, opset: int) -> Arr
 
 
 def _weights(node: NodeProto, positions: Array, n: int, scale: float) -> Array:
-    """A matrix (n, m): of each output, the weights of the inputs around it."""
+    """Return a matrix (n, m): of each output, the weights of the inputs around it."""
     cubic = attribute(node, "mode") == "cubic"
     smooth = attribute(node, "antialias", 0) and scale < 1
     wide = 1 / scale if smooth else 1.0

@@ -278,7 +278,7 @@ class Candidate(RuntimeBuild):
         }
 
     def _code(self) -> Code:
-        """The files of code that its commands reach."""
+        """Return the files of code that its commands reach."""
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))
             return sum(

@@ -196,7 +196,8 @@ def _off_everywhere(progress: Progress) -> Search[bool]:
 
 
 def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:
-    """A failing region -> the smallest one, and the finding: a culprit or an accumulated error."""
+    """Reduce a failing region to the smallest one, and return the finding: a culprit or an
+    accumulated error."""
     state = progress.state
     grows = state.aim.signature in NUMBERS
     smallest = yield from shrink(state, region, gradual=grows)
@@ -250,7 +251,7 @@ def _find_by_profile(progress: Progress) -> Search[Found]:
 
 
 def _find_known_kind(progress: Progress) -> Search[Found]:
-    """A region of the kind of the last culprit, if that is the first of its kind."""
+    """Return a region of the kind of the last culprit, if that is the first of its kind."""
     state = progress.state
     last = progress.findings[-1] if progress.findings else None
     causes = [alike.cause_of(state, finding) for finding in progress.findings]
@@ -279,7 +280,7 @@ def _everywhere(progress: Progress) -> Search[Found]:
 
 
 def _find_by_halving(progress: Progress) -> Search[Found]:
-    """The shortest end of the scope that halving finds, and its beginning."""
+    """Return the shortest end of the scope that halving finds, and its beginning."""
     state = progress.state
     scope = progress.scope
     begin, end = yield from halve.halve(state, scope, min(progress.searched, len(scope) - 1))

@@ -125,7 +125,8 @@ class Lookahead:
 def plan(
     wanted: Iterator[Query], going: Collection[Query], done: Collection[Query], workers: int
 ) -> tuple[list[Query], set[Query]]:
-    """The runs to begin now, and those to end because no likely path of the search needs them.
+    """Return the runs to begin now, and those to end because no likely path of the search needs
+    them.
 
     Args:
         wanted: The runs of `Lookahead.iter_wanted`; the first is needed now, and begins even if a
@@ -150,7 +151,7 @@ def plan(
 
 
 def _anyhow(query: Query) -> Query:
-    """The query for its first run."""
+    """Return the query for its first run."""
     return replace(query.once, explain=False)
 
 
@@ -178,7 +179,7 @@ def _guesses(
 def _iter_combinations(
     guesses: Sequence[Sequence[tuple[float, Answer]]],
 ) -> Iterator[tuple[float, Sequence[Answer]]]:
-    """The likeliest answers to a batch, then the batch with one answer changed."""
+    """Yield the likeliest answers to a batch, then the batch with one answer changed."""
     likeliest = [some[0] for some in guesses]
     chance = math.prod(p for p, _ in likeliest)
     yield chance, [answer for _, answer in likeliest]

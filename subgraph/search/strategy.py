@@ -152,8 +152,7 @@ def _require_failures(whole: Baseline, flaky: bool) -> None:
 
 
 def _search_scope(progress: Progress) -> Search[None]:
-    """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is
-    wanted."""
+    """Narrow a scope that is known to fail; look into one that agrees, if that is wanted."""
     state = progress.state
     scope = progress.scope
     state.seen.suspect = scope

@@ -107,7 +107,8 @@ class DeviceForm:
 
     @classmethod
     def parse(cls, words: str) -> DeviceForm:
-        """
+        """Return the form that these words describe.
+
         Raises:
             UnknownName, UsageError: a word means nothing.
         """

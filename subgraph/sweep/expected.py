@@ -345,7 +345,7 @@ class ExpectedOutputs:
 
 
 def make_plain_candidate(timeout: float) -> Candidate:
-    """The reference as a runtime among others: its process is replaced when it crashes."""
+    """Return the reference as a runtime among others: its process is replaced when it crashes."""
     return Candidate("onnxruntime", PLAIN, find_fixed_options(), timeout=timeout)
 
 

@@ -265,8 +265,8 @@ def _generate_cases() -> list[Any]:
 
 
 def _iter_network_tests() -> Iterator[_OnnxTest]:
-    """The light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel has
-    the outputs."""
+    """Yield the light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel
+    has the outputs."""
     import onnx
     from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
@@ -384,7 +384,7 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
 
 
 def _to_value(value: Any) -> Value:
-    """A value from an array, a number, a message, or a list of these."""
+    """Make a value from an array, a number, a message, or a list of these."""
     from onnx import TensorProto, numpy_helper
 
     if isinstance(value, (list, tuple)):

@@ -116,13 +116,13 @@ def choose_exit_code(rows: Sequence[SweepRow]) -> int:
 
 
 def count_outcomes(results: Sequence[SweepResult]) -> Totals:
-    """Number of results by outcome, all outcomes."""
+    """Return the number of results by outcome, all outcomes."""
     counts = Counter(r.outcome for r in results)
     return {outcome: counts[outcome] for outcome in SweepOutcome}
 
 
 def choose_case_name(test: OperatorTest, result: SweepResult) -> str | None:
-    """The folder of a bad result's case, within its candidate's; None for other results."""
+    """Return the folder of a bad result's case, within its candidate's; None for other results."""
     return safe_name(test.name) if result.outcome in BAD else None
 
 
@@ -233,7 +233,7 @@ def choose_place(
 
 
 def make_request(sweep: Sweep, runtime: Runtime) -> object:
-    """The `SweepRequest` of a candidate, as JSON."""
+    """Return the `SweepRequest` of a candidate, as JSON."""
     candidate = runtime.candidate
     criterion = sweep.expected.criterion
     return to_json(

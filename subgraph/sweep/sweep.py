@@ -88,7 +88,7 @@ class Sweep:
 
     @contextmanager
     def example(self, test: OperatorTest) -> Iterator[Example]:
-        """A test's files, which live as long as the block."""
+        """Provide a test's files, which live as long as the block."""
         folder = self.scratch / f"test{next(self._numbers)}"
         try:
             yield self.tests.unpack(test, folder)
@@ -173,8 +173,8 @@ class Sweep:
 
 
 def _settle(used: SweepResult, fresh: SweepResult) -> SweepResult:
-    """The result of two runs, in a used process and in a fresh one. Wrong in the used one alone is
-    unresolved."""
+    """Return the result of two runs, in a used process and in a fresh one. Wrong in the used one
+    alone is unresolved."""
     if used.outcome is fresh.outcome:
         return fresh
     if fresh.outcome is not SweepOutcome.RIGHT:
@@ -185,8 +185,8 @@ def _settle(used: SweepResult, fresh: SweepResult) -> SweepResult:
 
 
 def choose_outcome(verdict: Verdict) -> SweepOutcome:
-    """A verdict as an outcome. An error that a candidate raises and survives is a refusal, in
-    whatever words."""
+    """Return a verdict as an outcome. An error that a candidate raises and survives is a refusal,
+    in whatever words."""
     if verdict.signature is Signature.TIMEOUT:
         return SweepOutcome.TIMEOUT
     if verdict.signature is Signature.REFUSED:
@@ -205,7 +205,7 @@ def open_sweep(
     criterion: str = "noise",
     stored: bool = True,
 ) -> Iterator[Sweep]:
-    """A sweep with its processes, tests, store and scratch folder, until the block ends.
+    """Provide a sweep with its processes, tests, store and scratch folder, until the block ends.
 
     Args:
         candidates: The candidates.

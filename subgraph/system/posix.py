@@ -361,7 +361,8 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
 
 
 def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | Path]:
-    """A shell that becomes this command, without input, when it reads a line, and ends without one.
+    """Start a shell that becomes this command, without input, when it reads a line, and ends
+    without one.
 
     Raises:
         FileNotFoundError: there is no such program.
@@ -372,7 +373,8 @@ def _waiting(words: Sequence[str | Path], env: StringMap | None) -> list[str | P
 
 
 def _pipe() -> tuple[int, int]:
-    """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
+    """Return the ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&-
+    2>&-`."""
     ends = os.pipe()
     held, lifeline = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends)
     for end in ends:
@@ -393,7 +395,7 @@ def _kill_when_closed(held: int, group: int) -> bool:
 
 
 def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
-    """A shell that kills a group when our end of the pipe closes (macOS)."""
+    """Start a shell that kills a group when our end of the pipe closes (macOS)."""
     words = ["/bin/sh", "-c", f"read _; kill -9 -{group}"]
     nowhere = subprocess.DEVNULL
     return subprocess.Popen(
@@ -422,8 +424,8 @@ def _end_strays(leader: int, mark: str) -> None:
 
 
 def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
-    """The living processes outside of a group that descend from its leader, or have its mark in
-    their environment.
+    """Return the living processes outside of a group that descend from its leader, or have its mark
+    in their environment.
 
     A process whose leader has ended by itself has its mark; or it is a child of this process, if
     this one adopts orphans. Complexity: linear in the processes of the machine (5 ms for 100).
@@ -534,7 +536,7 @@ def free_memory() -> int:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -563,7 +565,7 @@ _parents_lock = threading.Lock()
 
 
 def _children(pids: set[int]) -> dict[int, list[int]]:
-    """The children of each of these processes, which are all that there are.
+    """Return the children of each of these processes, which are all that there are.
 
     A parent is read once, and again when it has ended: reading all takes a tenth of a millisecond
     for each process.
@@ -635,8 +637,8 @@ def link_folder(link: Path, folder: Path) -> None:
 
 @functools.cache
 def short_name(folder: str) -> str:
-    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for
-    both."""
+    """Return a folder by a name that leaves room for that of a socket in it: Linux has 108 bytes
+    for both."""
     if sys.platform == "linux" and len(os.fsencode(folder)) > MOST_BESIDE_A_SOCKET:
         # open as long as this process lives
         return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"
@@ -738,7 +740,7 @@ def _c_library() -> Any:
 
 
 def program(word: str, folder: str | None) -> str:
-    """The first word of a command that runs in a folder, as `Popen` takes it."""
+    """Return the first word of a command that runs in a folder, as `Popen` takes it."""
     return word
 
 

@@ -137,7 +137,7 @@ _starting = threading.Lock()  # of children, one at a time
 
 @functools.cache
 def _own_job() -> wintypes.HANDLE:
-    """A job of this process, which its children are in as well."""
+    """Return a job of this process, which its children are in as well."""
     job = _new_job()
     _check(_kernel.AssignProcessToJobObject(job, wintypes.HANDLE(_kernel.GetCurrentProcess())))
     return job
@@ -145,7 +145,7 @@ def _own_job() -> wintypes.HANDLE:
 
 @contextlib.contextmanager
 def _children_end_with_this_process() -> Iterator[None]:
-    """A child that starts in the block ends with this process, if that is killed in the block.
+    """Let a child that starts in the block end with this process, if that is killed in the block.
 
     It would stay for ever: suspended, and not yet in the job of its group. Behind the block others,
     such as the browser of `subcut view`, outlive this process again.
@@ -406,7 +406,7 @@ def free_memory() -> int:
 
 
 def cores() -> int:
-    """The cores of the machine."""
+    """Return the cores of the machine."""
     return os.cpu_count() or 1
 
 
@@ -544,7 +544,7 @@ def link_folder(link: Path, folder: Path) -> None:
 
 
 def short_name(folder: str) -> str:
-    """A folder by a name that leaves room for that of a socket in it: any."""
+    """Return a folder by a name that leaves room for that of a socket in it: any."""
     return folder
 
 
@@ -616,7 +616,7 @@ def program(word: str, folder: str | None) -> str:
 
 
 def quote(word: str) -> str:
-    """A word as a command line has it, for cmd and PowerShell."""
+    """Return a word as a command line has it, for cmd and PowerShell."""
     if re.fullmatch(r"[\w+=:./\\~-]+", word):
         return word
     return (

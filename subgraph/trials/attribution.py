@@ -93,8 +93,8 @@ class Target:
 
 
 def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
-    """The error of the whole model. `whole`: its result, if the candidate does not give the same
-    each time."""
+    """Return the error of the whole model. `whole`: its result, if the candidate does not give the
+    same each time."""
     whole = whole or trials.run(trials.full_model)
     return Target(() if whole.failure else whole.tensors)
 
@@ -173,8 +173,8 @@ def error_alone(judge: Judge, region: Region, result: RunResult) -> Array | None
 
 
 def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) -> Feeds | None:
-    """The model's values when only this region is the candidate's; None where the reference cannot
-    go on."""
+    """Return the model's values when only this region is the candidate's; None where the reference
+    cannot go on."""
     if result.failure or lacks_output(model, region, result):
         return None
     try:
@@ -199,8 +199,8 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
 
 
 def remaining_error(trials: Trials, region: Region) -> float | None:
-    """The part of the final error that is left when the reference runs this region, 1 being all;
-    None if unknown.
+    """Return the part of the final error that is left when the reference runs this region, 1 being
+    all; None if unknown.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -222,8 +222,8 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
 
 
 def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -> float | None:
-    """The part of D that is gone when the reference runs this region; negative where the errors
-    cancel each other."""
+    """Return the part of D that is gone when the reference runs this region; negative where the
+    errors cancel each other."""
     left = _error_without(trials, region, right)
     if left is None:
         return None
@@ -275,8 +275,8 @@ def _values_without(
 
 
 def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
-    """The whole model's nodes in phases: even ones without the nodes inside, odd ones of these
-    only.
+    """Return the whole model's nodes in phases: even ones without the nodes inside, odd ones of
+    these only.
 
     A phase reads only earlier phases. Three where the region is convex; more where paths leave it
     and come back. Complexity: linear in nodes and edges.
@@ -298,7 +298,8 @@ def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
 def _error_without(
     trials: Trials, region: Region, right: frozenset[int] = frozenset()
 ) -> Array | None:
-    """The final error when the reference runs the region and the candidate all other nodes."""
+    """Return the final error when the reference runs the region and the candidate all other
+    nodes."""
     values = _values_without(trials, region, right)
     return None if values is None or isinstance(values, Verdict) else error_of(trials.judge, values)
 
@@ -308,7 +309,8 @@ def _length(error: Array) -> float:
 
 
 def error_of(judge: Judge, values: Feeds) -> Array | None:
-    """The error at all outputs of all samples as one vector, each output in units of its scale.
+    """Return the error at all outputs of all samples as one vector, each output in units of its
+    scale.
 
     None where there are no values, where an output is missing, is a sequence or real on one side
     alone, or has another number of elements; without the reference's sequences.

@@ -130,7 +130,7 @@ class CandidateModel:
         return self.values is None and self.unknown == ""
 
     def _entering(self, name: str) -> MatchedTensor:
-        """The match of a tensor as a region reads it."""
+        """Return the match of a tensor as a region reads it."""
         return self._read_outputs.get(name) or self.matches[name]
 
     @cached_property
@@ -192,7 +192,7 @@ class CandidateModel:
     # ------------------------------------------------------------ cutting
 
     def region(self, region: Region) -> Region:
-        """The region of the candidate's model between the same boundaries.
+        """Return the region of the candidate's model between the same boundaries.
 
         Raises:
             ModelError: an output is not matched, or it depends on tensors that cross the boundary.
@@ -211,8 +211,8 @@ class CandidateModel:
         return ""
 
     def cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
-        """The cut of the candidate's model, and per sample the tensors that it is fed; their files
-        go to `folder`.
+        """Return the cut of the candidate's model, and per sample the tensors that it is fed; their
+        files go to `folder`.
 
         Raises:
             ModelError: as `region`; or the value of a shape, or a type, is unknown.
@@ -243,7 +243,7 @@ class CandidateModel:
         return other_cut, [list(sample.values()) for sample in feeds]
 
     def _get_captured(self, names: Sequence[str]) -> Feeds:
-        """The reference's values of the candidate's model; none if it cannot compute these
+        """Return the reference's values of the candidate's model; none if it cannot compute these
         tensors."""
         if self.values is None:
             return ()
@@ -311,7 +311,7 @@ def find_joined_tensors(other: CandidateModel) -> list[Strings]:
 
 
 def _find_narrow_type(other: CandidateModel, nodes: Collection[int]) -> Precision | None:
-    """The coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
+    """Return the coarsest 16-bit float type among tensors of these nodes, as far as it is known."""
     graph = other.graph
     names = set(chain.from_iterable((*graph.reads[i], *graph.makes[i]) for i in nodes))
     types = {m.dtype for m in other.matches.values() if m.name in names}
@@ -452,7 +452,7 @@ def _convert_to_reference(
 
 
 def find_boundary_matches(other: CandidateModel, region: Region) -> Matches:
-    """The matches of a region's boundary, which `load_own_model` reads back."""
+    """Return the matches of a region's boundary, which `load_own_model` reads back."""
     entering = {n: other._entering(n) for n in region.inputs if n in other.matches}
     return entering | {n: other.matches[n] for n in region.outputs if n in other.matches}
 

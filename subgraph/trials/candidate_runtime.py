@@ -275,8 +275,8 @@ class ModelWriter:
         return find_shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
-        """The form in which the candidate is given a region; `full_model_form`: that of the full
-        model."""
+        """Return the form in which the candidate is given a region; `full_model_form`: that of the
+        full model."""
         whole = self.model.whole()
         if region.nodes != whole.nodes:
             return Form.CUT
@@ -322,7 +322,8 @@ class ModelWriter:
         return cut, feeds
 
     def key(self, form: Form, region: Region, records: Feeds) -> str:
-        """A hash of the file that the candidate is given, and of the values that it is fed."""
+        """Return a hash of the file that the candidate is given, and of the values that it
+        is fed."""
         if shipped := self._file_of(form, region):
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]

@@ -160,7 +160,8 @@ class ComparisonRow:
         return any(v is not None and v.fails for v in (self.in_place, self.alone, self.verdict))
 
     def excuse(self) -> ComparisonRow:
-        """The row with steps of quantizers as the reason why it fails, which decides nothing."""
+        """Return the row with steps of quantizers as the reason why it fails, which decides
+        nothing."""
         why = "steps of quantizers add up, or a scale clips"
         undecided = partial(replace, status=Status.UNRESOLVED, signature=None, why=why)
         in_place, alone = (
@@ -307,7 +308,7 @@ class Comparison:
 
 
 def _report_outcome(comparison: Comparison) -> ReportedAnswer:
-    """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
+    """Return the outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
     if comparison.score and not comparison.forms.only_pinned:
         kinds = {Status.AGREE: Kind.RIGHT, Status.FAIL: Kind.WRONG}
         kind = kinds.get(comparison.whole.status, Kind.INCONCLUSIVE)
@@ -332,7 +333,7 @@ def _report_outcome(comparison: Comparison) -> ReportedAnswer:
 
 
 def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
-    """The outcome where the outputs are wrong, with the tensors that are."""
+    """Return the outcome where the outputs are wrong, with the tensors that are."""
     if comparison.precise:
         found = say_precise("the candidate", comparison.precise)
         return replace(found, what=f"{found.what}; {tensors}")
@@ -342,7 +343,7 @@ def _report_failure(comparison: Comparison, tensors: str) -> ReportedAnswer:
 
 
 def _report_agreement(comparison: Comparison) -> ReportedAnswer:
-    """The outcome where no tensor fails."""
+    """Return the outcome where no tensor fails."""
     if comparison.deviating_pieces:
         pieces = ", ".join(map(clean, comparison.deviating_pieces))
         return ReportedAnswer(Kind.WRONG, f"not the nearest codes, alone: {pieces}")
@@ -358,7 +359,7 @@ def _report_agreement(comparison: Comparison) -> ReportedAnswer:
 
 
 def _report_refusal(comparison: Comparison) -> ReportedAnswer:
-    """The outcome where the candidate refuses the full model."""
+    """Return the outcome where the candidate refuses the full model."""
     bad = [r.node for r in comparison.rows if r.verdict and not r.verdict.agrees]
     nodes = list_some(list(map(clean, bad)), MAX_NAMED) or "no node"
     model = "the full model"
@@ -675,8 +676,8 @@ class _OwnSteps:
         return is_number and bool(is_clipped or (self.decides and not row.verdict.fails))
 
     def apply(self, found: Comparison, names: Collection[str]) -> Comparison:
-        """The comparison of these tensors without the failures that they explain: those that are
-        not downstream of a wrong node.
+        """Return the comparison of these tensors without the failures that they explain: those that
+        are not downstream of a wrong node.
 
         Args:
             found: The comparison of all tensors.
@@ -756,7 +757,8 @@ def _log_progress(
 
 
 def _add_providers(judge: Judge, comparison: Comparison) -> Comparison:
-    """The comparison with who computes each node, and what a user must know of the candidate."""
+    """Return the comparison with who computes each node, and what a user must know of the
+    candidate."""
     found = computed_by.find_providers(judge)
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
     notes = filter(None, (judge.runtime.about.caveat, computed_by.share(judge, found)))
@@ -784,7 +786,7 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
 
 
 def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
-    """The tensors to compare, in topological order."""
+    """Return the tensors to compare, in topological order."""
     names = model.tensors()
     if not at:
         return names
@@ -808,8 +810,8 @@ def select_tensors(model: ReferenceModel, at: Sequence[str]) -> list[str]:
 
 
 def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
-    """The tensors that a glob fits, by their own name or their node's; none if the word itself is a
-    name."""
+    """Return the tensors that a glob fits, by their own name or their node's; none if the word
+    itself is a name."""
     if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
         return set()
     return {
@@ -871,7 +873,7 @@ def _row(
 
 
 def _worst(verdict: Verdict, name: str) -> Judgement | None:
-    """The worst judgement of one output over all samples."""
+    """Return the worst judgement of one output over all samples."""
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
 
@@ -893,7 +895,7 @@ def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
 
 
 def describe_model(graph: Graph) -> ComparedModel:
-    """The model of a graph, without the path of its file."""
+    """Return the model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
     name = str(graph.model.graph.name)
     return ComparedModel(
@@ -904,7 +906,7 @@ def describe_model(graph: Graph) -> ComparedModel:
 def document(
     trials: Trials, comparison: Comparison, criterion: str, command: str
 ) -> ComparisonDocument:
-    """The whole comparison as a document; `command`: the command line."""
+    """Return the whole comparison as a document; `command`: the command line."""
     candidate = trials.runtime.candidate
     bad = comparison.first_bad
     looks_like = comparison.looks_like

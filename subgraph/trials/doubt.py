@@ -86,7 +86,7 @@ class Settlement:
         return self.decision is Decision.FULL_MODEL
 
     def labels(self, graph: Graph) -> list[str]:
-        """The last node of each wrong piece."""
+        """Return the last node of each wrong piece."""
         return [graph.label(region.nodes[-1]) for region in self.wrong_pieces]
 
     def note(self, graph: Graph) -> str:
@@ -121,7 +121,7 @@ class Deviation:
 
     @classmethod
     def make(cls, operators: Collection[str], error: float, *, agrees_usually: bool) -> Deviation:
-        """The deviation of a region with these operators."""
+        """Return the deviation of a region with these operators."""
         return cls(APPROXIMATED.intersection(operators) if agrees_usually else frozenset(), error)
 
 

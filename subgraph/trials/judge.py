@@ -141,8 +141,8 @@ class Judge:
         return Precision(other.precision_of(region) or self.runtime.about.precision)
 
     def output_scales(self, region: Region) -> Mapping[str, Scale] | None:
-        """The scales of the outputs that a region of the candidate's own model quantizes; None if
-        other steps, or its runtime's precision, excuse more."""
+        """Return the scales of the outputs that a region of the candidate's own model quantizes;
+        None if other steps, or its runtime's precision, excuse more."""
         other = self.runtime.own_model
         is_exact = self.runtime.about.precision is Precision.FP32
         if not other or not is_exact or self.runtime.candidate.precision:
@@ -171,7 +171,8 @@ class Judge:
         return replace(verdict, why=why, from_run=result.number)
 
     def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
-        """The verdict on outputs of the full model, a part of which the reference computed."""
+        """Return the verdict on outputs of the full model, a part of which the reference
+        computed."""
         whole = self.model.whole()
         with files_unchanged(self, whole, result):
             return self.ignore_evidence()._judge(whole, result)
@@ -215,7 +216,7 @@ class Judge:
         )
 
     def _get_expected(self, region: Region) -> Feeds:
-        """The reference's outputs of a region.
+        """Return the reference's outputs of a region.
 
         Where the candidate's own model cannot represent the values that enter the region, the
         reference is run on the coarser values that it can represent.
@@ -305,7 +306,7 @@ def can_tell(judge: Judge, region: Region) -> bool:
 
 
 def score_of(judge: Judge, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
-    """The score of the full model; None without a score, or where the candidate returned no
+    """Return the score of the full model; None without a score, or where the candidate returned no
     values for it."""
     if (
         judge.score is None
@@ -499,7 +500,7 @@ def compute_quantizer_values(
 
 
 def _limit_to_mask(value: Value, mask: Array | None) -> Value:
-    """The elements of a tensor that are compared; a value of another shape unchanged."""
+    """Return the elements of a tensor that are compared; a value of another shape unchanged."""
     if mask is None or not isinstance(value, np.ndarray) or value.shape != mask.shape:
         return value
     return np.asarray(value[mask])

@@ -166,7 +166,8 @@ def open_trials(
 
 
 def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
-    """
+    """Require that the choice leaves an output that a node computes.
+
     Raises:
         UnknownName: an output that is named does not exist. UsageError: all are ignored.
         ModelError: no node computes an output.
@@ -238,7 +239,7 @@ def _find_unrounded_casts(values: ReferenceValues, known: frozenset[str]) -> Str
 def _find_shared_tensors(
     graph: Graph, sides: Iterable[frozenset[str] | None]
 ) -> frozenset[str] | None:
-    """The tensors that are compared; None for all."""
+    """Return the tensors that are compared; None for all."""
     limited = [side for side in sides if side is not None]
     if not limited:
         return None

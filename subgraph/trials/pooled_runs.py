@@ -39,7 +39,8 @@ Shown = TypeVar("Shown")
 
 
 def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
-    """The verdict on each region. One that does not agree in its pool, or has none, is run alone.
+    """Return the verdict on each region. One that does not agree in its pool, or has none, is run
+    alone.
 
     Raises:
         BackendError: the candidate cannot be used. ModelError: the reference cannot give the
@@ -52,7 +53,7 @@ def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
 
 
 def judge_pooled(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
-    """The verdict on each region in its pool; None for regions that need several cuts.
+    """Return the verdict on each region in its pool; None for regions that need several cuts.
 
     Raises: as `verdicts`.
     """
@@ -85,7 +86,7 @@ def run_pooled(
 
 
 def _run_pool(trials: Trials, merged: MergedCut, is_extra: bool) -> list[RunResult]:
-    """The result of each cut of a pool; the whole time is divided among them equally."""
+    """Return the result of each cut of a pool; the whole time is divided among them equally."""
     records = trials.values.records
     key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
     result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
@@ -158,7 +159,7 @@ def run_pieces(
 
 
 def _try_pool(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
-    """The result of each region in its pool, where it has one."""
+    """Return the result of each region in its pool, where it has one."""
     try:
         return run_pooled(trials, regions)
     except (ModelError, OutOfTime):
@@ -197,8 +198,8 @@ def _find_dequantized(graph: Graph, codes: Sequence[str]) -> Sequence[str]:
 
 
 def _find_requantized(graph: Graph, codes: Sequence[str]) -> set[str]:
-    """The codes themselves, and those that are dequantized to make them: a runtime may drop one of
-    the two quantizers."""
+    """Return the codes themselves, and those that are dequantized to make them: a runtime may drop
+    one of the two quantizers."""
     source = graph.reads[graph.maker[codes[0]]][0]
     before = graph.skip(source, ("DequantizeLinear",))
     return {*codes} if before == source else {*codes, before}
@@ -226,7 +227,7 @@ class ParallelRuns:
                 self._running[region] = self._executor.submit(self._run, region)
 
     def result(self, region: Region) -> RunResult:
-        """A region's result; waits for it.
+        """Return a region's result; waits for it.
 
         Raises:
             BackendError: the candidate cannot be used. ModelError: the reference cannot give the
@@ -236,14 +237,15 @@ class ParallelRuns:
         return self._running[region].result()
 
     def verdict(self, region: Region) -> Verdict:
-        """The verdict on a region; waits for its run.
+        """Return the verdict on a region; waits for its run.
 
         Raises: as `result`.
         """
         return self.trials.judge.verdict(region, self.result(region))
 
     def verdicts(self, regions: Sequence[Region | None]) -> Iterator[Verdict | None]:
-        """The verdict on each region in this order, all of which begin at once; None for None.
+        """Yield the verdict on each region in this order, all of which begin at once; None for
+        None.
 
         Raises: as `result`.
         """

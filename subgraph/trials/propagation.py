@@ -33,8 +33,8 @@ from subgraph.types import Array
 
 
 def propagate(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
-    """The model's values, per sample, when the region has these outputs. Other values are the
-    captured ones, or those of the reference below the region.
+    """Return the model's values, per sample, when the region has these outputs. Other values are
+    the captured ones, or those of the reference below the region.
 
     Complexity: one run of the reference, and two more for each detour to which an error leads.
 
@@ -79,7 +79,7 @@ def _send_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
 
 
 def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
-    """The weakly connected parts of some nodes, in topological order of their first node."""
+    """Return the weakly connected parts of some nodes, in topological order of their first node."""
     parents = {i: list(graph.predecessors(i)) for i in nodes}
     parts = split_components(parents, nodes)
     return sorted(parts, key=lambda part: min(map(graph.rank.__getitem__, part)))

@@ -106,7 +106,7 @@ class ReferenceModel:
         return self.choice.select(name for name in self.graph.outputs if name in made)
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
-        """The whole model, with these tensors as further outputs."""
+        """Return the whole model, with these tensors as further outputs."""
         return _build_region_of(self, outputs) if outputs else self._whole
 
     @cached_property
@@ -155,8 +155,8 @@ class ReferenceModel:
     def sample_groups(
         self, region: Region, feeds: Feeds | None = None
     ) -> list[tuple[list[int], Feeds]]:
-        """Samples that one cut serves, by index, with their tensors: equal input shapes, equal
-        frozen values."""
+        """Return samples that one cut serves, by index, with their tensors: equal input shapes,
+        equal frozen values."""
         self.capture(region)
         records = self.values.records if feeds is None else self.values_with(feeds)
         groups: dict[Any, tuple[list[int], list[Records]]] = {}
@@ -170,7 +170,7 @@ class ReferenceModel:
         return list(groups.values())
 
     def cut(self, region: Region, records: Feeds) -> Cut:
-        """The cut that serves samples of one group.
+        """Return the cut that serves samples of one group.
 
         Raises:
             ModelError: the region cannot be cut.
@@ -185,7 +185,8 @@ class ReferenceModel:
         feeds: Feeds | None = None,
         change: Callable[[protobuf.ModelProto], None] | None = None,
     ) -> Feeds:
-        """The reference's outputs of a region; tensors in `feeds` replace the values that enter it.
+        """Return the reference's outputs of a region; tensors in `feeds` replace the values that
+        enter it.
 
         `change`: changes each cut before it runs.
 
@@ -207,7 +208,7 @@ class ReferenceModel:
     def run_model(
         self, model: protobuf.ModelProto, feeds: Sequence[Sequence[Record]], outputs: Sequence[str]
     ) -> list[dict[str, Record]]:
-        """The reference's outputs of a model with our weights; the files live as long as the
+        """Return the reference's outputs of a model with our weights; the files live as long as the
         session.
 
         Raises:
@@ -218,12 +219,12 @@ class ReferenceModel:
             return run_loaded(self.reference, folder.name, feeds, outputs, self.new_folder)
 
     def new_folder(self) -> Path:
-        """A new folder that lives as long as the session."""
+        """Return a new folder that lives as long as the session."""
         return Path(tempfile.mkdtemp(prefix="trial-", dir=self.scratch))
 
     @contextlib.contextmanager
     def temporary_folder(self) -> Iterator[Path]:
-        """A new folder that lives as long as the block."""
+        """Provide a new folder that lives as long as the block."""
         with tempfile.TemporaryDirectory(
             prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True
         ) as folder:
@@ -239,7 +240,7 @@ class ReferenceModel:
     # ------------------------------------------------------------ noise
 
     def noise(self, region: Region, k: int) -> RegionNoise:
-        """The rounding noise of a region for sample `k`."""
+        """Return the rounding noise of a region for sample `k`."""
         place = (region.nodes, region.outputs, k)
         with self.cache.lock:
             if place not in self.cache.noises:
@@ -248,7 +249,7 @@ class ReferenceModel:
 
 
 def region_key(model: ReferenceModel, region: Region, records: Feeds, *more: str) -> str:
-    """A hash of the model's structure, the region's weights, boundary and values, fed and
+    """Return a hash of the model's structure, the region's weights, boundary and values, fed and
     frozen; and of `more`."""
     entering = region.entering
     return digest(
@@ -286,7 +287,8 @@ def _build_region_of(model: ReferenceModel, further: Collection[str]) -> Region:
 
 
 def region_noise(model: ReferenceModel, region: Region, tensors: Records) -> RegionNoise:
-    """The rounding noise of a region that is fed with these tensors and has these outputs."""
+    """Return the rounding noise of a region that is fed with these tensors and has these
+    outputs."""
     runs = model.roundings or model.reference
 
     def key(label: str) -> str:
@@ -357,7 +359,7 @@ class OtherInputs:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def outputs_without(self, k: int, names: Collection[str] = ()) -> Feeds:
-        """The outputs for other inputs than sample `k`: other samples, or two drawn inputs.
+        """Return the outputs for other inputs than sample `k`: other samples, or two drawn inputs.
 
         Inputs that the reference refuses are left out. `names`: further tensors that are needed.
         """
@@ -395,7 +397,8 @@ class OtherInputs:
         return self._run_on_inputs(inputs) if inputs else []
 
     def _run_on_inputs(self, inputs: Feeds) -> list[ReferenceValues]:
-        """The values for these inputs, in one session if the reference accepts all of them."""
+        """Return the values for these inputs, in one session if the reference accepts all
+        of them."""
         values = self.values.replace_inputs(inputs)
         try:
             values.need(self.outputs)

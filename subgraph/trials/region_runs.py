@@ -72,7 +72,7 @@ class RunLog:
         self.extra_runs += 1
 
     def with_own_counts(self) -> RunLog:
-        """A log that shares the results, and counts its extra runs separately."""
+        """Return a log that shares the results, and counts its extra runs separately."""
         return replace(self)
 
 
@@ -129,8 +129,8 @@ class MemoryLimit:
         )
 
     def result_beyond(self, region: Region, failure: Verdict) -> RunResult | None:
-        """An unresolved result if the candidate was stopped at `--memory`, which is not a limit of
-        the device."""
+        """Return an unresolved result if the candidate was stopped at `--memory`, which is not a
+        limit of the device."""
         limit = self.runtime.candidate.memory
         if limit is None or limit != self.model.reference.limit:
             return None
@@ -181,7 +181,7 @@ class RegionRuns:
         return CandidateKey(self.model.store, identity)
 
     def key(self, job: RegionJob, records: Feeds) -> str:
-        """The store key of a result.
+        """Return the store key of a result.
 
         A hash of the region and the values that enter it, the candidate with its limits and
         version, the repetition, and whether the process had run nothing before.
@@ -233,8 +233,8 @@ class RegionRuns:
         return merge(parts, len(values.samples))
 
     def _groups(self, job: RegionJob) -> list[tuple[list[int], Feeds]]:
-        """The samples that one model serves, by index, with their tensors; the user's file serves
-        all."""
+        """Return the samples that one model serves, by index, with their tensors; the user's file
+        serves all."""
         if job.form is not Form.SHIPPED:
             return self.model.sample_groups(job.region, job.feeds)
         values = self.model.values

@@ -236,8 +236,8 @@ class ByScore:
     # ------------------------------------------------------------ as a verdict
 
     def verdict(self, result: RunResult, judgements: Sequence[Judgement]) -> Verdict:
-        """The verdict on outputs of the whole model. Their errors stay in it; their status is the
-        score's.
+        """Return the verdict on outputs of the whole model. Their errors stay in it; their status
+        is the score's.
 
         Unresolved where other draws of the samples may be refused.
         """
@@ -467,7 +467,7 @@ def _read_lines(file: Path, names: Sequence[str]) -> list[Array]:
 
 
 def _value(word: str) -> int | float | str:
-    """A label: a number, else a text."""
+    """Read a label: a number, else a text. a number, else a text."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(word)

@@ -28,7 +28,8 @@ def version() -> str:
 
 
 def load(model: str, options: Fields) -> Run:
-    """The function of the file, which takes a list with a dictionary, name → array, per sample."""
+    """Load the function of the file, which takes a list with a dictionary, name → array, per
+    sample."""
     spec = plugins.user_spec("score", Path(model))
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

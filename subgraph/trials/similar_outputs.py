@@ -70,8 +70,8 @@ class MisreadInput:
 
 
 def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
-    """The usual misreadings of tensors that have values, one input at a time; none where that takes
-    too long."""
+    """Yield the usual misreadings of tensors that have values, one input at a time; none where that
+    takes too long."""
     records = model.values.records
     if len(records) > MAX_SAMPLES:
         return
@@ -191,7 +191,8 @@ class WrongOutput:
         return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
 
     def _other_tensors(self) -> Iterator[tuple[str, Array]]:
-        """This tensor in other samples, where it has the same size, described, nearest first."""
+        """Yield this tensor in other samples, where it has the same size, described,
+        nearest first."""
         k = self.sample
         name = self.judgement.name
         values = self.trials.values
@@ -207,7 +208,7 @@ class WrongOutput:
                 yield text, record.array()
 
     def _misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
-        """The reference's outputs where an input was misread."""
+        """Yield the reference's outputs where an input was misread."""
         if len(self.region.nodes) > MAX_NODES:
             return
         for misread in misread_inputs(self.trials.model, inputs):

@@ -286,7 +286,7 @@ class Processes(JudgeProperties):
         return self.merges_cuts or (is_plain and is_likely)
 
     def form_of(self, region: Region) -> Form:
-        """The form in which the candidate is given a region."""
+        """Return the form in which the candidate is given a region."""
         return self.writer.form_of(region, self.mode.form)
 
     def too_large(self, region: Region) -> str:
@@ -295,7 +295,8 @@ class Processes(JudgeProperties):
         return self.runs.memory.too_large(region)
 
     def key(self, region: Region, records: Feeds, repetition: int = 0) -> str:
-        """The store key of a result for these values, from a process that has run models before."""
+        """Return the store key of a result for these values, from a process that has run models
+        before."""
         job = RegionJob(region, self.form_of(region), repetition, pass_number=self.mode.pass_number)
         return self.runs.key(job, records)
 
@@ -331,7 +332,7 @@ class Processes(JudgeProperties):
         return replace(self, turns=Semaphore(jobs))
 
     def only_stored(self) -> Processes:
-        """The stored runs of the candidate, the full model in the form of the user's file."""
+        """Return the stored runs of the candidate; the full model has the form of the file."""
         mode = self.mode.make_fresh(Form.SHIPPED)
         return replace(self, log=RunLog(), mode=mode, may_run=False)
 
@@ -345,7 +346,7 @@ class Processes(JudgeProperties):
         repetition: int = 0,
         fresh: bool = False,
     ) -> RunResult:
-        """The candidate's outputs of a region: run, or loaded from the store.
+        """Return the candidate's outputs of a region: run, or loaded from the store.
 
         Args and Raises: as `Runner.run`.
         """
@@ -414,7 +415,8 @@ def _choose_form(processes: Processes, job: RegionJob, result: RunResult) -> Run
 
 
 def _first_wrong_pass(judge: Judge, region: Region, result: RunResult) -> int:
-    """The pass of a session from which on a region is wrong, if the first one is right; else 1."""
+    """Return the pass of a session from which on a region is wrong, if the first one is right; else
+    1."""
     for number in range(2, len(result.later) + 2):
         if judge.verdict(region, result.nth(number)).from_run:
             return number

@@ -81,7 +81,8 @@ class ViewServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, open_session: Callable[[], ViewSession], port: int = 0) -> None:
-        """
+        """Open the server's socket; no page is served yet.
+
         Raises:
             UsageError: the port is taken.
             SubcutError: as `open_session`.

@@ -201,7 +201,8 @@ class OpenedModel:
         return all(_stamp(path) == stamp for path, stamp in self.stamps.items())
 
     def require(self, key: object) -> None:
-        """
+        """Require that the page shows the files as they are.
+
         Raises:
             ModelChanged: the files have changed, or the page shows another reading of them.
         """

@@ -97,7 +97,7 @@ def begin(session: Session) -> Session:
 
 
 def options_of(session: Session) -> BisectionOptions:
-    """The bisection of a session."""
+    """Return the bisection of a session."""
     request = session.request
     dtype = TaskFormat.parse(request.export).form.dtype  # of the inputs that are handed out
     claim = request.precision or Precision.from_dtype(dtype.removeprefix("u"))
@@ -188,7 +188,7 @@ def advance(session: Session, trials: Trials) -> Advanced:
 
 
 def _prepare(session: Session, next_tasks: Sequence[Task], needed: set[str]) -> Session:
-    """Number the tasks and write their folders; complete ones stay."""
+    """Write the folders of the tasks and give each a number; complete ones stay."""
     by_key = {task.key: task for task in session.tasks}
     next_round = 1 + max((session.task(a.number).round for a in session.log), default=0)
     next_number = 1 + max((task.number for task in session.tasks), default=0)
@@ -210,7 +210,8 @@ def _prepare(session: Session, next_tasks: Sequence[Task], needed: set[str]) -> 
 
 
 def _what(task: Task, folder: Path) -> str:
-    """A task in words: the part of the model, and further outputs; or how it is rewritten."""
+    """Return a task in words: the part of the model, and further outputs; or how it is
+    rewritten."""
     if task.how:
         return f"the whole model, rewritten: {task.how}"
     region = task.region

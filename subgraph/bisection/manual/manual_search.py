@@ -102,7 +102,7 @@ class ManualOracle(NodeOracle):
         return list(tasks.values())[:count]
 
     def _missing(self, query: Query) -> Sequence[Task]:
-        """The tasks of a query that were not run."""
+        """Return the tasks of a query that were not run."""
         try:
             if query.kind is not QueryKind.PREFIX:
                 self._run(query, self._region(query))
@@ -137,7 +137,7 @@ class ManualRewriter(ModelRewriter):
     def run_changed(
         self, changes: Changes, repetition: int = 0, *, fresh: bool = False
     ) -> RunResult:
-        """The recorded result of the full model with these changes.
+        """Return the recorded result of the full model with these changes.
 
         Raises:
             Pending: it is to be run.
@@ -189,11 +189,11 @@ class ManualBisection(Bisection):
         return [replace(step, number=k) for k, step in enumerate(new, 1)]
 
     def new_oracle(self, trials: Trials) -> ManualOracle:
-        """An oracle that answers from the recorded results."""
+        """Return an oracle that answers from the recorded results."""
         return ManualOracle(trials, items_of(trials))
 
     def sum_up(self, findings: Findings, before: Counts) -> Findings:
-        """The findings of a search that has just ended: each run is counted once."""
+        """Return the findings of a search that has just ended: each run is counted once."""
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
         runs = [step for step in once.values() if step.query.kind is not QueryKind.CLAIMED]
         nodes: Counter[Purpose] = Counter()
@@ -244,7 +244,7 @@ class Person(JudgeProperties):
         return replace(self, log=RunLog())
 
     def form_of(self, region: Region) -> Form:
-        """The form in which a person is given a region."""
+        """Return the form in which a person is given a region."""
         return Form.PINNED if region.nodes == self.full_model.nodes else Form.CUT
 
     def too_large(self, region: Region) -> str:
@@ -259,7 +259,7 @@ class Person(JudgeProperties):
         repetition: int = 0,
         fresh: bool = False,
     ) -> RunResult:
-        """The recorded result of a region; it is the same for each repetition.
+        """Return the recorded result of a region, which is the same for each repetition.
 
         Raises:
             Pending: the region is to be run.
@@ -285,7 +285,7 @@ class Person(JudgeProperties):
         return result
 
     def task(self, region: Region, feeds: Feeds | None = None) -> Task:
-        """The task of running a region.
+        """Return the task of running a region.
 
         Raises:
             ModelError: the region cannot be cut.
@@ -295,7 +295,7 @@ class Person(JudgeProperties):
         return Task(self.key(region, feeds), self.model, region, feeds)
 
     def key(self, region: Region, feeds: Feeds | None = None) -> str:
-        """The key of the task of running a region.
+        """Return the key of the task of running a region.
 
         It is a digest of the nodes, the boundary, and the values fed instead of reference values.
         The latter are those of the session's first command: another version, or another machine,

@@ -233,7 +233,7 @@ class Session(SavedSession):
         return task
 
     def place_of(self, number: int) -> Path:
-        """The folder of the outputs that were taken for a task."""
+        """Return the folder of the outputs that were taken for a task."""
         return (self.folder / ANSWERS / str(number)).resolve()
 
     def results(self) -> dict[str, RunResult]:
@@ -254,7 +254,7 @@ class Session(SavedSession):
         return results
 
     def restrict_to(self, results: Mapping[str, RunResult]) -> Session:
-        """The session without answers that have no result."""
+        """Return the session without answers that have no result."""
         return replace(
             self, log=[answer for answer in self.log if self.task(answer.number).key in results]
         )
@@ -393,7 +393,7 @@ def undo(session: Session) -> tuple[Session, list[int]]:
 
 
 def folder_of(parent: Path) -> Path:
-    """The folder of a session."""
+    """Return the folder of a session."""
     return parent / f"manual-{DEVICE}"
 
 

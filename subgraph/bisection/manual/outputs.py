@@ -97,7 +97,7 @@ class ExpectedOutput:
 
 
 def list_expected_outputs(manifest: TaskManifest) -> list[ExpectedOutput]:
-    """The outputs that a task's manifest requests.
+    """Return the outputs that a task's manifest requests.
 
     Raises:
         InputError: the manifest is damaged.
@@ -176,7 +176,7 @@ class TaskFolders:
         return True
 
     def no_outputs(self) -> InputError:
-        """The error if no output of the task came."""
+        """Return the error if no output of the task came."""
         expected = _all_files(self.cuts[0])
         more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
         return InputError(
@@ -204,7 +204,7 @@ class TaskFolders:
 
 
 def _missing_outputs(missing: Sequence[tuple[Path, ExpectedFile]], expected: int) -> InputError:
-    """The error if some outputs of a task came, and others did not."""
+    """Return the error if some outputs of a task came, and others did not."""
     folder, first = missing[0]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     return InputError(

@@ -146,7 +146,7 @@ def read_task(folder: Path) -> TaskManifest | None:
 
 
 def folders_of(todo: Path, number: int) -> list[Path]:
-    """The folders of a task, one per cut."""
+    """Return the folders of a task, one per cut."""
     cuts = [todo / str(number)]
     while (further := todo / f"{number}-{len(cuts) + 1}").is_dir():
         cuts.append(further)
@@ -211,8 +211,8 @@ def write_task(
 
 
 def _values(task: Task) -> ReferenceValues:
-    """The session's values; for a task that is fed different values, these and the reference's
-    outputs for them."""
+    """Return the session's values; for a task that is fed different values, these and the
+    reference's outputs for them."""
     if task.feeds is None:
         return task.model.values
     model = task.model
@@ -223,7 +223,7 @@ def _values(task: Task) -> ReferenceValues:
 
 
 def files_of(stored: StoredTensor, kind: str) -> list[StoredFile]:
-    """The files of one kind, npy or bin, of a tensor in a manifest."""
+    """Return the files of one kind, npy or bin, of a tensor in a manifest."""
     return [file for file in stored.files if file.format == kind]
 
 

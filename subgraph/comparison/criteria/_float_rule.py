@@ -84,7 +84,8 @@ def judge_floats_without_noise(floats: Floats, why: str) -> Ruling:
 
 
 def _judge_with_noise(output: OutputErrors, noise: Noise) -> Ruling:
-    """Runs as few as needed: rounding after every node, one perturbed run, the others."""
+    """Judge with as few runs as needed: rounding after every node, one perturbed run, the
+    others."""
     rounded = _compute_rounding(output, noise)
     jumps = noise.depends_on_choice()
     if (
@@ -239,8 +240,8 @@ def _judge_ties(output: OutputErrors, noise: Noise) -> Ruling | None:
 
 
 def _judge_explained(output: OutputErrors, noise: Array, drawn: bool = True) -> Ruling:
-    """Rounding explains the error: agrees if the values, and what is decided by them, are of
-    use."""
+    """Judge an error that rounding explains: it agrees if the values, and what is decided by them,
+    are still useful."""
     error = output.errors[0]
     scale = output.scales[0]
     found = None
@@ -328,7 +329,8 @@ def _find_flips(output: OutputErrors) -> Flips | None:
 
 
 def _judge_flips(output: OutputErrors, flips: Flips, noise: Array, drawn: bool) -> Ruling:
-    """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
+    """Judge a changed winner: it is a bug if rounding cannot have changed it; else precision is
+    lost."""
     source = output.floats.context.noise
     number = JUMP_RUNS if output.tolerance.stepped else RUNS
     runs = source.perturb(output.floats.context.claim, number) if source else []
@@ -380,7 +382,7 @@ def _judge_unexplained(output: OutputErrors, noise: Array, rounded: Array | None
 
 
 def _judge_without_noise(output: OutputErrors) -> Ruling:
-    """The error is beyond what the last rounding explains, and there is no noise."""
+    """Judge an error that is beyond what the last rounding explains, where no noise is known."""
     limits = output.compute_explained_limits(output.last_rounding)
     place = output.worst(limits)
     if output.floats.context.claim is FP32:

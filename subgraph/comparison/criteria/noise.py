@@ -231,7 +231,8 @@ MASK = 1e30  # values at least as large represent infinity: the lowest float32 i
 
 
 def _judge_unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
-    """The noise could not be measured: only what is plain without it is decided."""
+    """Judge without noise, which could not be measured: only what is plain without it is
+    decided."""
     why = f"rounding noise could not be measured: {reason}"
     if pair.floating:
         with np.errstate(all="ignore"):
@@ -314,7 +315,7 @@ def _judge_infinite(pair: Pair, context: OutputContext, unequal: Array) -> Rulin
 
 
 def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
-    """Indices of TopK, ArgMax, ArgMin."""
+    """Judge indices of TopK, ArgMax and ArgMin."""
     wrong = find_misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
     if (
         wrong.any() and noise.depends_on_steps()
@@ -411,8 +412,8 @@ def _nearest_codes(
 
 
 def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
-    """Steps that the region itself makes, and what perturbed runs make of them: a value may take
-    the next one anywhere, and others where perturbed runs show as many, or in `spare` elements
+    """Judge steps that the region itself makes, and what perturbed runs make of them: a value may
+    take the next one anywhere, and others where perturbed runs show as many, or in `spare` elements
     more. `own`: steps that no run shows."""
     allowed = max(1.0, own + MAX_STEPS * max(p.error for p in runs))
     share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs)) + spare

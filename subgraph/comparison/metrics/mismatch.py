@@ -13,7 +13,8 @@ SYMMETRIC = True
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """Number of c ≠ r, over n; as numpy.testing prints it. 0 and -0 are equal. Never NaN."""
+    """Return the number of c ≠ r, over n; as numpy.testing prints it. 0 and -0 are equal. Never
+    NaN."""
     return float(np.count_nonzero(candidate != reference)) / reference.size
 
 

@@ -79,7 +79,7 @@ class RegionNoise:
         own_steps: bool = True,
         unrounded: Collection[str] = (),
     ) -> None:
-        """Runs nothing yet.
+        """Hold the region, its tensors and the reference; nothing runs yet.
 
         Args:
             tensors: captured records of the region's inputs, shapes and outputs at least, with
@@ -303,7 +303,7 @@ class OutputNoise(Noise):
 
 
 def make_batch(values: Sequence[Value]) -> Array | None:
-    """`(samples, elements)` of an output of floats; None if the samples are few, differ in
+    """Return `(samples, elements)` of an output of floats; None if the samples are few, differ in
     shape, or can be judged alone: they have many elements, or two axes."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) < max(MIN_ELEMENTS, len(values)) or len({a.shape for a in arrays}) > 1:

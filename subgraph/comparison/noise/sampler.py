@@ -236,7 +236,7 @@ class NoiseSampler:
         return {name: record.rebase(str(folder)) for name, record in records.items()}
 
     def plain(self, name: str) -> Array:
-        """An output of the region as the reference computes it, without noise.
+        """Return an output of the region as the reference computes it, without noise.
 
         Raises:
             ModelError: the reference does not run the region.
@@ -441,7 +441,7 @@ def _draw_shift(sampler: NoiseSampler, run: NoiseRun, tensor: str, attempt: int)
 def _iter_feeds(
     sampler: NoiseSampler, run: NoiseRun, keys: Array, attempt: int, folder: Path
 ) -> Iterator[Record]:
-    """Records of the model's inputs, with absolute files; new values are written into
+    """Yield records of the model's inputs, with absolute files; new values are written into
     `folder`."""
     made = sampler._instrumented
     for name in sampler._cut.inputs:

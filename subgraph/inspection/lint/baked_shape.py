@@ -42,7 +42,7 @@ class OpenDim:
 
 
 def check(context: LintContext) -> Issues:
-    """Runs a model at a second size, if it has open dimensions or --shape contradicts its sizes."""
+    """Run a model at a second size, if it has open dimensions or --shape contradicts its sizes."""
     try:
         shapes = {name: read_type(v.type) for name, v in context.graph.inputs.items()}
     except InputError as e:

@@ -6,5 +6,5 @@ from subgraph.inspection.lint import Issues, LintContext
 
 
 def check(context: LintContext) -> Issues:
-    """Inputs that do not fit the schema of their operator, and wrong declared types."""
+    """Find inputs that do not fit the schema of their operator, and wrong declared types."""
     return (context.problem_issue(p) for p in context.problems if p.kind == "type")

@@ -280,7 +280,7 @@ def convert_power(layer: CaffeLayer) -> None:
 
 
 def convert_exp(layer: CaffeLayer) -> None:
-    """base ** (shift + scale · x); base -1 means e."""
+    """Convert Exp: base ** (shift + scale · x); base -1 means e."""
     p = layer.parameters("exp_param")
     rate = 1 if p.base == -1 else _compute_log(layer, p.base)
     if not rate * p.shift < MAX_EXPONENT:

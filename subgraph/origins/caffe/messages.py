@@ -390,7 +390,7 @@ def _read_kinds(name: str) -> dict[str, tuple[str, bool, str]]:
 
 
 def _name_layer(layer: Message, where: str) -> str:
-    """The prototxt and the layer, for what is wrong in its parameters."""
+    """Add the prototxt and the layer to an error about the layer's parameters."""
     words = {name: value.text for name, value in layer.fields if isinstance(value, Scalar)}
     return f"{where}: layer '{clean(words.get('name', ''))}' ({clean(words.get('type', ''))})"
 

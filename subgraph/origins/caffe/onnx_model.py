@@ -220,7 +220,8 @@ def _is_tested(fields: Parameters) -> bool:
 
 
 def _require_known(tree: Message, where: str) -> None:
-    """
+    """Require that each layer of a network is of a known type.
+
     Raises:
         ModelError: a layer is of a type that is not known, or the network is of Caffe's first form.
     """

@@ -48,7 +48,7 @@ def convert_slice(layer: CaffeLayer) -> None:
 
 
 def convert_split(layer: CaffeLayer) -> None:
-    """Copies: a node for each top."""
+    """Convert Split to copies: a node for each top."""
     for k, top in enumerate(layer.tops):
         name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
         layer.builder.nodes.append(
@@ -121,7 +121,7 @@ def convert_permute(layer: CaffeLayer) -> None:
 
 
 def convert_tile(layer: CaffeLayer) -> None:
-    """Copies along an axis, one after another."""
+    """Convert Tile to copies along an axis, one after another."""
     p = layer.parameters("tile_param")
     axis = layer.axis(p.axis)
     repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]

@@ -183,8 +183,8 @@ def convert_normalize(layer: CaffeLayer) -> None:
 
 
 def convert_prior_box(layer: CaffeLayer) -> None:
-    """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes ·
-    4)."""
+    """Convert PriorBox to a Constant (1, 2, places · boxes · 4), because the boxes and their
+    variances depend on shapes only."""
     p = layer.parameters("prior_box_param")
     height, width = layer.shapes[1][2:]
     rows, columns = layer.shape[2:]

@@ -116,8 +116,8 @@ def open_original(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Com
 
 
 def _open_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
-    """Outputs by the signature, as users call it; other tensors by the frozen graph, which names
-    its placeholders."""
+    """Open a saved model. Its outputs are named by the signature, as users call it; other tensors
+    by the frozen graph, which names its placeholders."""
     import tensorflow as tf
     from tf2onnx import tf_loader
 

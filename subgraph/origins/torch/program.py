@@ -171,7 +171,7 @@ def get_element(value: Any, position: int | None) -> Any:
 
 
 def iter_departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
-    """Outputs in which the exported program itself is not the module."""
+    """Yield outputs in which the exported program itself is not the module."""
     close = import_torch().allclose
     for k, (right, value) in enumerate(zip(expected, given, strict=False)):
         if right.shape != value.shape or not close(

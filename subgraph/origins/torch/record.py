@@ -58,7 +58,7 @@ class TorchRecording:
     schema: str = field(default=SCHEMA, kw_only=True)
 
     def __str__(self) -> str:
-        """The number of recorded tensors, and the next command."""
+        """Show the number of recorded tensors, and the next command."""
         lines = [
             f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}",
             *self.notes,
@@ -209,7 +209,8 @@ def _run(
 
 
 def _require_free(place: Path) -> None:
-    """
+    """Require that a folder is free for a recording.
+
     Raises:
         ResultExists: The folder holds something that `record` did not write.
     """

@@ -10,5 +10,5 @@ FILE = "amct.json"
 
 
 def render(kept: Kept) -> str:
-    """An argument of the function."""
+    """Return the places as an argument of the function."""
     return json.dumps({"skip_layers": [*kept.nodes]}, indent=1) + "\n"

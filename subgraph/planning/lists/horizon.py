@@ -10,5 +10,5 @@ FILE = "horizon.yaml"
 
 
 def render(kept: Kept) -> str:
-    """The nodes, separated by semicolons."""
+    """Return the nodes, separated by semicolons."""
     return f"calibration_parameters:\n  run_on_cpu: {json.dumps(';'.join(kept.nodes))}\n"

@@ -12,7 +12,7 @@ FILE = "modelopt.json"
 
 
 def render(kept: Kept) -> str:
-    """An argument of both functions, and of `--nodes_to_exclude`."""
+    """Return the nodes as an argument of both functions, and of `--nodes_to_exclude`."""
     return (
         json.dumps({"nodes_to_exclude": [f"^{re.escape(name)}$" for name in kept.nodes]}, indent=1)
         + "\n"

@@ -8,5 +8,5 @@ FILE = "keep.txt"
 
 
 def render(kept: Kept) -> str:
-    """A node without a name is `#17`, by its number."""
+    """Return the nodes; one without a name is `#17`, by its number."""
     return "".join(f"{name}\n" for name in kept.nodes)

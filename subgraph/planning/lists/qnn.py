@@ -11,6 +11,6 @@ FLOAT = [{"bitwidth": 32, "dtype": "float"}]
 
 
 def render(kept: Kept) -> str:
-    """Encodings of activations by tensor."""
+    """Return encodings of activations by tensor."""
     encodings = dict.fromkeys((*kept.tensors, *kept.outputs), FLOAT)
     return json.dumps({"activation_encodings": encodings, "param_encodings": {}}, indent=1) + "\n"

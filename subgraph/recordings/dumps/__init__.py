@@ -135,7 +135,7 @@ class DumpHints:
 
 
 def refuse_reading() -> Array:
-    """The `load` of an entry that cannot be read."""
+    """Refuse to read an entry: its `load` where it cannot be read."""
     raise AssertionError("an entry that cannot be read is not loaded")
 
 

@@ -34,7 +34,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs of each op, of its latest dump; with origins from an `atc` JSON."""
+    """Yield inputs and outputs of each op, of its latest dump; with origins from an `atc` JSON."""
     real_names = _ascend.read_real_names(files)
     origins = _ascend.read_origins(files)
     for file, name in _find_latest(files, real_names).items():

@@ -38,7 +38,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs that input.json lists; and a tensor per other file, all as floats."""
+    """Yield inputs and outputs that input.json lists; and a tensor per other file, all as
+    floats."""
     for folder, data in _read_lists(files).items():
         yield from _iter_listed(files, folder, data, hints)
     for file in files.names:

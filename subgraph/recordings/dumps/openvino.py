@@ -77,7 +77,7 @@ def plain(name: str) -> str:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run."""
+    """Yield inputs, outputs and inner blobs (weights) of each node, in the order of the run."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
     numbering = _choose_numbering([_read_header(files, n) for n in binary])
     for file in files.ending(".ieb"):

@@ -22,7 +22,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs of each run, else the inputs that input_list.txt names; shapes are the model's."""
+    """Yield outputs of each run, else the inputs that input_list.txt names; shapes are the
+    model's."""
     listed = _raw.read_manifest(files)
     results = _match_results(files)
     for m in results:

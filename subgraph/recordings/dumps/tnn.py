@@ -34,7 +34,7 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """Outputs and inputs of each layer, in the order of the run."""
+    """Yield outputs and inputs of each layer, in the order of the run."""
     for file in files.ending(".txt"):
         side, _, base = file.rpartition("/")
         dumped = _DUMPED.fullmatch(base)

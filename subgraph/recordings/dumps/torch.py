@@ -20,7 +20,8 @@ def detect(files: Files) -> int:
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """A lone tensor has the file's name; those of a dict have their keys."""
+    """Yield the arrays of a file. A lone tensor has the file's name; those of a dict have their
+    keys."""
     for file in files.ending(*ENDS):
         stem = file.rpartition(".")[0]
         if files.head(file, 4) != ZIP:

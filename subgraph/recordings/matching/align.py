@@ -142,7 +142,7 @@ def convert_to_reference_type(array: Array, reference: Array, scale: Scale | Non
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
-    """`recorded` with the reference's value wherever printing explains the difference.
+    """Return `recorded` with the reference's value wherever printing explains the difference.
 
     Printing explains half of `step`, the last digit's worth, and one rounding to the element type
     in reading.

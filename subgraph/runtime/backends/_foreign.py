@@ -55,7 +55,7 @@ PACKAGES = {"tflite": "ai-edge-litert", "web": "playwright"}  # of extras with a
 
 
 def package(module: str, extra: str) -> ModuleType:
-    """The runtime's module.
+    """Return the runtime's module.
 
     Raises:
         NotInstalled: it is not there. BackendError: it does not load here.
@@ -106,7 +106,8 @@ def check_options(backend: str, options: Fields, allowed: Options) -> None:
 
 
 def threads(backend: str, options: Fields) -> int:
-    """The option `threads`; 1 by default, so that sums are computed in the same order each time.
+    """Return the option `threads`; 1 by default, so that sums are computed in the same order each
+    time.
 
     Raises:
         UsageError: it is not a number of threads.
@@ -124,7 +125,7 @@ def threads(backend: str, options: Fields) -> int:
 def ports(
     backend: str, model: Path, types: Collection[str], untyped: Collection[str] = ()
 ) -> tuple[Ports, Ports]:
-    """Inputs (without those that have an initializer) and outputs, in the model's order.
+    """Return inputs (without those that have an initializer) and outputs, in the model's order.
 
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
@@ -167,7 +168,7 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
 
 
 def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:
-    """The value of each input, in C order.
+    """Return the value of each input, in C order.
 
     Raises:
         ModelError: a value is missing, or has another type or shape: runtimes would read past its
@@ -212,7 +213,8 @@ def as_declared(array: Array, port: Port) -> Array:
 
 
 def empty_array(port: Port) -> Array:
-    """An array without elements: of the declared shape if that has none, else of shape (0,)."""
+    """Return an array without elements: of the declared shape if that has none, else of
+    shape (0,)."""
     dims = port.dims or ()
     empty = 0 in dims and None not in dims
     return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))
@@ -235,6 +237,7 @@ def require_ports(
 
 
 def message(error: BaseException, drop: str = "") -> str:
-    """A runtime's error text on one line of at most 400 characters, up to the word `drop`."""
+    """Return a runtime's error text on one line of at most 400 characters, up to the word
+    `drop`."""
     text = str(error)
     return " ".join((text.partition(drop)[0] if drop else text).split())[:400]

@@ -50,7 +50,8 @@ def devices(options: Fields) -> list[Device]:
 
 
 def precision(options: Fields) -> str:
-    """The coarsest that the first provider may compute in, by its options and their defaults."""
+    """Return the coarsest that the first provider may compute in, by its options and their
+    defaults."""
     first = devices(options)[0]
     claims = (first.precision, *_find_lowered(first, options).values())
     return max(map(Precision, claims), key=Precision.roundoff)
@@ -62,7 +63,7 @@ def switches(options: Fields) -> dict[str, StringMap]:
 
 
 def exact(options: Fields) -> StringMap:
-    """The options that lower the precision, turned off."""
+    """Return the options that lower the precision, turned off."""
     lowered = chain.from_iterable(_find_lowered(device, options) for device in devices(options))
     return dict.fromkeys(lowered, "0")
 
@@ -171,7 +172,7 @@ def find_assigned(model: Path, options: Fields, settings: Any, own: Collection[s
 
 
 def _name_nodes(model: Path) -> tuple[str | bytes, StringMap]:
-    """The model with a name for each node, and by name the first tensor that it makes.
+    """Return the model with a name for each node, and by name the first tensor that it makes.
 
     A file that is too large to be parsed as a whole stays as it is: its nodes without a name are
     left out.
@@ -203,7 +204,7 @@ def _why_not(provider: str) -> str:
 
 
 def _find_plugin_devices(options: Fields) -> list[Any]:
-    """The devices of a plug-in, whose library is registered.
+    """Return the devices of a plug-in, whose library is registered.
 
     Raises:
         BackendError: there is no such library, or it sees no device.

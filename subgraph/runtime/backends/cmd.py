@@ -325,7 +325,7 @@ def _read(folder: Path, declared: _foreign.Ports, form: DeviceForm) -> Values:
 
 
 def _read_npy(path: Path, dtype: str) -> Value:
-    """The array in a .npy file; raw bits become the declared type if numpy lacks that."""
+    """Read the array in a .npy file; raw bits become the declared type if numpy lacks that."""
     try:
         array = tensors.read_npy(path)
     except InputError as e:
@@ -354,13 +354,14 @@ def _convert_to_model(array: Any, output: _foreign.Port, form: DeviceForm) -> Va
 
 
 def _find_stored_dims(output: _foreign.Port, form: DeviceForm) -> _foreign.Dims:
-    """The dimensions of an output as the device stores it."""
+    """Return the dimensions of an output as the device stores it."""
     axes = find_axes((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
     return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
 
 
 def _read_bin(path: Path, output: _foreign.Port, form: DeviceForm) -> Value:
-    """A headerless file, in the device's type and layout; one open size follows from the file's.
+    """Read a headerless file, in the device's type and layout; one open size follows from the
+    file's.
 
     Raises:
         ModelError: the sizes do not fit.

@@ -27,7 +27,7 @@ OPTIONS = {"kernels": ("auto", "builtin", "reference"), "threads": ()}
 
 
 def version() -> str:
-    """The runtime's version."""
+    """Return the runtime's version."""
     _foreign.package("ai_edge_litert", "tflite")
     return package_version("ai-edge-litert")
 
@@ -90,7 +90,7 @@ class _LiteRTModel:
     """An interpreter, and which of its tensors are the model's inputs and outputs."""
 
     def __init__(self, interpreter: Any, inputs: _foreign.Ports, outputs: _foreign.Ports) -> None:
-        """`inputs`, `outputs`: as the ONNX model declares them."""
+        """Hold the interpreter, and its `inputs` and `outputs` as the ONNX model declares them."""
         self._interpreter = interpreter
         self._inputs = inputs
         self._outputs = outputs
@@ -117,7 +117,7 @@ class _LiteRTModel:
 
 
 def _pair_tensors(ports: _foreign.Ports, details: list[JsonObject]) -> list[JsonObject]:
-    """The interpreter's tensor of each port: by name, else by position."""
+    """Return the interpreter's tensor of each port: by name, else by position."""
     named = {str(d["name"]): d for d in details}
     if all(port.name in named for port in ports):
         return [named[port.name] for port in ports]

@@ -39,7 +39,7 @@ _CHATTER = ("ONNX Model ir version", "ONNX Model opset version", "Convert error,
 
 
 def version() -> str:
-    """The runtime's version."""
+    """Return the runtime's version."""
     return str(_foreign.package("MNN", "mnn").version())
 
 

@@ -69,7 +69,7 @@ def warm() -> None:
 
 
 def _ncnn() -> Any:
-    """The runtime.
+    """Return the runtime.
 
     Raises:
         NotInstalled: it is not there.
@@ -238,7 +238,8 @@ class _Net:
 
     @staticmethod
     def _read(value: Any, port: _foreign.Port, axis: int) -> Any:
-        """A copy, with the axes of one that ncnn drops; a shape with other elements is its own."""
+        """Return a copy, with the axes of one that ncnn drops; a shape with other elements is its
+        own."""
         sizes = [size for size in port.dims or () if size is not None]
         closed = port.dims is not None and len(sizes) == len(port.dims)
         one = axis == NO_BATCH or (closed and len(sizes) > axis and sizes[axis] == 1)

@@ -43,8 +43,8 @@ def load(model: Path, options: Fields) -> Run:
 
 
 def open_evaluator(path: Path) -> Any:
-    """The evaluator of a model; of one in an older opset, some of whose operators it has in opset
-    19 only (DequantizeLinear), the evaluator of the same model in that opset."""
+    """Return the evaluator of a model; of one in an older opset, some of whose operators it has in
+    opset 19 only (DequantizeLinear), the evaluator of the same model in that opset."""
     import onnx.version_converter
     from onnx.reference import ReferenceEvaluator
 

@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 def version() -> str:
-    """The runtime's version."""
+    """Return the runtime's version."""
     return str(_foreign.package("cv2", "opencv").__version__)
 
 
@@ -32,7 +32,7 @@ def warm() -> None:
 
 
 def precision(options: Fields) -> str:
-    """Always float32, also for float16 models."""
+    """Return float32, also for float16 models."""
     _foreign.check_options("opencv", options, OPTIONS)
     return "fp32"
 

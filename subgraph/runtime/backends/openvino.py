@@ -33,7 +33,7 @@ TELEMETRY = "openvino.tools.ovc"
 
 
 def version() -> str:
-    """The runtime's version."""
+    """Return the runtime's version."""
     return str(_runtime().get_version()).split("-")[0]
 
 
@@ -67,7 +67,8 @@ def switches(options: Fields) -> Switches:
 
 
 def caveat(options: Fields) -> str:
-    """A precision below float32 that the options do not name, or another one than they name."""
+    """Return a precision below float32 that the options do not name, or another one than
+    they name."""
     claim = precision(options)
     option = str(options.get("precision", ""))
     if option and CLAIMS[option] != claim:
@@ -207,7 +208,7 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
 
 
 def _tensor(array: Any) -> Any:
-    """An OpenVINO tensor of the array: bfloat16 as raw bits; rank 0 stays."""
+    """Return an OpenVINO tensor of the array: bfloat16 as raw bits; rank 0 stays."""
     ov = _runtime()
     if array.dtype.name != "bfloat16":
         return ov.Tensor(array)
@@ -217,7 +218,7 @@ def _tensor(array: Any) -> Any:
 
 
 def _array(tensor: Any) -> Any:
-    """A copy of an output, since the next run overwrites its memory."""
+    """Return a copy of an output, since the next run overwrites its memory."""
     if tensor.element_type == _runtime().Type.bf16:  # the bits come as float16
         return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
     return tensor.data.copy()

@@ -68,7 +68,7 @@ LEVELS = {
 
 
 def version() -> str:
-    """The runtime's version."""
+    """Return the runtime's version."""
     return str(ort.__version__)
 
 
@@ -298,7 +298,7 @@ def make_settings(options: Fields) -> Any:
 
 
 def _is_on(value: Any) -> bool:
-    """A switch, as the user types it or as a bool."""
+    """Return whether a switch is on, given as the user types it or as a bool."""
     return str(value or "").lower() not in ("", "0", "false", "no", "off")
 
 
@@ -339,7 +339,7 @@ class _Session:
 
 
 def _wrap(value: Any, type_text: str) -> Any:
-    """A numpy array as an OrtValue of any element type."""
+    """Return a numpy array as an OrtValue of any element type."""
     form, dtype = parse_type(type_text)
     if form != "tensor":
         raise ModelError(
@@ -357,7 +357,7 @@ def _wrap(value: Any, type_text: str) -> Any:
 
 
 def _unwrap(value: Any, type_text: str) -> Any:
-    """An OrtValue as an array; element types that numpy lacks are read from its memory."""
+    """Return an OrtValue as an array; element types that numpy lacks are read from its memory."""
     form, dtype = parse_type(type_text)
     if dtype not in NOT_NUMPY:
         return value.numpy()

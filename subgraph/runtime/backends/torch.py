@@ -35,7 +35,7 @@ def warm() -> None:
 
 
 def tensors(model: Path, options: Fields) -> list[str]:
-    """The tensors of the whole model that are values of the module.
+    """Return the tensors of the whole model that are values of the module.
 
     Raises:
         BackendError: the module cannot be made, run or exported.
@@ -84,7 +84,7 @@ def _module(options: Fields) -> tuple[str, str]:
 
 @cache
 def _export(file: str, build: str, model: str, whole: bool) -> ExportedModel:
-    """The exported program of the module; once per process.
+    """Return the exported program of the module; once per process.
 
     Raises:
         BackendError: it cannot be made, run or exported, or is another one than the model was
@@ -158,7 +158,7 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], J
 
 
 def _zeros(graph: Graph) -> tuple[Any, ...]:
-    """An argument per input of the model.
+    """Return an argument per input of the model.
 
     Raises:
         BackendError: a size is open.

@@ -16,7 +16,7 @@ TRACE = "Stack backtrace:"  # follows the message in its errors
 
 
 def version() -> str:
-    """The native library's version."""
+    """Return the native library's version."""
     return str(_foreign.package("tract", "tract").version())
 
 

@@ -92,7 +92,7 @@ PLACE = re.compile(
 
 
 def version(options: Fields) -> str:
-    """The release, and the browser's.
+    """Return the release, and the browser's.
 
     Raises:
         BackendError: there is no browser, or nothing that brings the release.
@@ -241,7 +241,8 @@ class _Page:
     _last: _Page | None = None
 
     def __init__(self, release: str, browser: str, provider: str) -> None:
-        """`provider`: and the number of its threads, which a page cannot change."""
+        """Hold the release, the browser, and the `provider` with the number of its threads, which a
+        page cannot change."""
         self.asked = (release, browser, provider)
         self.spoilt = False
         self.living = set[int]()
@@ -294,7 +295,7 @@ class _Page:
         self.server.close()
 
     def _launch(self, browser: str, provider: str) -> Any:
-        """The browser, started without a window."""
+        """Return the browser, started without a window."""
         place = None if browser == WEBKIT else find_browser(browser) or browser
         try:
             if place is None:
@@ -350,7 +351,7 @@ def _place(release: str) -> Path:
 
 
 def fetch(release: str) -> Path:
-    """The folder of a release's files, fetched by npm where it is not there.
+    """Return the folder of a release's files, fetched by npm where it is not there.
 
     Raises:
         UsageError: It is not a release.
@@ -458,7 +459,7 @@ class ReleaseServer:
         return list(self._given)
 
     def array(self, one: Fields, port: _foreign.Port) -> Any:
-        """An output that the page has sent."""
+        """Return an output that the page has sent."""
         data = self._taken.pop(one["at"], b"")
         dtype = np_dtype(one["type"])
         shape = [int(n) for n in one["dims"]]

@@ -22,7 +22,7 @@ WORKER_SECONDS = 60  # for its first worker
 
 
 def connect(address: str, resources: Resources) -> Executor:
-    """An executor whose tasks each take these resources of a worker."""
+    """Return an executor whose tasks each take these resources of a worker."""
     try:
         import dask
         from distributed import Client
@@ -105,7 +105,7 @@ def require_workers(client: Any, address: str, resources: Resources) -> None:
 
 
 def slots(executor: Any) -> int:
-    """The tasks that its workers run at once."""
+    """Return the number of tasks that its workers run at once."""
     wanted: Resources = executor._kwargs.get("resources", {})
     workers = executor._client.scheduler_info(n_workers=-1)["workers"].values()
     total = 0

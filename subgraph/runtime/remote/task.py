@@ -156,7 +156,7 @@ def has_files(job: Job) -> bool:
 
 
 def _workers(candidate: Candidate) -> Workers:
-    """The processes of a candidate on this machine, kept from task to task.
+    """Return the processes of a candidate on this machine, kept from task to task.
 
     Raises:
         BackendError: none can be started.
@@ -186,7 +186,7 @@ def leash(folder: Path) -> Iterator[str]:
 
 
 def leash_of(folder: Path, token: str) -> Path:
-    """The leash of the run that writes into a folder."""
+    """Return the leash of the run that writes into a folder."""
     return folder / f".leash-{token}"
 
 

@@ -35,8 +35,8 @@ SPLITS = 6  # of the largest contributors, to name smaller ones
 def find_accumulated(
     state: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False
 ) -> Search[Finding | None]:
-    """The finding; None where a piece holds a culprit, or the pieces do not account for the `share`
-    of the scope.
+    """Return the finding; None where a piece holds a culprit, or the pieces do not account for the
+    `share` of the scope.
 
     With a share below 1 only the scope is examined, and no growth is measured.
 
@@ -74,8 +74,8 @@ def find_accumulated(
 
 
 def partial(state: SearchState, region: Items, share: float) -> Finding:
-    """Finding for a region whose error grows item by item, but does not split into shares that add
-    up."""
+    """Return the finding for a region whose error grows item by item, but does not split into
+    shares that add up."""
     return _finding(
         state,
         region,

@@ -195,7 +195,8 @@ def _disjoint(regions: Iterable[Items]) -> list[Items]:
 
 
 def _spread(labels: Sequence[Hashable] | None, items: Sequence[int]) -> list[int]:
-    """A few of the items: one of each kind, then others, evenly over their order."""
+    """Return a few of the items: one of each kind, then others, evenly over their order. one of
+    each kind, then others, evenly over their order."""
     kinds = {labels[k] if labels else k: k for k in items}
     some = list(kinds.values())
     rest = [k for k in items if k not in set(some)]

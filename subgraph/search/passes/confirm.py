@@ -53,7 +53,7 @@ _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
 def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
-    """The finding for a smallest region.
+    """Return the finding for a smallest region.
 
     Raises:
         SearchRestart: The candidate is flaky, or a used worker failed and a fresh one does not.
@@ -79,8 +79,8 @@ def confirm_region(state: SearchState, smallest: Smallest) -> Search[Finding]:
 
 
 def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
-    """The finding, unless an item of it can be exchanged for a stranger: then the others fail in
-    any company, though not alone, and the candidate contradicts itself."""
+    """Return the finding, unless an item of it can be exchanged for a stranger: then the others
+    fail in any company, though not alone, and the candidate contradicts itself."""
     if not 1 < len(smallest.items) <= MAX_EXCHANGED or state.driver.settings.steady:
         return finding
     needed = []
@@ -190,7 +190,7 @@ def measure_rate(state: SearchState) -> Search[None]:
 
 
 def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
-    """The finding for a region of a flaky candidate.
+    """Return the finding for a region of a flaky candidate.
 
     Raises:
         SearchRestart: a region with one item less, that counted as passing, failed after all.

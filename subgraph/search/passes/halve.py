@@ -53,8 +53,8 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
 
 
 def median(mass: Sequence[float], low: int, high: int) -> int:
-    """The cut strictly between low and high with about equal weight on both sides; `mass[k]` is the
-    weight of all items before k."""
+    """Return the cut strictly between low and high with about equal weight on both sides; `mass[k]`
+    is the weight of all items before k."""
     goal = mass[low] + (mass[high] - mass[low]) / 2
     m = bisect_left(mass, goal, low + 1, high - 1)
     return m - 1 if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal else m
@@ -63,8 +63,9 @@ def median(mass: Sequence[float], low: int, high: int) -> int:
 def gallop_back(
     state: SearchState, scope: Items, end: int, start: int | None
 ) -> Search[int | None]:
-    """The largest s such that scope[s:end] fails. `start`: scope[start:end] is known to fail; None
-    if nothing is known, and then the result is None where no length up to `LONGEST` fails.
+    """Return the largest s such that scope[s:end] fails. `start`: scope[start:end] is known to
+    fail; None if nothing is known, and then the result is None where no length up to `LONGEST`
+    fails.
     """
     length = yield from _shortest(
         state,
@@ -76,7 +77,7 @@ def gallop_back(
 
 
 def gallop_forth(state: SearchState, region: Items) -> Search[Items]:
-    """The shortest beginning of a failing region that fails."""
+    """Return the shortest beginning of a failing region that fails."""
     length = yield from _shortest(state, lambda k: region[:k], len(region), True)
     return region[:length]
 
@@ -84,7 +85,7 @@ def gallop_forth(state: SearchState, region: Items) -> Search[Items]:
 def _shortest(
     state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool
 ) -> Search[int | None]:
-    """The shortest failing length up to `longest`; `fails`: the longest is known to fail."""
+    """Return the shortest failing length up to `longest`; `fails`: the longest is known to fail."""
     lengths = [1 << k for k in range(longest.bit_length()) if 1 << k < longest] + (
         [] if fails else [longest]
     )

@@ -74,8 +74,8 @@ def profile(state: SearchState, scope: Items) -> Search[Profile]:
 
 
 def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
-    """An answer to PROFILE as hints. An item that could not be compared counts as wrong below a
-    wrong one.
+    """Read an answer to PROFILE as hints. An item that could not be compared counts as wrong below
+    a wrong one.
 
     Complexity: O(items + edges).
     """
@@ -121,8 +121,8 @@ def nearest_last(parents: Sequence[Sequence[int]], items: Iterable[int], last: i
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
-    """A failing region that ends at a wrong item, as short as galloping through the items above it
-    finds."""
+    """Return a failing region that ends at a wrong item, as short as galloping through the items
+    above it finds."""
     line = nearest_last(state.parents, set(scope), last)
     start = yield from gallop_back(state, line, len(line), None)
     return None if start is None else tuple(sorted(line[start:]))

@@ -133,7 +133,7 @@ def is_gradual(state: SearchState, region: Items, neighbor: Items) -> bool:
 
 
 def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]]:
-    """The remaining region, and whether no chunk of a long one could be dropped."""
+    """Return the remaining region, and whether no chunk of a long one could be dropped."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
         if (yield from state.fails(Purpose.SHRINK, rim)):
@@ -157,8 +157,8 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
 
 
 def ends(parents: Sequence[Sequence[int]], items: Iterable[int]) -> set[int]:
-    """Sources and sinks of a region: they read, or are read by, no other item of the region. O(its
-    edges)."""
+    """Return sources and sinks of a region: they read, or are read by, no other item of the region.
+    O(its edges)."""
     inside = set(items)
     readers = {p for p in chain.from_iterable(parents[i] for i in inside) if p in inside}
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
@@ -167,7 +167,7 @@ def ends(parents: Sequence[Sequence[int]], items: Iterable[int]) -> set[int]:
 def split_components(
     parents: Sequence[Sequence[int]] | Mapping[int, Sequence[int]], items: Iterable[int]
 ) -> Iterator[set[int]]:
-    """The weakly connected components of a region, the one with the last item first. O(its
+    """Yield the weakly connected components of a region, the one with the last item first. O(its
     edges)."""
     inside = sorted(set(items))
     adjacent: dict[int, list[int]] = {i: [] for i in inside}
@@ -186,7 +186,7 @@ def split_components(
 
 
 def find_upstream(parents: Sequence[Sequence[int]], items: Iterable[int], last: int) -> set[int]:
-    """The items of a region on which `last` depends, itself included. O(its edges)."""
+    """Return the items of a region on which `last` depends, itself included. O(its edges)."""
     inside = set(items)
     return reach([last], lambda k: inside.intersection(parents[k]))
 
@@ -250,7 +250,7 @@ def _find_around(state: SearchState, items: Items) -> list[int]:
 
 
 def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
-    """A region that fails and explains little -> the smallest one inside that fails at all."""
+    """Return the smallest region that fails at all, inside one that fails and explains little."""
     with state.counting_any_failure():
         return (yield from shrink(state, region, gradual=False))
 

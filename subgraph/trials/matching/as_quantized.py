@@ -192,7 +192,7 @@ class Fold:
     shift: Array
 
     def apply(self, values: Array, *, is_bias: bool = False) -> Array:
-        """The weight or bias of the Conv with the BatchNormalization."""
+        """Return the weight or bias of the Conv with the BatchNormalization."""
         folded = values * self.factor.reshape(-1, *[1] * (values.ndim - 1))
         shifted = folded + self.shift if is_bias else folded
         return np.asarray(shifted.astype(values.dtype))

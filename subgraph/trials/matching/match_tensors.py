@@ -158,8 +158,8 @@ def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matc
 
 
 def read_map(path: Path, graph: Graph | None = None) -> StringMap:
-    """A file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a
-    remark. Or onnx2tf's report on the tensors of a model, which is `graph`.
+    """Read a file of lines `OURS THEIRS`, separated by blanks, a tab, a comma or `=`; `#` begins a
+    remark. It may also be onnx2tf's report on the tensors of a model, which is `graph`.
 
     Raises:
         UsageError: it cannot be read, or a line has another form.
@@ -219,7 +219,8 @@ def _read_report(text: str, path: Path, graph: Graph) -> StringMap:
 
 
 def check_tensors(graph: Graph, names: Iterable[str]) -> None:
-    """
+    """Require that these names are tensors of the model.
+
     Raises:
         UnknownName: one of the names in a map is not a tensor of this model.
     """
@@ -234,7 +235,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
 
 
 def value_tensors(graph: Graph) -> list[str]:
-    """Inputs, and tensors that depend on their values, of nodes that an output needs, in
+    """Return inputs, and tensors that depend on their values, of nodes that an output needs, in
     topological order."""
     kinds = graph.kinds(graph.maker)
     nodes = graph.ancestors(graph.maker[n] for n in graph.outputs if n in graph.maker)
@@ -335,14 +336,14 @@ def can_hold(
 def _real(
     value: Callable[[str], Array | None], scales: Mapping[str, Scale], name: str
 ) -> Array | None:
-    """A tensor's value as real numbers."""
+    """Return a tensor's value as real numbers."""
     stored = value(name)
     return scales[name].dequantize(stored) if stored is not None and name in scales else stored
 
 
 def _inherit_order(graph: Graph, name: str, orders: Mapping[str, Axes], rank: int) -> Axes:
-    """The order of axes that a tensor has in the candidate's model if nothing but a Transpose
-    changes it on the way.
+    """Return the order of axes that a tensor has in the candidate's model if nothing but a
+    Transpose changes it on the way.
 
     `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is
     known.
@@ -517,8 +518,8 @@ def _mutual(
     near: Mapping[str, list[Near]],
     matches: Matches,
 ) -> dict[str, MatchedTensor]:
-    """The matches by value that no rival on either side comes close to, and that keep the order of
-    the graphs. A rival can be a tensor that has a match."""
+    """Return the matches by value that no rival on either side comes close to, and that keep the
+    order of the graphs. A rival can be a tensor that has a match."""
     back: dict[str, list[tuple[float, str]]] = {}
     for name, options in near.items():
         for apart, match in options:

@@ -52,7 +52,7 @@ class MatchedTensor:
         return replace(self, dtype=dtype, scale=self.reference_scale if same else self.scale)
 
     def reference_real(self, value: Array) -> Array:
-        """A value of the reference's model as real numbers."""
+        """Return a value of the reference's model as real numbers."""
         return self.reference_scale.dequantize(value) if self.reference_scale else value
 
     def to_candidate(self, value: Array) -> Array:
@@ -67,7 +67,7 @@ class MatchedTensor:
             )
 
     def to_reference(self, value: Array, dtype: str) -> Array:
-        """The inverse; `dtype`: the reference's."""
+        """Convert a value back to the reference's layout and to its `dtype`."""
         real = self.to_real(value)
         return (
             self.reference_scale.quantize(real, dtype)
@@ -76,16 +76,16 @@ class MatchedTensor:
         )
 
     def to_real(self, value: Array) -> Array:
-        """The candidate's value as real numbers in the reference's layout; a value of another rank
-        keeps its axes."""
+        """Return the candidate's value as real numbers in the reference's layout; a value of
+        another rank keeps its axes."""
         real = self.scale.dequantize(value) if self.scale else value
         if not self.perm or len(self.perm) != real.ndim:
             return real
         return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))
 
     def convert(self, record: Record, folder: Path, stem: str) -> Record:
-        """A tensor of the reference's model as the candidate's takes it; its file goes to `folder`
-        if it is another."""
+        """Return a tensor of the reference's model as the candidate's takes it; its file goes to
+        `folder` if it is another."""
         if self.plain and self.dtype in ("", record.dtype):
             return replace(record, name=self.name)
         return write_value(self.name, self.to_candidate(record.array()), folder, stem)

@@ -81,12 +81,12 @@ def iter_spellings(graph: Graph, tensors: Iterable[str]) -> Iterator[tuple[str, 
 
 
 def list_likely_names(name: str) -> list[str]:
-    """The name, and without endings."""
+    """Return the name, and without endings."""
     return [name, *strip_endings(name)]
 
 
 def strip_endings(name: str) -> list[str]:
-    """The name without one, two … of the endings that toolkits append.
+    """Return the name without one, two … of the endings that toolkits append.
 
     >>> strip_endings("X_mm_tp-rs"), strip_endings("X")
     (['X_mm_tp', 'X_mm', 'X'], [])

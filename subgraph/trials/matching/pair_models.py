@@ -143,8 +143,8 @@ def _match_by_meaning(
 
 
 def _add_types(pair: CandidateModel, ours: Records) -> Matches:
-    """The matches, with element types where no value shows them, or if the file does not load:
-    those that it declares, or that follow from these, else those of our tensors."""
+    """Return the matches, with element types where no value shows them, or if the file does not
+    load: those that it declares, or that follow from these, else those of our tensors."""
     if not pair.unknown and all(m.dtype for m in pair.matches.values()):
         return pair.matches
     type_of = infer_types(pair.graph).type_of
@@ -172,8 +172,8 @@ def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
 def _values_of(
     graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
 ) -> tuple[ReferenceValues | None, str]:
-    """The reference's values of `other` on the same inputs; None and why where it cannot run it:
-    then names decide."""
+    """Return the reference's values of `other` on the same inputs; None and why where it cannot run
+    it: then names decide."""
     values.need(list(graph.inputs))
     samples = []
     try:
@@ -232,8 +232,8 @@ def _need_computable(values: ReferenceValues, names: Sequence[str]) -> str:
 
 
 def _compute_from_matched(tests: MeaningTests) -> ReferenceValues:
-    """The candidate's values on the first sample, each computed from the reference's values of the
-    tensors before it, as far as it takes these."""
+    """Return the candidate's values on the first sample, each computed from the reference's values
+    of the tensors before it, as far as it takes these."""
     pair = tests.pair
     own = pair.values
     assert own
