@@ -354,11 +354,12 @@ def _finding(
     region = oracle.region(finding.items) if finding.items and oracle.cuts else None
     verdict = _find_isolated_verdict(finding, steps)
     makers = []
+    graph = oracle.graph
     if region and verdict and finding.certified and not findings.stopped:
         makers = find_needed_makers(oracle.trials, region, verdict)
-        nodes = oracle.graph.in_order([*nodes, *makers])
-        labels = [oracle.graph.label(i) for i in nodes]
-        ops = [oracle.graph.ops[i] for i in nodes]
+        nodes = graph.in_order([*nodes, *makers])
+        labels = [graph.label(i) for i in nodes]
+        ops = [graph.ops[i] for i in nodes]
     differences = find_differences(oracle.trials, region) if region else []
     evidence = _evidence(oracle, findings, rank, steps, differences)
     return document.FindingDocument(
@@ -371,10 +372,10 @@ def _finding(
         case=None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         place=document.FindingPlace(
-            sources=find_sources(oracle.graph, nodes),
-            constants=[oracle.graph.label(i) for i in makers] or None,
+            sources=find_sources(graph, nodes),
+            constants=[graph.label(i) for i in makers] or None,
             edge=_boundary(oracle, region) if region else None,
-            neighbours=surroundings(oracle.graph, nodes) if region else None,
+            neighbours=surroundings(graph, nodes) if region else None,
             alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
             repeats=[document.RegionNodes(*_nodes(oracle, r)[:2]) for r in finding.repeats] or None,
             of_kind=_kind(oracle, finding, findings.complete),

@@ -319,7 +319,8 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     trials = items.trials
     ops = items.graph.ops
     errors = []
-    for k in range(len(items.groups)):
+    groups = items.groups
+    for k in range(len(groups)):
         # not in that model, or random: it has no cost
         with contextlib.suppress(ModelError, NoRegion):
             errors.append((_error(trials, items.region([k])), k))
@@ -327,15 +328,14 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, items.region([k]))
         if attribution is not None:
-            labels = [trials.graph.label(i) for i in items.groups[k]]
-            last = items.groups[k][-1]
+            labels = [trials.graph.label(i) for i in groups[k]]
+            last = groups[k][-1]
             pieces.append(
                 (PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k)
             )
     pieces.sort(key=lambda piece: -piece[0].explains)
     by_ops = group_values(
-        (" + ".join(dict.fromkeys(ops[i] for i in items.groups[k])), cost.explains)
-        for cost, k in pieces
+        (" + ".join(dict.fromkeys(ops[i] for i in groups[k])), cost.explains) for cost, k in pieces
     )
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
     remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
@@ -347,7 +347,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
         describe_matches(other),
         other.weight_cost,
         trials.judge.precision,
-        len(items.groups),
+        len(groups),
         [
             replace(c, remains=remaining[k] if k < MAX_RESTORED else None)
             for k, (c, _) in enumerate(pieces)

@@ -464,10 +464,11 @@ def _settle_by_nodes(
 def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[Interim]:
     """Search the inside if the outputs agree, and a tensor that enters the last Softmax or the like
     does not."""
-    model = interim.trials.model
+    trials = interim.trials
+    model = trials.model
     if (
         interim.findings.outcome is not Outcome.AGREE
-        or interim.trials.runtime.is_manual
+        or trials.runtime.is_manual
         or searcher.options.limits.inside
     ):
         return interim
@@ -482,13 +483,13 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
     if not squashed:
         return interim
     region = model.whole(squashed)
-    result = interim.trials.run_extra(region)
-    if not interim.trials.judge.verdict(region, result).fails:
+    result = trials.run_extra(region)
+    if not trials.judge.verdict(region, result).fails:
         return interim
-    if interim.trials.runtime.runs_user_code:
-        require_contract(interim.trials, region, result)
+    if trials.runtime.runs_user_code:
+        require_contract(trials, region, result)
     log.info("the outputs agree, but what enters the last nodes does not: searching inside")
-    oracle = searcher.new_oracle(interim.trials)
+    oracle = searcher.new_oracle(trials)
     inside = yield from searcher.search(replace(interim, oracle=oracle), inside=True)
     if inside.findings.outcome is Outcome.DISAGREE:
         return inside

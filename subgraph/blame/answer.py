@@ -238,8 +238,9 @@ def _explain(
     began = time.monotonic()
     trials = blame.trials
     blame = replace(blame, notes=[])
+    graph = trials.graph
     if finding and not blame.healing:
-        alone = replace(blame, region=build_region(trials.graph, finding.indices))
+        alone = replace(blame, region=build_region(graph, finding.indices))
         if alone.is_wrong:
             blame = alone
     if finding and finding.place.repeats:
@@ -265,11 +266,11 @@ def _explain(
             blame.notes.append("the time is used up: more may be found with a larger --max-time")
         nodes: Sequence[int] = blame.region.nodes
         if blame.healing:
-            nodes = trials.graph.in_order(chain.from_iterable(f.indices for f in search.findings))
+            nodes = graph.in_order(chain.from_iterable(f.indices for f in search.findings))
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
-            model=trials.graph.path.name,
+            model=graph.path.name,
             outcome=search.search.outcome,
             environment=_environment(search.environment) if wrong else "",
             answer="",
@@ -283,13 +284,13 @@ def _explain(
                 version=version,
             ),
             region=BlamedRegion(
-                labels=[trials.graph.label(i) for i in nodes],
+                labels=[graph.label(i) for i in nodes],
                 pieces=search.whole.pieces,
-                ops=[trials.graph.ops[i] for i in nodes],
+                ops=[graph.ops[i] for i in nodes],
                 whole=not blame.healing and blame.region == trials.model.whole(),
                 signature=blame.verdict.signature,
                 why=blame.verdict.why,
-                nodes=[describe_node(trials.graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
+                nodes=[describe_node(graph.nodes[i]) for i in nodes[:MAX_NODES] if wrong],
                 seen=beside(worst, off) if worst else "",
                 differences=[d.text for d in differences],
             ),

@@ -207,19 +207,20 @@ def _copy_with_own_shapes(
     """Return a copy, without these attributes, with the shapes that its attributes give, as far as
     they can be inferred."""
     made = protobuf.clone(model)
-    del made.graph.value_info[:]
+    graph = made.graph
+    del graph.value_info[:]
     for i, k in sorted(without, reverse=True):  # from the end: earlier positions stay
-        attribute = made.graph.node[i].attribute[k]
-        axis = _other_axis(made, made.graph.node[i], attribute)
+        attribute = graph.node[i].attribute[k]
+        axis = _other_axis(made, graph.node[i], attribute)
         if axis is None:
-            del made.graph.node[i].attribute[k]
+            del graph.node[i].attribute[k]
         else:
             attribute.i = axis
-    for output in made.graph.output:
+    for output in graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     inferred = {v.name: v.type for v in infer_model(made, onnx)[0].graph.output}
-    for output in made.graph.output:
+    for output in graph.output:
         if output.name in inferred:
             output.type.CopyFrom(inferred[output.name])
     return made

@@ -129,16 +129,17 @@ class Prover:
 
     def _slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""
-        sample = self.trials.model.values.records[0]
-        feeds = [sample[name] for name in self.trials.graph.inputs]
+        trials = self.trials
+        sample = trials.model.values.records[0]
+        feeds = [sample[name] for name in trials.graph.inputs]
         times: tuple[list[float], list[float]] = ([], [])
         try:
             with (
-                self.trials.model.temporary_folder() as folder,
-                self.trials.runtime.workers.borrow(loads=1) as ours,
+                trials.model.temporary_folder() as folder,
+                trials.runtime.workers.borrow(loads=1) as ours,
                 other.runtime.workers.borrow(loads=1) as theirs,
             ):
-                ours.load("original", self.trials.graph.path, self.trials.runtime.candidate.options)
+                ours.load("original", trials.graph.path, trials.runtime.candidate.options)
                 theirs.load("cure", path, other.runtime.candidate.options)
                 for _ in range(WARM + TIMED):
                     times[0].append(ours.run("original", folder, {}, feeds).seconds)
@@ -158,10 +159,11 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
         SubcutError: the reference cannot run the model.
     """
     names = list(trials.graph.inputs)
-    trials.model.capture(trials.model.whole())
-    trials.model.values.need(names)
-    samples = [{name: record[name] for name in names} for record in trials.model.values.records]
-    draws = list(draw_samples(samples, DRAWS, trials.model.new_folder(), parameters(trials.graph)))
+    model = trials.model
+    model.capture(model.whole())
+    model.values.need(names)
+    samples = [{name: record[name] for name in names} for record in model.values.records]
+    draws = list(draw_samples(samples, DRAWS, model.new_folder(), parameters(trials.graph)))
     fed = replace(
         setup,
         feeding=extend_samples(setup.feeding, samples, draws),
@@ -170,7 +172,7 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     with ExitStack() as stack:
         try:
             more = stack.enter_context(
-                open_trials(trials.graph, fed, trials.model.reference, trials.runtime.workers)
+                open_trials(trials.graph, fed, model.reference, trials.runtime.workers)
             )
             more.model.capture(more.model.whole())
             prover = Prover(more, fed, len(draws))

@@ -90,21 +90,22 @@ class Body:
         model = copy_without(graph.model, MODEL_PARTS)
         model.ir_version = max(model.ir_version, LISTED)
         out = model.graph
-        out.MergeFrom(copy_without(self.proto, GRAPH_PARTS))
+        proto = self.proto
+        out.MergeFrom(copy_without(proto, GRAPH_PARTS))
         pulled, weights = self._constants()
-        own = {t.name for t in self.proto.initializer}
+        own = {t.name for t in proto.initializer}
         for name in weights:
             if name not in own:
                 add_weight(graph, name, out)
-        out.initializer.extend(t for t in self.proto.initializer if t.name not in self.formals)
-        out.sparse_initializer.extend(self.proto.sparse_initializer)
+        out.initializer.extend(t for t in proto.initializer if t.name not in self.formals)
+        out.sparse_initializer.extend(proto.sparse_initializer)
         out.node.extend(graph.nodes[i] for i in pulled)
-        out.node.extend(self.proto.node)
+        out.node.extend(proto.node)
         _name_nodes(out.node[len(pulled) :], self.name.text)
         sparse = chain.from_iterable((s.values, s.indices) for s in out.sparse_initializer)
         protobuf.load_all((*sparse, *tensors_in(out.node)), graph.path)
         self._declare(out, types)
-        out.quantization_annotation.extend(self.proto.quantization_annotation)
+        out.quantization_annotation.extend(proto.quantization_annotation)
         add_functions(graph, out.node, model)
         self._import_opsets(model)
         return model

@@ -326,10 +326,11 @@ class CaseBuilder:
             place = case.free_place(place, case.source_of(self.graph), [self.graph.path])
         captured = [self.captured[k] for k in group]
         tensors = [c.tensors for c in captured]
-        options = {"dynamic": self.request.dynamic, "freeze": self.request.freeze}
+        request = self.request
+        options = {"dynamic": request.dynamic, "freeze": request.freeze}
         cut = cut_region(self.graph, self.region, tensors, self.scratch, **options)
         with folders.aside(place.path) as work:
-            _write_model(cut, self.request, work)
+            _write_model(cut, request, work)
             scratches = [self.scratch / str(k) for k in group]
             expected = OF_RECORDING if self.recording else OF_MODEL
             checked = partial(
@@ -342,17 +343,17 @@ class CaseBuilder:
                 expected=expected,
             )
             result = checked(work / MODEL)
-            other = at_opset(cut, self.request.target_opset, work, checked)
+            other = at_opset(cut, request.target_opset, work, checked)
             numbers = list_case(tensors[0], cut.inputs, cut.outputs)  # files are moved then
             entries, losses = self._store(cut, group, work)
             manifest = replace(
-                _make_manifest(cut, self.request),
+                _make_manifest(cut, request),
                 numbers=numbers,
                 inputs=entries["inputs"],
                 outputs=entries["outputs"],
                 dump_data=entries.get("dump_data"),
                 samples=[case.sample_of(c) for c in captured],
-                seed=self.request.fed.seed,
+                seed=request.fed.seed,
                 reference=case.reference_of(self.reference),
                 above=len(self.above.nodes) - len(cut.region.nodes) - len(cut.region.pulled),
                 losses=losses,
@@ -414,11 +415,10 @@ class CaseBuilder:
 
 
 def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
-    own = [
-        p for p in cut.model.metadata_props if not p.key.startswith("subcut.")
-    ]  # a cut may be cut again
-    del cut.model.metadata_props[:]
-    cut.model.metadata_props.extend(own)
+    metadata = cut.model.metadata_props
+    own = [p for p in metadata if not p.key.startswith("subcut.")]  # a cut may be cut again
+    del metadata[:]
+    metadata.extend(own)
     for key, value in (
         ("subcut.source", cut.graph.path.name),
         ("subcut.source_sha256", cut.graph.skeleton.structure),
@@ -426,7 +426,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         ("subcut.end", ", ".join(cut.region.end)),
         ("subcut.version", __version__),
     ):
-        cut.model.metadata_props.add(key=key, value=value)
+        metadata.add(key=key, value=value)
     if problem := structure_problem(cut.model):
         raise ModelError(
             f"the cut would be invalid: {problem}",

@@ -242,11 +242,12 @@ class LoopSearch:
         rounding."""
 
         def make(_folder: Path) -> Any:
-            every = math.ceil(self.walked.steps / MAX_TOLD)
+            steps = self.walked.steps
+            every = math.ceil(steps / MAX_TOLD)
             seen: list[StepSeen] = []
             doubted: dict[int, Records] = {}
             first: list[str] = []
-            for step in self._walk(0, self.walked.steps - 1):
+            for step in self._walk(0, steps - 1):
                 first = first or [_digest_step(self, step)]
                 shown = self._compare(step)
                 before = seen[-1].status if seen else Status.AGREE
@@ -257,14 +258,14 @@ class LoopSearch:
                         n: copy_record(r, kept, f"o{i}").rebase(kept)
                         for i, (n, r) in enumerate(step.raw.items())
                     }
-                at = {"step": step.k + 1, "of": self.walked.steps}
+                at = {"step": step.k + 1, "of": steps}
                 is_told = shown.status != before or step.k % every == 0
                 level = logging.INFO if is_told else logging.DEBUG
                 log.log(
                     level,
                     "step %d of %d: %s",
                     step.k,
-                    self.walked.steps,
+                    steps,
                     _describe_step(shown, step.error),
                     extra=at,
                 )

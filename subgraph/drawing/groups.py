@@ -245,23 +245,24 @@ def _dissolve(tree: Tree) -> None:
 
 def _compress(tree: Tree) -> None:
     """Replace each group of one member by that member, and the root by its only group."""
-    for number in sorted(tree.groups, reverse=True):
-        group = tree.groups[number]
+    groups = tree.groups
+    for number in sorted(groups, reverse=True):
+        group = groups[number]
         members = []
         for m in group.members:
-            inner = tree.groups.get(m)
+            inner = groups.get(m)
             if inner and len(inner.members) == 1:
-                del tree.groups[m]
+                del groups[m]
                 m = inner.members[0]
-                if m in tree.groups:
-                    tree.groups[m].label = f"{inner.label}/{tree.groups[m].label}"
+                if m in groups:
+                    groups[m].label = f"{inner.label}/{groups[m].label}"
             members.append(m)
         group.members = members
-    root = tree.groups[tree.root]
+    root = groups[tree.root]
     while len(only := tree._list_inner(root.members)) == 1 and all(
         m >= len(tree.network.ops) for m in root.members
     ):
-        inner = tree.groups.pop(only[0])
+        inner = groups.pop(only[0])
         root.members = [m for m in root.members if m != only[0]] + inner.members
 
 

@@ -201,11 +201,12 @@ class Drawer:
             open_groups = self.choose_open()
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
-        groups = self.tree.groups
+        tree = self.tree
+        groups = tree.groups
         own, inside_of = share_keys(open_groups, list(chain.from_iterable(self.bodies.values())))
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
-        numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
-        seen = [self.tree.root]
+        numbers = {tree.numbers[key] for key in own if node_of(key) not in self._inner}
+        seen = [tree.root]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
         inner: dict[int, frozenset[object]] = {}
@@ -223,10 +224,10 @@ class Drawer:
             kept = (number, inner[number], room, tall)
             if kept not in self._kept:
                 if number not in self._crossings:
-                    self._crossings[number] = crossing(self.tree, number)
+                    self._crossings[number] = crossing(tree, number)
                 opened = {m: levels[m] for m in inside}
                 self._kept[kept] = level(
-                    self.tree, number, self._crossings[number], opened, room, tall=tall
+                    tree, number, self._crossings[number], opened, room, tall=tall
                 )
             levels[number] = self._kept[kept]
         return self._assemble(levels, drawn, tall)
@@ -322,11 +323,10 @@ class Drawer:
         self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool
     ) -> Box:
         network = self.network
-        group = self.tree.groups.get(cell.member)
+        member = cell.member
+        group = self.tree.groups.get(member)
         nodes = (
-            []
-            if inner and group
-            else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
+            [] if inner and group else [n for n in self.tree.leaves(member) if n < len(network.ops)]
         )
         item = size(self.tree, cell, inner, tall=tall)
         nested = list[int]()
@@ -335,10 +335,10 @@ class Drawer:
                 nested += range(body.first, body.first + body.size)
         constants = chain.from_iterable(self._folded.get(n, ()) for n in nodes)
         family = ""
-        if cell.member in self.bodies:
+        if member in self.bodies:
             family = "control"
-        elif cell.member < len(network.ops):
-            family = kind_of(network.ops[cell.member])
+        elif member < len(network.ops):
+            family = kind_of(network.ops[member])
         if inner:
             kind = "open"
         elif group:
@@ -346,17 +346,17 @@ class Drawer:
         elif nodes:
             kind = "node"
         else:
-            kind = self.key(cell.member).partition(":")[0]
+            kind = self.key(member).partition(":")[0]
         return Box(
-            key=self.key(cell.member),
+            key=self.key(member),
             kind=kind,
             x=round(x - item.left, 1),
             y=round(y - item.height / 2, 1),
             width=round(item.left + item.right, 1),
             height=round(item.height, 1),
-            label=self._title(cell.member) if inner and not group else cell.label,
+            label=self._title(member) if inner and not group else cell.label,
             detail=cell.detail,
-            title=clean(group.key if group else network.label(cell.member)),
+            title=clean(group.key if group else network.label(member)),
             nodes=(*sorted([*nodes, *constants]), *nested),
             parent=self.tree.groups[parent].key,
             family=family,

@@ -323,14 +323,15 @@ def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edg
     leave = arrive = 0.0
     source = inner.get(members[wire.source])
     target = inner.get(members[wire.target])
+    tensor = wire.tensors[0]
     if source:
-        if wire.tensors[0] not in source.ports_out:
+        if tensor not in source.ports_out:
             return None
-        leave = source.ports_out[wire.tensors[0]] - source.anchor
+        leave = source.ports_out[tensor] - source.anchor
     if target:
-        if wire.tensors[0] not in target.ports_in:
+        if tensor not in target.ports_in:
             return None
-        arrive = target.ports_in[wire.tensors[0]] - target.anchor
+        arrive = target.ports_in[tensor] - target.anchor
     return Edge(
         wire.source, wire.target, columns(wire.text) * ADVANCE if wire.text else 0.0, leave, arrive
     )

@@ -124,15 +124,17 @@ class Draft:
                 converted.
         """
         theirs = self._at_our_opsets(_load_copy(other), other)
-        nodes = {node.name for node in all_nodes(self.model.graph.node)}
-        outer, inner = _names(self.model.graph)
+        model = self.model
+        nodes = {node.name for node in all_nodes(model.graph.node)}
+        outer, inner = _names(model.graph)
         taken = outer | inner
-        their_outer, their_inner = _names(theirs.graph)
+        their_graph = theirs.graph
+        their_outer, their_inner = _names(their_graph)
         local = their_inner - their_outer
-        weights = {t.name: t for t in self.model.graph.initializer}
+        weights = {t.name: t for t in model.graph.initializer}
         same = {
             t.name
-            for t in theirs.graph.initializer
+            for t in their_graph.initializer
             if t.name in weights and self._is_equal(weights[t.name], t, other.path)
         }
         names = {}
@@ -153,24 +155,24 @@ class Draft:
         for name in connected:
             tensor(name)
         self._add_functions(theirs)
-        rename(theirs.graph, tensor, node)
-        graph = self.model.graph
-        graph.node.extend(theirs.graph.node)
-        added = [t for t in theirs.graph.initializer if t.name not in weights]
+        rename(their_graph, tensor, node)
+        graph = model.graph
+        graph.node.extend(their_graph.node)
+        added = [t for t in their_graph.initializer if t.name not in weights]
         graph.initializer.extend(added)
         self._files |= {t.name: other.path for t in added}
-        graph.sparse_initializer.extend(theirs.graph.sparse_initializer)
+        graph.sparse_initializer.extend(their_graph.sparse_initializer)
         declared = {v.name for v in (*graph.value_info, *graph.input, *graph.output)}
-        graph.value_info.extend(v for v in theirs.graph.value_info if v.name not in declared)
+        graph.value_info.extend(v for v in their_graph.value_info if v.name not in declared)
         annotated = {a.tensor_name for a in graph.quantization_annotation}
         graph.quantization_annotation.extend(
-            a for a in theirs.graph.quantization_annotation if a.tensor_name not in annotated
+            a for a in their_graph.quantization_annotation if a.tensor_name not in annotated
         )
-        self.model.ir_version = max(self.model.ir_version, theirs.ir_version)
-        if self.model.ir_version < INPUTS_LISTED:
+        model.ir_version = max(model.ir_version, theirs.ir_version)
+        if model.ir_version < INPUTS_LISTED:
             listed = {v.name for v in graph.input}
             graph.input.extend(
-                v for v in theirs.graph.input if v.name in {t.name for t in added} - listed
+                v for v in their_graph.input if v.name in {t.name for t in added} - listed
             )
         return {name: tensor(name) for name in (*other.inputs, *other.maker, *other.weights)}
 

@@ -172,14 +172,11 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
 
 def _only_input(graph: Graph, i: int) -> str:
-    kinds = graph.kinds(n for n in graph.reads[i] if n in graph.maker)
-    names = [
-        n
-        for n in dict.fromkeys(graph.reads[i])
-        if not graph.is_weight(n) and kinds.get(n) != CONSTANT
-    ]
-    if not names and len(set(graph.reads[i])) == 1:  # as an Identity of a weight
-        return graph.reads[i][0]
+    reads = graph.reads[i]
+    kinds = graph.kinds(n for n in reads if n in graph.maker)
+    names = [n for n in dict.fromkeys(reads) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
+    if not names and len(set(reads)) == 1:  # as an Identity of a weight
+        return reads[0]
     if len(names) != 1:
         raise UsageError(
             f"'{graph.label(i)}' ({graph.ops[i]}) has {count(len(names), 'input')} that are"

@@ -151,9 +151,10 @@ def _reading_pool() -> Any:
     file.syntax = "editions"
     file.edition = descriptor_pb2.EDITION_2023
     features = descriptor_pb2.FeatureSet
-    file.options.features.utf8_validation = features.VERIFY
-    file.options.features.enum_type = features.CLOSED
-    file.options.features.repeated_field_encoding = features.EXPANDED
+    reading = file.options.features
+    reading.utf8_validation = features.VERIFY
+    reading.enum_type = features.CLOSED
+    reading.repeated_field_encoding = features.EXPANDED
     for message in file.message_type:
         inner = chain.from_iterable(nested.field for nested in message.nested_type)
         for field in (*message.field, *inner):

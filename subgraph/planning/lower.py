@@ -131,14 +131,16 @@ class _Drafting:
 
     def _finish(self) -> Draft:
         self.proto.node.extend(self.made)
-        self.draft.drop_unread()
-        imported = {entry.domain for entry in self.draft.model.opset_import}
+        draft = self.draft
+        draft.drop_unread()
+        model = draft.model
+        imported = {entry.domain for entry in model.opset_import}
         if {node.domain for node in self.made} - imported >= {MICROSOFT}:
-            self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
+            model.opset_import.add(domain=MICROSOFT, version=1)
         # a weight need not be an input
-        self.draft.model.ir_version = max(self.draft.model.ir_version, 4)
-        self.draft.sort()
-        return self.draft
+        model.ir_version = max(model.ir_version, 4)
+        draft.sort()
+        return draft
 
     # ------------------------------------------------------------ quantized
 
@@ -210,14 +212,15 @@ class _Drafting:
         for k in form.inputs:
             node.input[k] = self._add_rounded(node.input[k], form.dtype, is_float)
         suffix = "float" if is_float else form.dtype
+        outputs = node.output
         for k in form.outputs:
-            name = node.output[k]
-            node.output[k] = f"{name}:{suffix}"
+            name = outputs[k]
+            outputs[k] = f"{name}:{suffix}"
             if is_float:
-                self._cast_twice(node.output[k], name, form.dtype)
+                self._cast_twice(outputs[k], name, form.dtype)
             else:
-                self.narrow[name] = node.output[k]
-                self._cast(node.output[k], name, "float32")
+                self.narrow[name] = outputs[k]
+                self._cast(outputs[k], name, "float32")
 
     def _add_rounded(self, name: str, dtype: str, is_float: bool) -> str:
         """Return the name of a tensor's rounded value, in float16 or in float32; made once."""

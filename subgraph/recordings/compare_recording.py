@@ -335,9 +335,10 @@ class _Judging:
 
     @cached_property
     def _noise_region(self) -> Region | None:
-        region = self.judge.model.whole(self.recorded)
-        capture_tensors(self.judge.model, region.outputs)
-        sizes = iter_tensor_sizes(self.judge.model, self.judge.model.tensors())
+        model = self.judge.model
+        region = model.whole(self.recorded)
+        capture_tensors(model, region.outputs)
+        sizes = iter_tensor_sizes(model, model.tensors())
         return region if sum(size for _, size in sizes) <= NOISE_BYTES else None
 
     def judge_row(self, name: str) -> TensorRow:

@@ -123,14 +123,15 @@ def _describe_outcome(run: RunSummary) -> str:
     """Describe the outcome of one run: `wrong: 22 of 34 recorded tensors, first conv3`."""
     if run.mistake:
         return f"wrong: {run.mistake}"
+    tensors = run.tensors
     if run.status is Status.FAIL:
-        where = f", first {run.tensors.first_bad}" if run.tensors.first_bad else ""
-        of = count(run.tensors.compared, "recorded tensor")
-        return f"wrong: {run.tensors.wrong} of {of}{where}"
+        where = f", first {tensors.first_bad}" if tensors.first_bad else ""
+        of = count(tensors.compared, "recorded tensor")
+        return f"wrong: {tensors.wrong} of {of}{where}"
     if run.status is Status.UNRESOLVED:
         return f"inconclusive: {run.why}"
-    verb = "agrees" if run.tensors.compared == 1 else "agree"
-    return f"right: {count(run.tensors.compared, 'recorded tensor')} {verb}"
+    verb = "agrees" if tensors.compared == 1 else "agree"
+    return f"right: {count(tensors.compared, 'recorded tensor')} {verb}"
 
 
 def choose_exit_code(comparisons: Sequence[RunComparison]) -> int:

@@ -308,14 +308,15 @@ def _iter_values(finding: FindingDocument) -> Iterator[Line]:
 
 def _iter_proof(finding: FindingDocument) -> Iterator[str]:
     """Yield the reasons why this region is the one to blame."""
-    verdict = finding.run.verdict
-    if finding.run.runs:
-        yield f"failed in {finding.run.runs.failed} of {count(finding.run.runs.of, 'run')}"
-    elif finding.run.reproduces is not None and finding.run.reproduces < 1:
-        yield f"fails in {percent(finding.run.reproduces)} of its runs"
-    elif verdict and verdict.status is Status.FAIL and finding.run.worst and finding.place.edge:
+    run = finding.run
+    verdict = run.verdict
+    if run.runs:
+        yield f"failed in {run.runs.failed} of {count(run.runs.of, 'run')}"
+    elif run.reproduces is not None and run.reproduces < 1:
+        yield f"fails in {percent(run.reproduces)} of its runs"
+    elif verdict and verdict.status is Status.FAIL and run.worst and finding.place.edge:
         yield "fails alone on the reference's inputs"
-    if near := finding.run.nearest:
+    if near := run.nearest:
         verb = "agrees" if len(near.nodes) == 1 else "agree"
         rest = f"{join_with_and(near.nodes)} {verb}"
         without = join_with_and(near.without)

@@ -148,15 +148,16 @@ def view(document: ComparedDocument) -> View:
             findings=(),
         )
     lines = [_make_recorded_line(row, document) for row in document.tensors.rows]
-    columns = [run.name for run in document.recordings]
+    recordings = document.recordings
+    columns = [run.name for run in recordings]
     if len(columns) == 1:
         columns.append("alone")
-    several = len(document.recordings) > 1
-    noted = list(chain.from_iterable(product([r.name], r.notes) for r in document.recordings))
-    noted += [(run.name, run.mistake) for run in document.recordings if run.mistake]
+    several = len(recordings) > 1
+    noted = list(chain.from_iterable(product([r.name], r.notes) for r in recordings))
+    noted += [(run.name, run.mistake) for run in recordings if run.mistake]
     counts = Counter[str]()
     names = defaultdict[str, list[str]](list)
-    for left in chain.from_iterable(run.files.left_out for run in document.recordings):
+    for left in chain.from_iterable(run.files.left_out for run in recordings):
         counts[left.why] += left.count
         names[left.why] += left.names
     return View(

@@ -283,20 +283,21 @@ def outcome(cell: Compared) -> str:
 def place(finding: IntervalFinding) -> list[str]:
     """Return an interval's ends, suspects and unseen tensors, a line each."""
     starts = []
-    if finding.ends.last_good:
-        starts.append(f"{join_with_and(finding.ends.last_good)} (good)")
-    if finding.ends.wrong_before:
-        starts.append(f"{join_with_and(finding.ends.wrong_before)} (wrong already)")
+    ends = finding.ends
+    if ends.last_good:
+        starts.append(f"{join_with_and(ends.last_good)} (good)")
+    if ends.wrong_before:
+        starts.append(f"{join_with_and(ends.wrong_before)} (wrong already)")
     start = ", ".join(starts) or "the model input"
-    lines = [f"from {start} to {join_with_and(finding.ends.first_bad)} (wrong)"]
-    if finding.ends.adds_an_error is False:
+    lines = [f"from {start} to {join_with_and(ends.first_bad)} (wrong)"]
+    if ends.adds_an_error is False:
         lines.append(
             "for the recorded inputs, the reference computes the same: the error grew upstream"
         )
     suspects = listed(list(map(_describe, finding.place.suspects)))
     lines.append(f"suspects, the likeliest first: {suspects}")
-    if finding.ends.not_seen:
-        lines.append(f"not seen: {listed(finding.ends.not_seen)}")
+    if ends.not_seen:
+        lines.append(f"not seen: {listed(ends.not_seen)}")
     return lines
 
 

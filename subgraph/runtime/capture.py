@@ -75,8 +75,9 @@ def capture_samples(
     """
     captured = []
     first_draw = next(iter(DRAWS))  # the others only change floats
-    if not samples[0].files and samples[0].draw == first_draw:  # the run may fail on these values
-        _warn_of_drawn_integers(samples[0], [spec.name for spec in samples[0].specs])
+    first = samples[0]
+    if not first.files and first.draw == first_draw:  # the run may fail on these values
+        _warn_of_drawn_integers(first, [spec.name for spec in first.specs])
     with load_ancestors(reference, graph, above, stems, into):
         for k, sample in enumerate(samples):
             folder = into / str(k)
@@ -91,8 +92,8 @@ def capture_samples(
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
-    _warn_of_ranges(samples[0].specs, captured)
-    if samples[0].picture == ImageOptions():
+    _warn_of_ranges(first.specs, captured)
+    if first.picture == ImageOptions():
         _warn_of_raw_pictures(captured)
     return captured
 

@@ -182,20 +182,21 @@ def generate_input(
 
 
 def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) -> tuple[Array, str]:
-    dtype = np_dtype(spec.dtype)
+    element_type = spec.dtype
+    dtype = np_dtype(element_type)
 
     def draw_integers(low: int, high: int) -> Array:
         return _draw_in_pieces(lambda size: rng.integers(low, high, size), shape, dtype)
 
-    if spec.dtype == "string":
+    if element_type == "string":
         texts = [f"text{n}" for n in rng.integers(0, 10, math.prod(shape))]
         return np.array(texts, object).reshape(shape), "words"
-    if spec.dtype == "bool":
+    if element_type == "bool":
         return draw_integers(0, 2), "booleans"
-    if spec.dtype.startswith("complex"):
+    if element_type.startswith("complex"):
         values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
         return values.astype(dtype), "normal"
-    if "float" in spec.dtype:
+    if "float" in element_type:
         name = draw if draw == "normal" else DRAWS[draw]
         if draw == "bars":
             return _draw_bars(shape, rng).astype(dtype, copy=False), name
@@ -208,8 +209,8 @@ def _draw(spec: InputSpec, shape: Shape, rng: np.random.Generator, draw: str) ->
         return _draw_in_pieces(draw_floats[draw], shape, dtype), name
     if spec.high is not None:
         return draw_integers(0, spec.high), f"integers below {spec.high} ({spec.why})"
-    if dtypes.bits_of(spec.dtype) <= 8:  # pixels and quantized values
-        low, high = dtypes.code_range(spec.dtype)
+    if dtypes.bits_of(element_type) <= 8:  # pixels and quantized values
+        low, high = dtypes.code_range(element_type)
         return draw_integers(low, high + 1), "integers of the whole range"
     return draw_integers(0, 2), "integers 0 or 1"
 
@@ -306,9 +307,10 @@ class _InputFile:
 
 def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec, Array]]:
     """Return the arrays in one file, each with its input, for the inputs that this run needs."""
-    kind = file.path.suffix.lower()
+    path = file.path
+    kind = path.suffix.lower()
     if kind in (".npz", ".pb"):
-        arrays = _load_npz(file.path) if kind == ".npz" else _load_pb(file.path)
+        arrays = _load_npz(path) if kind == ".npz" else _load_pb(path)
         named = {key: array for key, array in arrays.items() if file.is_input(key)}
         return [
             (spec, array) for key, array in (named or arrays).items() if (spec := file.target(key))
@@ -317,8 +319,8 @@ def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec
     if spec is None:
         return []
     if kind in IMAGES:
-        return [(spec, _load_image(file.path, spec, image_options))]
-    return [(spec, read_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
+        return [(spec, _load_image(path, spec, image_options))]
+    return [(spec, read_npy(path) if kind == ".npy" else _load_raw(path, spec))]
 
 
 def _load_npz(path: Path) -> dict[str, Array]:

@@ -159,19 +159,20 @@ class StretchedModel:
         if not isinstance(feeds, Sample):
             records = {r.name: r for r in feeds}
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
-        if not self.graph.inputs:
+        graph = self.graph
+        if not graph.inputs:
             return RunState(0, {})
-        names = list(self.graph.inputs)
+        names = list(graph.inputs)
 
         def build() -> protobuf.ModelProto:
             """Return a model without nodes, which takes the inputs."""
-            types = self.graph.find_declared_types(names)
-            nothing = regions.build_region(self.graph, ())
-            return build_model(self.graph, nothing, names, names[:1], types, {})[0]
+            types = graph.find_declared_types(names)
+            nothing = regions.build_region(graph, ())
+            return build_model(graph, nothing, names, names[:1], types, {})[0]
 
         used = nodes.requested | nodes.last_read.keys()
         stems = {name: f"in{k}" for k, name in enumerate(names) if name in used}
-        self.process.hold((self, None), build, self.graph.path, folder, self.options)
+        self.process.hold((self, None), build, graph.path, folder, self.options)
         run = self.process.run_held(folder, stems, feeds)
         return RunState(0, run.by_name, run.fed, run.origins)
 

@@ -218,13 +218,14 @@ class Worker(Closable):
         """
         latest = self.deadline.at
         end = latest if limit is None else min(time.monotonic() + limit, latest)
-        line = self.process.read_line(end, self.memory)
+        process = self.process
+        line = process.read_line(end, self.memory)
         if line is None:
             self.is_late = end == latest
             if self.is_late:
                 self.deadline.require()
             how = f"was stopped after {limit or 0:g} s"
-            raise self.process.end(how, code="worker.died", signature="timeout")
+            raise process.end(how, code="worker.died", signature="timeout")
         expected = seal(self._word, self._replies)
         self._replies += 1
         try:
@@ -233,19 +234,19 @@ class Worker(Closable):
             document = None
         if document is None or not line.startswith(expected):
             how = f"wrote into {CHANNEL}: its replies are not reliable"
-            raise self.process.end(how, code="worker.wrote-into-pipe")
+            raise process.end(how, code="worker.wrote-into-pipe")
         try:
             reply = from_json(ErrorReply | InternalReply | kind, document)  # type: ignore[arg-type]
         except InputError as e:
-            self.process.kill()
+            process.kill()
             raise InternalError(
-                f"the reply to the request to {self.process.task} is unreadable: {e.what}",
+                f"the reply to the request to {process.task} is unreadable: {e.what}",
                 code="worker.unreadable-reply",
             ) from e
         if isinstance(reply, InternalReply):
-            self.process.kill()
+            process.kill()
             raise InternalError(
-                f"the process that should {self.process.task}: {reply.failure}",
+                f"the process that should {process.task}: {reply.failure}",
                 code="worker.failed-inside",
             )
         return cast("T | ErrorReply", reply)

@@ -235,16 +235,17 @@ class Workers(Closable):
         options = self.candidate.options if job.options is None else job.options
         tried: list[str] = []
         late: RunResult | None = None
-        while len(tried) < min(MAX_HOSTS, len(self._hosts.names)):
-            with self._hosts.lease(tried, self._go_on) as host:
+        hosts = self._hosts
+        while len(tried) < min(MAX_HOSTS, len(hosts.names)):
+            with hosts.lease(tried, self._go_on) as host:
                 try:
                     result = self._run_here(replace(job, options={**options, "host": host}), turns)
                 except Unreachable as e:
                     log.warning("%s does not answer: %s", clean(host), e.what)
-                    self._hosts.note(host, answered=False)
+                    hosts.note(host, answered=False)
                     tried.append(host)
                     continue
-            self._hosts.note(host, answered=True)
+            hosts.note(host, answered=True)
             if late or not (result.failure and result.failure.signature is Signature.TIMEOUT):
                 return result
             late = result
@@ -253,8 +254,8 @@ class Workers(Closable):
             return late
         if not tried:
             return self._run_here(replace(job, options=options), turns)
-        if self._hosts.none_answers:
-            names = ", ".join(self._hosts.names)
+        if hosts.none_answers:
+            names = ", ".join(hosts.names)
             raise BackendError(
                 f"none of the hosts answers: {names}",
                 "the same command goes on once one does",

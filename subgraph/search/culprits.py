@@ -205,12 +205,13 @@ def _conclude(progress: Progress, region: Items) -> Search[tuple[Items, Finding]
         finding = yield from accumulated.find_accumulated(state, progress.scope, graded=True)
         if finding is not None:
             return progress.scope, finding
-        share = state.answer_to(smallest.items).share.of_target or 0.0
-        finding = yield from accumulated.find_accumulated(state, smallest.items, share, graded=True)
+        items = smallest.items
+        share = state.answer_to(items).share.of_target or 0.0
+        finding = yield from accumulated.find_accumulated(state, items, share, graded=True)
         if finding is not None:
-            return smallest.items, finding
+            return items, finding
         if share < accumulated.CULPRIT_SHARE:
-            return smallest.items, accumulated.partial(state, smallest.items, share)
+            return items, accumulated.partial(state, items, share)
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)

@@ -47,10 +47,11 @@ class TensorFormat:
 
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
-        if self.dtype and self.dtype not in names:
+        dtype = self.dtype
+        if dtype and dtype not in names:
             raise UnknownName(
-                f"no element type '{self.dtype}'",
-                nearest=nearest(self.dtype, names),
+                f"no element type '{dtype}'",
+                nearest=nearest(dtype, names),
                 code="tensor.unknown-type",
             )
         if self.layout and self.layout not in WRITTEN_LAYOUTS:
@@ -59,17 +60,17 @@ class TensorFormat:
                 f"known: {', '.join(WRITTEN_LAYOUTS)}",
                 code="layout.unknown",
             )
-        if self.scale and "int" not in self.dtype:
+        if self.scale and "int" not in dtype:
             raise UsageError(
-                f"{self.dtype or 'a type that is not given'} has no scale",
+                f"{dtype or 'a type that is not given'} has no scale",
                 "int8:scale=0.02:zero=-3",
                 code="export.no-scale",
             )
         if self.scale:
-            low, high = dtypes.code_range(self.dtype)
+            low, high = dtypes.code_range(dtype)
             if not all(low <= zero <= high for zero in self.scale.zero):
                 raise UsageError(
-                    f"zero point {self.scale.zero[0]} is no {self.dtype}",
+                    f"zero point {self.scale.zero[0]} is no {dtype}",
                     f"it is from {low} to {high}",
                     code="option.out-of-range",
                 )

@@ -420,16 +420,17 @@ def describe_excess(expected: Value, value: Value, rtol: float, atol: float) -> 
         return next(filter(None, (describe_excess(*pair, rtol, atol) for pair in pairs)), "")
     if isinstance(expected, list) or isinstance(value, list):
         return "another number of elements"
-    if expected.dtype != value.dtype and {expected.dtype.kind, value.dtype.kind} - set("OUST"):
-        return f"{value.dtype} where {expected.dtype} was expected"
+    dtype = expected.dtype
+    if dtype != value.dtype and {dtype.kind, value.dtype.kind} - set("OUST"):
+        return f"{value.dtype} where {dtype} was expected"
     if expected.shape != value.shape and {expected.shape, value.shape} != {(), (1,)}:
         return f"{shape_text(value.shape)} where {shape_text(expected.shape)} was expected"
     value = value.reshape(expected.shape)
-    if expected.dtype.kind in "OUST":
+    if dtype.kind in "OUST":
         off = int(np.sum(expected.astype(str) != value.astype(str)))
     else:
-        relative = max(rtol, BFLOAT16) if expected.dtype.name == "bfloat16" else rtol
-        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        relative = max(rtol, BFLOAT16) if dtype.name == "bfloat16" else rtol
+        wide = np.complex128 if dtype.kind == "c" else np.float64
         close = np.isclose(
             value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True
         )

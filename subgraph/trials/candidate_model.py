@@ -219,27 +219,24 @@ class CandidateModel:
         """
         cut = self.region(region)
         feeds = self.feeds(region, records, folder)
-        infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
+        graph = self.graph
+        outputs = cut.outputs
+        infos = graph.value_infos({*cut.inputs, *outputs})
         shapes = self._get_captured(cut.shapes)
-        captured = () if self.unknown else self._get_captured(cut.outputs)
+        captured = () if self.unknown else self._get_captured(outputs)
         if cut.shapes and not shapes:
             raise ModelError(
-                f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known:"
-                f" {self.unknown}",
+                f"the shape '{cut.shapes[0]}' of {graph.path.name} is not known: {self.unknown}",
                 code="pair.unknown-type",
             )
-        types = boundary_types(self.graph, cut.inputs, feeds, {})
-        types |= boundary_types(
-            self.graph, cut.outputs, captured, _declare_types(self, cut.outputs) | infos
-        )
+        types = boundary_types(graph, cut.inputs, feeds, {})
+        types |= boundary_types(graph, outputs, captured, _declare_types(self, outputs) | infos)
         constants = [frozen_constant(shapes[0][n], Path("/")) for n in cut.shapes]
-        infos = consistent_infos(self.graph, types, infos, pinned=True)
-        model, renamed = build_model(
-            self.graph, cut, cut.inputs, cut.outputs, types, infos, constants
-        )
+        infos = consistent_infos(graph, types, infos, pinned=True)
+        model, renamed = build_model(graph, cut, cut.inputs, outputs, types, infos, constants)
         drop_open_shapes(model)
-        full = protobuf.to_onnx(model, self.graph.path)
-        other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
+        full = protobuf.to_onnx(model, graph.path)
+        other_cut = Cut(graph, cut, cut.inputs, outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]
 
     def _get_captured(self, names: Sequence[str]) -> Feeds:

@@ -251,13 +251,14 @@ class Judge:
         for name in region.outputs:
             if kinds[name] == CONSTANT or name in ignored:
                 continue
-            if name not in result.tensors[k]:
+            given = result.tensors[k]
+            if name not in given:
                 yield judge_missing(name, result.others[k], sample)
                 continue
             # a file just written is still in memory: mapping it copies nothing
-            value = result.tensors[k][name].value(mapped=not result.stored)
+            value = given[name].value(mapped=not result.stored)
             reference = records[name].value()
-            mask = self.mask(name, k, result.tensors[k])
+            mask = self.mask(name, k, given)
             if mask is not None and not mask.any():
                 yield judge_nothing(name, "no element meets the condition of --where", sample)
                 continue

@@ -354,19 +354,20 @@ class Processes(JudgeProperties):
         if why := self.too_large(region):
             return make_unresolved(why)
         form = self.form_of(region) if feeds is None else Form.CUT
-        decides = form is Form.SHIPPED and not self.mode.tried.verdicts
-        number = self.mode.pass_number
+        mode = self.mode
+        decides = form is Form.SHIPPED and not mode.tried.verdicts
+        number = mode.pass_number
         job = RegionJob(region, form, repetition, fresh or decides, feeds, number)
         result = self.runs.run(job)
         if decides:
             result = _choose_form(self, job, result)
         if number == 1 and result.later:
-            self.mode.choose_pass(_first_wrong_pass(self.judge, region, result))
+            mode.choose_pass(_first_wrong_pass(self.judge, region, result))
         if feeds is None and region == self.full_model:
             passes = range(1, len(result.later) + 2) if result.later else ()
             verdicts = (self.judge.verdict(region, result.nth(number)) for number in passes)
-            self.mode.note_session([verdict.status for verdict in verdicts])
-        return result.nth(self.mode.pass_number)
+            mode.note_session([verdict.status for verdict in verdicts])
+        return result.nth(mode.pass_number)
 
 
 def forget_pinned_shapes(processes: Processes) -> None:

@@ -338,10 +338,11 @@ class ViewSession:
         """
         part, names = _find_part(self, [name for name in (start, end) if name])
         ends = iter(names)
-        region = find_region(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
+        graph = part.graph
+        region = find_region(graph, [next(ends)] if start else [], [next(ends)] if end else [])
         inputs = region.entering
         outputs = region.outputs
-        drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
+        drawn = self.drawer.network if part is self.whole else network(graph, part.prefix)
         # a cut has them as weights
         constants = drawn.add_constants(region.nodes).difference(region.nodes)
         return {
@@ -355,11 +356,11 @@ class ViewSession:
             "inputs": [part.prefix + name for name in inputs],
             "outputs": [part.prefix + name for name in outputs],
             "parameters": sum(
-                weight_summary(part.graph, n).parameters
+                weight_summary(graph, n).parameters
                 for n in region.weights
-                if n in part.graph.weights or n in part.graph.sparse
+                if n in graph.weights or n in graph.sparse
             )
-            + in_constants(part.graph, region),
+            + in_constants(graph, region),
             "command": system.join(["subcut", *_write_cut_words(self, start, end)]),
         }
 

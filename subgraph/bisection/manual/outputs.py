@@ -262,10 +262,11 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
             f"expected: {file}; or answer `bad`",
             code="manual.wrong-shape",
         )
-    wanted = np_dtype(file.own.dtype)
-    if array.dtype == wanted or file.own.dtype == "string":
+    own_dtype = file.own.dtype
+    wanted = np_dtype(own_dtype)
+    if array.dtype == wanted or own_dtype == "string":
         return array.astype(wanted)
-    are_floats = "float" in array.dtype.name and "float" in file.own.dtype
+    are_floats = "float" in array.dtype.name and "float" in own_dtype
     are_integers = array.dtype.kind in "iub" and wanted.kind in "iub"
     if are_floats or are_integers:
         with np.errstate(all="ignore"):
@@ -273,7 +274,7 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
         if are_floats or np.array_equal(cast.astype(array.dtype), array):
             return cast
     raise InputError(
-        f"{path} holds {array.dtype.name}, not {file.own.dtype}",
+        f"{path} holds {array.dtype.name}, not {own_dtype}",
         "convert it to the values that the device's numbers represent",
         code="manual.wrong-type",
     )

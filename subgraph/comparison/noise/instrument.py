@@ -327,8 +327,9 @@ def add_steps(
     """
     nodes = []
     shifts = dict[str, str]()
-    read = set(chain.from_iterable(node.input for node in model.graph.node))
-    for node in model.graph.node:
+    graph = model.graph
+    read = set(chain.from_iterable(node.input for node in graph.node))
+    for node in graph.node:
         node.input[:] = [
             f"{name}{MARK}moved" if name in shifts.values() else name for name in node.input
         ]
@@ -346,15 +347,15 @@ def add_steps(
         helper.make_tensor_value_info(s, TYPE_NUMBERS[stepped[n][0]], stepped[n][1])
         for s, n in shifts.items()
     ]
-    weights = {t.name: t for t in model.graph.initializer}
+    weights = {t.name: t for t in graph.initializer}
     infos += [
         helper.make_tensor_value_info(n, weights[n].data_type, weights[n].dims)
         for n in moved
         if n in weights
     ]
-    assign(model.graph.initializer, [t for n, t in weights.items() if n not in moved])
-    model.graph.input.extend(infos)
-    assign(model.graph.node, nodes)
+    assign(graph.initializer, [t for n, t in weights.items() if n not in moved])
+    graph.input.extend(infos)
+    assign(graph.node, nodes)
     set_outputs(model, outputs)
     return Instrumented("", (), {}, shifts, "", tuple(moved))
 

@@ -184,9 +184,10 @@ class RegionNoise:
         if i not in self.region.nodes or graph.ops[i] != "QuantizeLinear" or self._other_program:
             return None
         scale = constant_scale(graph, graph.nodes[last], 1, 2)
-        codes = graph.constant(graph.nodes[i].input[2]) if len(graph.nodes[i].input) > 2 else None
+        inputs = graph.nodes[i].input
+        codes = graph.constant(inputs[2]) if len(inputs) > 2 else None
         dtype = name_of(codes.data_type) if codes else "uint8"
-        source = graph.nodes[i].input[0]
+        source = inputs[0]
         before = self._find_inner_upstream(source)
         if scale is None or len(scale.step) > 1 or dtype not in CODES or before is None:
             return None

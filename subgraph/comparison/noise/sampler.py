@@ -259,12 +259,11 @@ class NoiseSampler:
             _build_tflite(self, run, names)
             return
 
-        computed = _find_floats(
-            self, (*self.sites.rounded, *(self.sites.converted if run.rounded else ()))
-        )
+        sites = self.sites
+        computed = _find_floats(self, (*sites.rounded, *(sites.converted if run.rounded else ())))
         if run.rounded and run.claim.narrow:
             computed = {n: t for n, t in computed.items() if t != run.claim.dtype}
-        quantizers = () if run.rounded else self.sites.quantizers
+        quantizers = () if run.rounded else sites.quantizers
         steps = {n: t for n in quantizers if (t := self._types.get(n)) and is_stepped(t)}
         untied = self._untied if run.tie_factor else {}
         entering, channels = _find_entering(self, run.claim)
@@ -277,10 +276,10 @@ class NoiseSampler:
             channels,
             steps,
             untied={n: untied[n].shapes[0] for n in computed if n in untied},
-            certain=frozenset() if run.rounded else frozenset(computed) - self.sites.behind_choice,
+            certain=frozenset() if run.rounded else frozenset(computed) - sites.behind_choice,
         )
         model = deepcopy(self._cut.model)
-        self._instrumented = instrument_model(model, self.sites, change, names)
+        self._instrumented = instrument_model(model, sites, change, names)
         self._calm = None
         _load_model(self, model, run.model, make_numbered_folder(self.scratch, "model"))
 

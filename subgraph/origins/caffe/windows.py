@@ -214,20 +214,22 @@ def convert_prior_box(layer: CaffeLayer) -> None:
 
 def _iter_box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
     """Yield (width, height) of the boxes at each place."""
-    if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
-        raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
-    if not all(0 < size < inf for size in (*p.min_size, *p.max_size)):
-        raise layer.refuse(f"has boxes of the sizes {[*p.min_size, *p.max_size]}")
+    max_sizes = p.max_size
+    min_sizes = p.min_size
+    if not min_sizes or (max_sizes and len(max_sizes) != len(min_sizes)):
+        raise layer.refuse(f"has {len(min_sizes)} min_size and {len(max_sizes)} max_size")
+    if not all(0 < size < inf for size in (*min_sizes, *max_sizes)):
+        raise layer.refuse(f"has boxes of the sizes {[*min_sizes, *max_sizes]}")
     ratios = [1.0]
     for ratio in p.aspect_ratio:
         if not 0 < ratio < inf:
             raise layer.refuse(f"has the aspect ratio {ratio:g}")
         if all(abs(ratio - other) >= 1e-6 for other in ratios):
             ratios += [ratio, 1 / ratio] if p.flip else [ratio]
-    for k, size in enumerate(p.min_size):
+    for k, size in enumerate(min_sizes):
         yield size, size
-        if p.max_size:
-            between = sqrt(size * p.max_size[k])
+        if max_sizes:
+            between = sqrt(size * max_sizes[k])
             yield between, between
         for ratio in ratios[1:]:
             yield size * sqrt(ratio), size / sqrt(ratio)

@@ -37,9 +37,10 @@ def read_values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     rest = b""
     head = files.head(name)
     lines = head.split(b"\n", skip)
-    start = len(head) - len(lines[-1]) if len(lines) > skip else files.sizes[name]
-    for at in range(start, files.sizes[name], PIECE_BYTES):
-        block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
+    size = files.sizes[name]
+    start = len(head) - len(lines[-1]) if len(lines) > skip else size
+    for at in range(start, size, PIECE_BYTES):
+        block = rest + files.bytes(name, at, min(PIECE_BYTES, size - at))
         cut = _find_last_separator(block) + 1
         rest = block[cut:]
         pieces.append(parse_numbers(files, name, block[:cut], dtype))

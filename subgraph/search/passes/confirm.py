@@ -263,9 +263,10 @@ KEPT_RATE = 0.8  # of the full model's rate, that a region must reach to account
 def baseline(state: SearchState) -> Search[None]:
     """Run the full model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
-    repeat = WHOLE_RUNS if state.driver.settings.steady else state.driver.settings.repeat
+    settings = state.driver.settings
+    repeat = WHOLE_RUNS if settings.steady else settings.repeat
     of_search, _ = state.driver.estimate
-    looks_further = state.driver.settings.inside or state.driver.settings.within is not None
+    looks_further = settings.inside or settings.within is not None
     while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])

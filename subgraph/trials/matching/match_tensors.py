@@ -76,55 +76,55 @@ def match_tensors(
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
     """
-    others = {name: name for name in (*candidate.graph.inputs, *candidate.graph.maker)}
-    tensor_map = expand_map(tensor_map or {}, reference.graph, others)
-    check_tensors(reference.graph, tensor_map)
-    check_tensors(candidate.graph, tensor_map.values())
-    names = value_tensors(reference.graph)
+    other_graph = candidate.graph
+    others = {name: name for name in (*other_graph.inputs, *other_graph.maker)}
+    graph = reference.graph
+    tensor_map = expand_map(tensor_map or {}, graph, others)
+    check_tensors(graph, tensor_map)
+    check_tensors(other_graph, tensor_map.values())
+    names = value_tensors(graph)
     places = _pair_ends(reference, candidate)
     named = {name: (target, "map") for name, target in tensor_map.items()}
-    targets = dict.fromkeys((*candidate.graph.inputs, *value_tensors(candidate.graph)))
-    scales = scales_of(candidate.graph)
-    own = scales_of(reference.graph)
-    reference = ModelValues(reference.graph, partial(_real, reference.value, own))
+    targets = dict.fromkeys((*other_graph.inputs, *value_tensors(other_graph)))
+    scales = scales_of(other_graph)
+    own = scales_of(graph)
+    reference = ModelValues(graph, partial(_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, Axes] = {}
     shifted = {*misshapen}  # with the outputs that nodes which keep the axes compute of them
     for name in names:
         expected = reference.value(name)
-        order = (
-            () if expected is None else _inherit_order(reference.graph, name, orders, expected.ndim)
-        )
+        order = () if expected is None else _inherit_order(graph, name, orders, expected.ndim)
         for target, how in (
             ()
             if name in matches
             else _find_by_name(name, places | named, targets, reference, candidate)
         ):
-            if (name, target) in refuted or _is_taken(reference.graph, name, target, matches):
+            if (name, target) in refuted or _is_taken(graph, name, target, matches):
                 continue
             match = MatchedTensor(
                 target, how, scale=scales.get(target), reference_scale=own.get(name)
             )
             value = candidate.value(target)
-            if target != name and not can_hold(reference.graph, name, match, expected, value):
+            if target != name and not can_hold(graph, name, match, expected, value):
                 continue
             fitted = _fit(match, expected, value, order)
             # Another order of axes is a fault, not a layout, where the shape does not show it, in
             # an output, or if the tensors above do not have it.
             shapes = {None if a is None else a.shape for a in (expected, value)}
             is_unseen = target == name and len(shapes) == 1
-            is_inside = name not in reference.graph.outputs
+            is_inside = name not in graph.outputs
             is_layout = order and (is_inside or any(m.perm for m in matches.values()))
             layout = _turn(order) if is_layout else ()
             is_alone = is_unseen and fitted is not None and fitted.perm != layout
-            is_plain = _are_plain_transposes(reference.graph, name, candidate.graph, matches)
+            is_plain = _are_plain_transposes(graph, name, other_graph, matches)
             if fitted and (is_alone or is_plain):
                 fitted = replace(fitted, perm=())
-            is_shifted = bool(fitted and fitted.perm) and _reads_any(reference.graph, name, shifted)
+            is_shifted = bool(fitted and fitted.perm) and _reads_any(graph, name, shifted)
             if (name in misshapen or is_shifted) and value is not None:
                 shifted.add(name)
                 fitted = replace(match.with_type(value.dtype.name), perm=_turn(order))
-            is_output = target == name and not is_inside and name in candidate.graph.outputs
+            is_output = target == name and not is_inside and name in other_graph.outputs
             if fitted or is_output:  # an output is the output, however far its values deviate
                 matches[name] = fitted or match
                 break
@@ -132,10 +132,10 @@ def match_tensors(
             orders[name] = (
                 (matches[name].perm or tuple(range(expected.ndim))) if name in matches else order
             )
-    used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
+    used = {*other_graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
     near = _near_values(reference, names, candidate, free, own, matches)
-    return matches | _mutual(reference.graph, candidate.graph, near, matches)
+    return matches | _mutual(graph, other_graph, near, matches)
 
 
 def find_misshapen(reference: ModelValues, candidate: ModelValues, matches: Matches) -> set[str]:
