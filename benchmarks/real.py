@@ -162,8 +162,7 @@ def controls(candidates: Sequence[str]) -> list[Answer]:
 
 @dataclass(frozen=True)
 class Other:
-    """Another model as the candidate. `costly`: [operator, node, share of the error, what is left
-    of it without]."""
+    """Another model as the candidate. `costly`: [operator, node, share of the error]."""
 
     network: str
     form: str
@@ -215,9 +214,7 @@ def other(
         words += ["-i", f"{tensor}={tensor}.npy"]
     document, seconds = narrow.bisected(words, folder)
     theirs = document["other_model"]
-    costly = [
-        [n["op"], n["node"], n["explains"], n["remains"]] for n in theirs.get("nodes", ())[:2]
-    ]
+    costly = [[n["op"], n["node"], n["explains"]] for n in theirs.get("nodes", ())[:2]]
     agrees = AGREES.get(document["outcome"], "").format(document["candidate"]["precision"])
     clipped = len(theirs.get("saturated", ()))
     answer = Other(
@@ -310,9 +307,7 @@ def models_table(found: Sequence[Other]) -> str:
     lines = []
     for o in found:
         costly = "; ".join(
-            f"{node} ({op}) {share:.0%}{f', {left:.0%} left without' if left is not None else ''}"
-            for op, node, share, left in o.costly
-            if share is not None
+            f"{node} ({op}) {share:.0%}" for op, node, share in o.costly if share is not None
         )
         lines.append(
             [o.network, o.form, o.agrees, o.matched, costly, str(o.runs), f"{o.seconds:.1f}"]

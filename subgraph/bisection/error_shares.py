@@ -16,8 +16,8 @@ from subgraph.comparison.pair import comparable, compute_relative_error
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
-from subgraph.reach import group_values, ungroup
-from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
+from subgraph.reach import ungroup
+from subgraph.results.bisect import OtherModel, PieceCost, Saturated
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.oracle import (
     Answer,
@@ -35,7 +35,6 @@ from subgraph.trials.attribution import (
     error_alone,
     error_of,
     outputs_with_only,
-    remaining_error,
     restores_outputs,
     share_of,
     superposes,
@@ -298,15 +297,13 @@ def measure_disturbance(nodes: NodeItems, seen: SeenRuns, queries: Iterable[Quer
 
 
 # ------------------------------------------------------------ costs
-# The cost of running another model (for example a quantized one): by node, by operator, by tensor.
+# The cost of running another model (for example a quantized one): by node, by tensor.
 #
 # The share of an item is the part of the final error that appears if only this item runs in the
-# candidate's model; the shares of many small errors add up to about one. The remaining error is
-# measured the other way round: only this item runs on the reference. Saturated values are counted
-# if the candidate's model has a scale.
+# candidate's model; the shares of many small errors add up to about one. Saturated values are
+# counted if the candidate's model has a scale.
 
 MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
-MAX_RESTORED = 5  # of these, with the largest share: also the remaining error
 
 
 def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
@@ -330,15 +327,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
         if attribution is not None:
             labels = [trials.graph.label(i) for i in groups[k]]
             last = groups[k][-1]
-            pieces.append(
-                (PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k)
-            )
-    pieces.sort(key=lambda piece: -piece[0].explains)
-    by_ops = group_values(
-        (" + ".join(dict.fromkeys(ops[i] for i in groups[k])), cost.explains) for cost, k in pieces
-    )
-    summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
-    remaining = [remaining_error(trials, items.region([k])) for _, k in pieces[:MAX_RESTORED]]
+            pieces.append(PieceCost(labels[-1], labels, ops[last], last, error, attribution.share))
     saturated = sorted(
         measure_saturation(other, trials.values).items(), key=lambda tensor: -tensor[1]
     )
@@ -348,11 +337,7 @@ def costs(items: NodeItems, other: CandidateModel) -> OtherModel:
         other.weight_cost,
         trials.judge.precision,
         len(groups),
-        [
-            replace(c, remains=remaining[k] if k < MAX_RESTORED else None)
-            for k, (c, _) in enumerate(pieces)
-        ],
-        sorted(summed, key=lambda cost: -cost.explains),
+        sorted(pieces, key=lambda piece: -piece.explains),
         [Saturated(name, share) for name, share in saturated if share > 0],
     )
 

@@ -471,7 +471,10 @@ def _iter_next(document: BisectDocument) -> Iterator[NextCommand]:
         claim = f"if {precise.computes_in} is intended"
         yield NextCommand(claim, [*words, "--precision", precise.computes_in])
     other = document.setup.other_model
-    adds_up = any(finding.kind is FindingKind.ACCUMULATED for finding in document.findings)
+    adds_up = any(
+        finding.kind is FindingKind.ACCUMULATED or finding.signature is Signature.PRECISION
+        for finding in document.findings
+    )
     if adds_up and other and other.nodes and OF_SEARCH.isdisjoint(words):
         yield NextCommand("what must stay in float", ["subcut", "plan", *words[2:]])
     looked_at = document.whole.looked_at

@@ -44,8 +44,6 @@ class PieceCost:
     Attributes:
         error: largest error of an output, over its scale, when the item runs alone.
         explains: share of the final error.
-        remains: part of the final error that is left if the item runs on the reference; None if
-            unknown.
     """
 
     node: Name
@@ -53,16 +51,6 @@ class PieceCost:
     op: Name
     index: int
     error: Number
-    explains: Number
-    remains: float | None
-
-
-@frozen
-class OperatorCost:
-    """The sum over all items with the same operators."""
-
-    op: Name
-    nodes: int
     explains: Number
 
 
@@ -90,7 +78,6 @@ class OtherModel:
     precision: Word | None = absent()
     of: int | None = absent()
     nodes: Sequence[PieceCost] | None = absent()
-    ops: Sequence[OperatorCost] | None = absent()
     saturated: Sequence[Saturated] | None = absent()
 
 

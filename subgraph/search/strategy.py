@@ -231,7 +231,7 @@ def _findings(progress: Progress, ended: SearchStopped | None) -> Findings:
         irrelevant=(
             () if any(f.everywhere for f in findings) else _smallest(state.seen.irrelevant, named)
         ),
-        unresolved=unresolved,
+        unresolved=_smallest(state.seen.unresolved, named) if complete else unresolved,
         probe_sensitive=progress.probe_sensitive and not state.aim.flaky,
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )

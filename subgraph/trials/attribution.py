@@ -198,18 +198,6 @@ def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     return False if residual >= NOT_SUPERPOSED else None
 
 
-def remaining_error(trials: Trials, region: Region) -> float | None:
-    """Return the part of the final error that is left when the reference runs this region, 1 being
-    all; None if unknown.
-
-    Raises:
-        BackendError: the candidate cannot be used.
-    """
-    error = error_of(trials.judge, whole_target(trials).values)
-    left = None if error is None or not error.any() else _error_without(trials, region)
-    return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
-
-
 def restores_outputs(trials: Trials, region: Region) -> bool | None:
     """Return whether a candidate that fails to run the full model succeeds once the reference runs
     this region; None if unknown.

@@ -166,6 +166,36 @@ def test_outliers_that_set_a_scale_at_run_time_are_the_cause(tmp_path: Path) -> 
     assert has_line(found["evidence"][0]["says"], "the range", "of our values 0", "next to 40")
 
 
+@pytest.mark.slow
+def test_each_layer_with_a_scale_that_an_outlier_sets_is_named(tmp_path: Path) -> None:
+    """Each one alone changes little; without five of the six the outputs agree."""
+    layer = " [far{0}] b{0} = Add (t{0}, v{0}) {1} [sum{0}] t{2} = Add (t{0}, u{0})"
+    plain = "[up{0}] u{0} = MatMul (b{0}, w{0})"
+    lowered = """[q{0}] c{0}, s{0}, z{0} = DynamicQuantizeLinear (b{0})
+        [up{0}] i{0} = MatMulInteger (c{0}, k{0}, z{0}) [cast{0}] f{0} = Cast <to = 1> (i{0})
+        [by{0}] p{0} = Mul (s{0}, d{0}) [mul{0}] u{0} = Mul (f{0}, p{0})"""
+    random = np.random.default_rng(0)
+    both: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    for k in range(6):
+        both[f"v{k}"] = np.where(np.arange(32) == k, np.float32(400), np.float32(0))
+        weight = ours[f"w{k}"] = random.normal(size=(32, 32)).astype(np.float32) / 6
+        weight[k] = 0
+        step = theirs[f"d{k}"] = np.float32(np.abs(weight).max() / 127)
+        theirs[f"k{k}"] = np.rint(weight / step).astype(np.int8)
+    texts = [
+        "g (float[16,32] t0) => (float[16,32] t6) {"
+        + "".join(layer.format(k, form.format(k), k + 1) for k in range(6))
+        + "}"
+        for form in (plain, lowered)
+    ]
+    x = random.normal(size=(16, 32)).astype(np.float32)
+    found = finding(tmp_path, (texts[0], both | ours), (texts[1], both | theirs), x=x)
+    assert len(found["nodes"]) >= 5 and set(found["nodes"]) <= {f"up{k}" for k in range(6)}
+    assert has_line(found["evidence"][0]["says"], "the range", "more such ranges")
+
+
 def test_folded_shape_is_named_with_both_values(tmp_path: Path) -> None:
     """The other model was exported for another size."""
     folded = {"folded": np.array([6, 2])}

@@ -187,7 +187,7 @@ def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
 @pytest.mark.parametrize(("more", "plans"), [("", 1), (" --inside", 0)])
 def test_error_that_adds_up_in_a_quantized_model_leads_to_a_plan(more: str, plans: int) -> None:
     piece = {"node": "a", "nodes": ["a"], "op": "Add", "index": 0, "error": 1, "explains": 1}
-    other = {"file": "q.onnx", "matched": "", "nodes": [piece | {"remains": None}]}
+    other = {"file": "q.onnx", "matched": "", "nodes": [piece]}
     typed = f"subcut bisect m.onnx --candidate-model q.onnx -i x.npy{more}"
     changes = {"other_model": other, "command": typed}
     document = from_json(BisectDocument, RUNS["accumulated"]() | changes)

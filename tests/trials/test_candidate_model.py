@@ -245,8 +245,6 @@ def test_cost_of_quantization_is_measured(
     assert told["saturated"][0]["tensor"] == tensor and told["saturated"][0]["share"] > 0.2
     assert all(row["share"] < 0.02 for row in told["saturated"][1:])
     assert "res4c_branch2c" in told["nodes"][0]["nodes"]
-    assert told["nodes"][0]["remains"] < 1
-    assert told["ops"]
 
 
 @pytest.mark.rare

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from subgraph.search.driver import Search
 from subgraph.search.oracle import (
@@ -28,7 +28,7 @@ PIECES = 16
 MIN_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
 CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
 GROWTH_POINTS = 8
-MAX_SPOILING = 4  # pieces that have an error together
+MAX_SPOILING = 8  # pieces that have an error together
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
@@ -163,27 +163,48 @@ def _find_spoiling(
     Returns:
         None without such items.
     """
-    items: Items = ()
-    for piece, share in contributors[:MAX_SPOILING]:
-        if not items and share < CULPRIT_SHARE:
+    pieces = [piece for piece, _ in contributors[:MAX_SPOILING]]
+    if contributors[0][1] < CULPRIT_SHARE or not (yield from _agrees_without(state, scope, pieces)):
+        return None
+    for index in reversed(range(len(pieces))):
+        piece = pieces.pop(index)
+        if not (yield from _agrees_without(state, scope, pieces)):
+            pieces.insert(index, (yield from _halve_spoiling(state, scope, piece, pieces)))
+    items = tuple(sorted(chain.from_iterable(pieces)))
+    if not (yield from state.tail(Purpose.TAIL, items)).fails:
+        return None
+    (alone,) = yield from state.ask(
+        Purpose.GROWTH, [state.aim.make_isolated_query(items, state.aim.first, explain=True)]
+    )
+    return Finding(
+        FindingKind.CULPRIT,
+        items,
+        state.aim.signature,
+        share_of_model=alone.share.of_model,
+        why="the outputs agree without it, and fail with its error alone",
+    )
+
+
+def _halve_spoiling(
+    state: SearchState, scope: Items, piece: Items, others: Sequence[Items]
+) -> Search[Items]:
+    """Return the part of a piece without which, and without the others, the scope agrees."""
+    while len(piece) > 1:
+        halves = _split(piece)
+        shares = yield from _shares(state, halves, True)
+        if shares is None:
             break
-        items = tuple(sorted((*items, *piece)))
-        rest = tuple(k for k in scope if k not in items)
-        if not (yield from state.tail(Purpose.TAIL, rest)).agrees:
-            continue
-        if not (yield from state.tail(Purpose.TAIL, items)).fails:
+        larger = halves[shares.index(max(shares))]
+        if not (yield from _agrees_without(state, scope, [*others, larger])):
             break
-        (alone,) = yield from state.ask(
-            Purpose.GROWTH, [state.aim.make_isolated_query(items, state.aim.first, explain=True)]
-        )
-        return Finding(
-            FindingKind.CULPRIT,
-            items,
-            state.aim.signature,
-            share_of_model=alone.share.of_model,
-            why="the outputs agree without it, and fail with its error alone",
-        )
-    return None
+        piece = larger
+    return piece
+
+
+def _agrees_without(state: SearchState, scope: Items, pieces: Sequence[Items]) -> Search[bool]:
+    removed = set(chain.from_iterable(pieces))
+    rest = tuple(k for k in scope if k not in removed)
+    return (yield from state.tail(Purpose.TAIL, rest)).agrees
 
 
 def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
@@ -206,10 +227,15 @@ def _largest(
         piece = heap[0][1]
         if len(piece) == 1:
             break
-        halves = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
+        halves = _split(piece)
         parts = yield from _shares(state, halves, True)
         if parts is None:
             break
         heapq.heapreplace(heap, (-parts[0], halves[0]))
         heapq.heappush(heap, (-parts[1], halves[1]))
     return tuple((piece, -share) for share, piece in sorted(heap))
+
+
+def _split(piece: Items) -> list[Items]:
+    middle = len(piece) // 2
+    return [piece[:middle], piece[middle:]]
